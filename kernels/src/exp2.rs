@@ -42,7 +42,7 @@ pub const fn raised(c: [f32; 6]) -> [f32; 6] {
 /// left by 23, these bits are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
-/// Largest argument for which `exp2_horner` returns zero: below −126 there is no exponent of a normal number.
+/// Largest argument for which `exp2_horner` returns zero, because its power of two would be below all normal numbers.
 pub const ZERO_AT: f32 = -127.0;
 
 /// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form, for instruction

@@ -1,7 +1,7 @@
 //! The lane trait: everything that the micro-kernels require of a vector unit.
 //!
 //! A vector holds `N` independent query rows, one per lane. The trait expresses the needs of an algorithm (a maximum, a
-//! weight, a weight that is zero for a masked key) and hides how an instruction set computes it.
+//! weight, a weight that is zero for a masked key) and hides how an instruction set meets them.
 //!
 //! **Token.** Making a vector requires an [`Lanes::Isa`] token, and a token exists only if the processor has the
 //! instruction set. So a vector is proof that its operations may be executed. Loads and stores additionally require

@@ -1,4 +1,4 @@
-//! Micro-kernels of exact attention: leaf arithmetic on tiles and registers that never sees a tensor.
+//! Micro-kernels of exact attention: leaf functions that compute on tiles and registers, without tensors.
 //!
 //! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead: the interface of
 //! this crate may change in any version.

@@ -38,7 +38,7 @@ pub enum Error {
         /// Error that the system returned.
         source: std::io::Error,
     },
-    /// The reader of weights failed.
+    /// A read of weights failed, or weights have the wrong number of elements.
     #[error("weights: {0}")]
     Reader(String),
     /// The system refused memory.

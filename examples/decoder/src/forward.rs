@@ -9,14 +9,14 @@ use std::time::Duration;
 /// Seed of the random tokens.
 const SEED: u64 = 11;
 
-/// A row of the paper's table 13.
+/// Measurements for one sequence length: a row of table 13 of the ELSA paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
     /// Number of tokens in the sequence.
     pub tokens: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Time spent on each activity, over all layers.
+    /// Times for reading, computing and waiting, summed over all layers.
     pub times: Times,
 }
 
@@ -38,7 +38,7 @@ impl Row {
         self.per_layer(self.times.compute)
     }
 
-    /// Returns the time per layer for which computation waits for weights, in milliseconds.
+    /// Returns the time per layer that computation spends waiting for weights, in milliseconds.
     #[must_use]
     pub fn wait_ms(&self) -> f64 {
         self.per_layer(self.times.wait)
@@ -69,8 +69,8 @@ pub fn in_memory(
     Ok(x)
 }
 
-/// Computes the output of [`in_memory`] with memory for only two layers: one is read while the other is used. Each of
-/// the `buffers` has the size of one layer's weights.
+/// Computes the output of [`in_memory`] with memory for only two layers: the weights of one are read while the other is
+/// computed. Each of the `buffers` has the size of one layer's weights.
 ///
 /// # Errors
 /// Returns an error if a layer fails, or weights cannot be read.

@@ -88,8 +88,8 @@ impl Sizes {
         Weight::Down.range(self).end
     }
 
-    /// Checks the sizes: each of them and the width are from 1 to 32768, the key heads divide the query heads, and a
-    /// layer has at most 16 GiB.
+    /// Checks the sizes: each size and the width [`Sizes::dim`] are from 1 to 32768, the number of key heads divides
+    /// the number of query heads, and a layer's weights occupy at most 16 GiB.
     ///
     /// # Errors
     /// Returns an error if a size does not meet these conditions.

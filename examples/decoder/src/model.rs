@@ -61,7 +61,8 @@ impl Model {
     /// Creates a layer for `tokens` tokens.
     ///
     /// # Errors
-    /// Returns an error if the sizes are no attention problem, a plan cannot be created, or the system refuses memory.
+    /// Returns an error if the sizes do not form an attention problem, a plan cannot be created, or the system refuses
+    /// memory.
     pub fn new(engine: &Engine, sizes: Sizes, tokens: usize) -> Result<Model, Error> {
         let Sizes { heads, kv_heads, head_dim, mlp } = sizes;
         let view = |name, heads| View::dense(name, Layout::Bnhd, &[1, tokens, heads, head_dim], None);

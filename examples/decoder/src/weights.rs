@@ -29,10 +29,10 @@ pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
 }
 
 impl Weights {
-    /// Writes random weights for `layers` layers to an unnamed file in `folder`, which disappears with the process.
+    /// Writes random weights for `layers` layers to an unnamed file in `folder`. The file disappears with the process.
     ///
-    /// Matrices have the variance `1 / inputs`, so that values keep their magnitude from layer to layer; norms are near
-    /// one.
+    /// Matrices have the variance `1 / inputs`, so that values keep their magnitude from layer to layer. The scales of
+    /// norms are near one.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -75,7 +75,7 @@ impl Weights {
         self.sizes.elements() * size_of::<f32>()
     }
 
-    /// Reads the weights of a layer, and returns their number of bytes.
+    /// Reads the weights of a layer, and returns their size in bytes.
     ///
     /// # Errors
     /// Returns an error if reading fails or the file ends early.

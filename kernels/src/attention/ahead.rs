@@ -1,4 +1,4 @@
-//! Prefetches the rows that will be read next into the cache, while other work runs.
+//! Prefetches into the cache, while other work runs, the rows that will be read next.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

@@ -1,4 +1,4 @@
-//! Combines a bias with a second bias, or with the sides of a shifted window.
+//! Adds two biases, or masks pairs of tokens that the picture's border separates in a shifted window.
 
 use super::mask::Seen;
 use crate::lanes::Lanes;
@@ -49,8 +49,8 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
     }
 }
 
-/// The sides into which the picture's border splits a shifted window: a number for each row of a tile and for each key
-/// of a block. Tokens on different sides do not attend to each other.
+/// A tile and a block in a shifted window that the picture's border splits into sides. Each row and each key has the
+/// number of its side. Tokens on different sides do not attend to each other.
 ///
 /// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count` values; `count`
 /// is at least one. `bias` is null, or readable for `count · width` values.
@@ -94,8 +94,8 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 }
 
 /// Writes the bias of a tile and a block, `[key][width]`: `−∞` where row and key are on different sides, and elsewhere
-/// the bias that the tile already has, or zero. Reports the effect in `seen`. If all rows are on one side and all keys
-/// are on one side, writes nothing.
+/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows have
+/// one side and all keys have one side, the same or another.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

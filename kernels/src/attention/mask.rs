@@ -8,9 +8,10 @@
 //!    and transposed in registers, so that both loads and stores move whole vectors.
 //! 2. *One pass.* While a square is in registers, types and units are converted, finite elements are limited, and the
 //!    effect of the mask is recorded. Elements beyond the limit are rare; one comparison per square finds them.
-//! 3. *The last square overlaps the one before it*, or starts before the block if the mask's rows extend that far. Only
-//!    rows shorter than a vector go through a buffer. A square of ordinary elements stays in registers; squares with an
-//!    element beyond the limit, or with fewer than `N` rows, are processed one vector at a time.
+//! 3. *The last square overlaps the one before it.* Elements in front of a block with fewer than `N` keys complete its
+//!    squares, if the mask has such elements; if not, rows go through a buffer. A square of ordinary elements stays in
+//!    registers; squares with an element beyond the limit, or with fewer than `N` rows, are processed one vector at a
+//!    time.
 //! 4. *A row shared by all queries is read once*, and expanded over the tile only if it masks part of the block.
 //! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector; testing the same bit
 //!    in each of them yields a vector of the bias. Nothing is transposed, and words of all ones or all zeros are
@@ -29,8 +30,8 @@ const MOST_KEYS: usize = 256;
 ///
 /// Contract, for a tile of `width` rows and blocks of at most 256 keys:
 /// - `rows` is at least one and at most `width`, `keys` at least one.
-/// - Rows are `stride` elements apart. Each has `keys` readable elements of `kind`, or one with `same_for_all_keys`,
-///   and `before` more readable elements in front of these.
+/// - Rows are `stride` elements apart. Each has `keys` readable elements of `kind`, or one if `same_for_all_keys` is
+///   set, and `before` more readable elements in front of these.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskTile {
     /// The element of the first row and the first key.
@@ -230,7 +231,7 @@ unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, d
     }
 }
 
-/// Loads `count` elements, at most `N`, followed by copies of the first.
+/// Loads `count` elements, at most `N`, and fills the other lanes with copies of the first element.
 ///
 /// # Safety
 /// - `p` is readable for one element, and for `count` elements `stride` apart.

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! 1. *Squares and magnitudes.* A row's sum of squares can overflow where its norm does not. So the largest magnitude
-//!    is found in the same pass: `√dim` times it also bounds the norm, and it distinguishes an infinite element from an
-//!    overflowed sum.
+//!    is found in the same pass. Multiplied by `√dim`, it also bounds the norm, and it distinguishes an infinite
+//!    element from an overflowed sum.
 //! 2. *No square root per row.* The row with the largest sum of squares has the largest norm, so a call computes a
 //!    single root, with an allowance for the rounding of the sums.
 //! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
@@ -35,7 +35,7 @@ pub struct MeasuredRows {
     pub dim: usize,
 }
 
-/// Entry points for one instruction set.
+/// Entry points of the functions that measure rows, for one instruction set.
 ///
 /// Each has the safety clauses of the function of the same name, and one more: the CPU has the instruction set.
 #[derive(Clone, Copy, Debug)]

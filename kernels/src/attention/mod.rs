@@ -21,9 +21,8 @@
 //!    (`softmax`).
 //! 3. *Sums are bounded chains.* A score is summed in chains of `product::CHAIN` dims. The output of a block is summed
 //!    in a register over the block's keys and only then added to the segment's sum; segments merge in a tree. The error
-//!    grows with these lengths, not with the number of keys.
-//! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so an exact zero marks a
-//!    masked key. If the values of a masked block contain a NaN or an infinity, a slow product skips the marked keys
+//! 4. *A masked weight is zero by selection.* An attended weight far below the reference may also be zero. If the
+//!    values of a masked block contain a NaN or an infinity, a slow product skips the keys whose bias is `−∞`
 //!    ([`values`]).
 //! 5. *Few queries use another kernel.* With one query a tile would leave all lanes except one empty, so a row's
 //!    dims and keys are in the lanes instead (`row`).

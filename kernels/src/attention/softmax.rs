@@ -105,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes [`weigh`] for scores near zero, with the reference zero, which is not subtracted. Without `masked`, no score
-/// may be `−∞`, because scores are not clamped. Weights are not raised.
+/// Computes [`weigh`] for scores near zero, with the reference zero, which is not subtracted. Weights are not
+/// multiplied by [`Lanes::RAISE`]. Without `masked`, no score may be `−∞`, because scores are not clamped.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

@@ -257,8 +257,8 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
     *to = f32::from_bits(rest);
 }
 
-/// Adds like [`add`], except that a row skips the values of keys that its bias masks with `−∞`, so that a masked NaN or
-/// infinity does not reach the row. Works on one dim at a time, because only blocks with such a value need it.
+/// Adds like [`add`], but leaves out, for each row, the values of keys that the row's bias masks with `−∞`, so that a
+/// masked NaN or infinity does not reach the row. Works on one dim at a time, because few blocks contain such a value.
 ///
 /// # Safety
 /// - As for [`add`]; the bias is not null.

@@ -21,12 +21,12 @@
 //!    every segment would be kept. So in addition to the sums of the segment's state, totals of `S` and `D` are kept,
 //!    relative to the largest reference so far. States are merged and returned as without a budget, with `D` as a
 //!    fourth sum.
-//! 2. *Rows past the last one have no vote.* The padding of a tile would always object.
+//! 2. *Padded rows, past the last row of a tile, have no vote*, because they would always object.
 //! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
-//! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). Within a budget the
-//!    products are those of method math, and this module has only the code between them: a second instance of a step
-//!    would be as large as the first. If no block is left out, steps with and without a budget write the same bits,
-//!    because the sums that they share receive the same numbers.
+//! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
+//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math, and
+//!    this module has only the code between these. If no block is left out, steps with and without a budget write the
+//!    same bits, because the sums that they share receive the same numbers.
 //! 5. *References rarely change*, neither those of the state nor those of the totals, which are mostly equal. All
 //!    factors are then one, and a row spends only two comparisons on them.
 

@@ -42,7 +42,7 @@ pub enum Role {
     Attention(GpuKernelSpec),
     /// Attention of query tiles within an error budget; takes [`WithinArgs`](super::attention::WithinArgs).
     AttentionWithin(GpuKernelSpec),
-    /// Merge of any number of partial states of [`Role::AttentionWithin`]; takes
+    /// Merge of any number of partial states that [`Role::AttentionWithin`] wrote; takes
     /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionMergeWithin {
         /// Number of partial states of a row that are merged at once.
@@ -61,8 +61,8 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Merge of the partial states of a chunk of keys with the states of earlier chunks; writes all outputs of a row
-    /// after the last chunk. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// Merge of the partial states of a chunk of keys with the states of earlier chunks; after the last chunk, writes
+    /// all outputs of a row. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
     /// [`StreamArgs`](super::attention::StreamArgs).
     AttentionStream {
         /// Number of partial states of a row that are merged at once.
@@ -70,8 +70,8 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Measurement of the magnitudes of a call's elements, one record per block, on any number of blocks; takes
-    /// [`MeasureArgs`](super::attention::MeasureArgs).
+    /// Measurement of the magnitudes of a call's elements. Launched on any number of blocks, which write one record
+    /// each; takes [`MeasureArgs`](super::attention::MeasureArgs).
     AttentionMeasure {
         /// SM resources per block.
         resources: GpuResources,
@@ -88,14 +88,14 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Product of weights and values, and outputs, for method math. Launched like [`Role::MathScores`], with the
+    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], with the
     /// columns of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three
     /// steps of method math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
     /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).
     LinearWalk {
-        /// Shape of the walk.
+        /// Sizes and variant of the kernel.
         walk: LinearWalk,
         /// SM resources per block.
         resources: GpuResources,
@@ -116,8 +116,9 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Linear attention: the scan over parts. Launched on [`carry_blocks`](super::linear::carry_blocks) blocks for each
-    /// node of a step, or for each state; takes [`CarryArgs`](super::linear::CarryArgs).
+    /// Linear attention: the scan that carries states over the parts of sequences. Launched on
+    /// [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a step, or for each state; takes
+    /// [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
         /// SM resources per block.
         resources: GpuResources,

@@ -55,9 +55,9 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     (up, down)
 }
 
-/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, its parts are at most: one for
-/// the last sum; one half for the sum of even and odd powers and for the product with `r`; one half for the errors of
-/// `ln 2` and of the sum added to `ln 2`, times `r`; one half for `r`, the other coefficients, and the omitted powers.
+/// Largest relative error of the results of [`both`], in units of 2^-24 of the result: at most 1 for the last sum; 1/2
+/// for the sum of even and odd powers and for the product with `r`; 1/2 for the errors of `ln 2` and of the sum added
+/// to `ln 2`, times `r`; and 1/2 for `r`, the other coefficients and the omitted powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
 /// Factor one, as `high` and `rest` of [`Factors`](super::kernel::Factors). Its nonzero `rest` changes no number but
@@ -94,7 +94,7 @@ pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) 
     (high, rest)
 }
 
-/// Splits a non-negative number into the largest f32 number that does not exceed it and the relative remainder.
+/// Splits a non-negative number into `high`, the largest f32 number not above it, and the relative remainder.
 #[inline(always)]
 fn divided(power: f64) -> (f32, f32) {
     let nearest = power as f32;

@@ -5,7 +5,7 @@ use super::kernel::{CLEARS, Factors};
 use super::tile::BIAS;
 use crate::lanes::Lanes;
 
-/// Factor of a row in every lane, as the sum of `high` and `low`. `limit` is the smallest magnitude whose product with
+/// Factor of a row, in every lane: the sum of `high` and `low`. `limit` is the smallest magnitude whose product with
 /// `high` is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
@@ -15,7 +15,7 @@ pub(super) struct Factor<L> {
 }
 
 impl Factors {
-    /// Returns `true` if all rows have the factor one, which only flushes numbers that would be subnormal.
+    /// Returns `true` if all rows have the factor one. Multiplying by it only flushes numbers that would be subnormal.
     ///
     /// # Safety
     /// - The factors are readable.
@@ -27,7 +27,7 @@ impl Factors {
 }
 
 impl<L: Lanes> Factor<L> {
-    /// Loads the factor of row `r`, which must be within the range of f32 numbers and not zero.
+    /// Loads the factor of row `r`. The factor must be within the range of f32 numbers and not zero.
     ///
     /// # Safety
     /// - The factors are readable: `high` and `rest` for all rows, or for row `r`.

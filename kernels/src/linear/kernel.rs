@@ -24,7 +24,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Largest number of tokens in a segment.
+    /// Number of these tokens, and so the largest number of tokens in the next segment.
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,
@@ -105,7 +105,7 @@ pub struct Segment {
     pub writers: *const f32,
     /// Stride of tokens in `writers`.
     pub writer_stride: isize,
-    /// Factors applied to the tokens' readings of the state, `[tokens]`.
+    /// Factors applied to the values that tokens read from the state, `[tokens]`.
     pub up: *const f32,
     /// Factors applied to the values that tokens write to the state, `[tokens]`.
     pub down: *const f32,
@@ -196,7 +196,7 @@ pub struct Columns {
     pub output_stride: isize,
     /// Stride of the output rows of a token.
     pub group_stride: isize,
-    /// `true` to add outputs to those in memory.
+    /// `true` to add the outputs to the values in memory, `false` to overwrite these.
     pub add: bool,
     /// `true` if the state after the segment is needed. If it is not, the strip's contents are unspecified afterwards.
     pub keep: bool,
@@ -251,25 +251,25 @@ pub struct Reading {
     pub y: *mut f32,
     /// Stride of rows in `y`.
     pub y_stride: isize,
-    /// `true` to add the results to those in memory.
+    /// `true` to add the results to the values in memory, `false` to overwrite these.
     pub add: bool,
 }
 
 /// Type of [`super::factor::multiply`], instantiated for an instruction set.
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
-/// The functions of `recur` by the width of a strip: one vector, `V` vectors and `W` vectors. They are separate because
-/// compilers need more than proportional time for a larger function.
+/// Functions that implement `recur`, one for each width of a strip: one vector, `V` vectors and `W` vectors. A single
+/// function for all widths would take longer to compile.
 pub(crate) struct Entries {
     /// Largest number of columns of a strip under the rules without rates, `V` vectors.
     pub columns: usize,
-    /// `single` under the rules without rates.
+    /// Instances of `recur::single` for the rules without rates.
     pub single: [Entry; 2],
-    /// `single` under the delta rules.
+    /// Instances of `recur::single` for the delta rules.
     pub single_delta: [Entry; 3],
-    /// `plain`.
+    /// Instances of `recur::plain`, for the rules without rates.
     pub plain: [Entry; 2],
-    /// `together` under the delta rules.
+    /// Instances of `recur::together` for the delta rules.
     pub delta: [Entry; 3],
 }
 
@@ -350,14 +350,14 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Under that rule
-/// earlier writes are cancelled only by later ones, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Without gates,
+/// a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }
 
-/// Factor for a gate of `−∞`: minus zero, which no exponential returns. Plus zero is the factor for a gate whose
-/// exponential underflows, and rows are multiplied by it.
+/// Factor for a gate of `−∞`: minus zero, which no exponential returns. A gate whose exponential underflows has the
+/// factor plus zero, and rows are multiplied by that.
 pub const CLEARS: f32 = -0.0;
 
 /// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.

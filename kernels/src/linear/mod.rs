@@ -82,6 +82,6 @@ pub use kernel::{
     Ahead, CLEARS, Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room,
 };
 
-/// Largest relative error of the exponentials of sums of gates inside a segment. Multiplying them by the scale adds one
-/// rounding.
+/// Largest relative error of the exponentials of sums of gates inside a segment. An exponential that is multiplied by
+/// the scale has one more rounding.
 pub const EXP_RELATIVE: f64 = exponential::RELATIVE;

@@ -1,5 +1,5 @@
-//! Computes, within a pass, the products of the rows with which tokens read the state and the keys with which they
-//! write to it.
+//! Computes the products between the tokens of a pass: of rows that read the state (queries, reading keys) and keys
+//! that write to it.
 //!
 //! These are `Q Kᵀ` and `K Kᵀ`; only products in which one token writes before another reads are used. The number of
 //! tokens in a pass selects one of three methods:

@@ -214,8 +214,8 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// Processes the `B` tokens from `t`, of the pass that starts with token `first`, on a strip; with `OUT`, also their
-/// queries. With `EXIT`, the strip is then multiplied by the factors, which must be given. For `ONCE`, see [`rows`].
+/// Processes the `B` tokens from `t` on a strip, and writes their outputs if `OUT` is set. Their pass starts with token
+/// `first`. With `EXIT`, the strip is then multiplied by the factors, which must be given. For `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
@@ -394,7 +394,7 @@ unsafe fn pass<
     }
 }
 
-/// Computes the output and the write of a single token under a delta rule, stores the write in the strip's room and
+/// Computes the output and the write of a single token under a delta rule, stores the write in the strip's `room` and
 /// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state, which is read from its previous
 /// location.
 ///
@@ -436,9 +436,9 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the writes of the `R` tokens from `t`, into the strip's room. Under the rules without rates they are the
-/// tokens' values. Under the delta rules they are `β (v − k S')`, where `S'` includes the writes of earlier tokens of
-/// the pass, by forward substitution.
+/// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
+/// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
+/// includes the writes of earlier tokens of the pass, by forward substitution.
 ///
 /// # Safety
 /// - As for [`pass`], with the writes of the tokens of the pass before `t` in the room.
@@ -509,9 +509,9 @@ unsafe fn write<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains the
-/// readings of the tokens from the state and from the writes before the tile. The write of each token is added to the
-/// readings of later tokens.
+/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains the values
+/// that tokens read from the state and from the writes before the tile. The write of each token is added to the values
+/// that later tokens read.
 ///
 /// # Safety
 /// - As for [`writes`]; the products between the tokens are at `own`, four per token.

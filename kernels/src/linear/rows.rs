@@ -1,4 +1,4 @@
-//! Operands of the tokens on a strip: values, outputs, rates, and the loop over the strip's rows.
+//! Reads and writes the operands of tokens on a strip (values, outputs, rates), and loops over the strip's rows.
 
 use super::factor::{Factor, flushed};
 use super::initial::clear_padding;
@@ -8,7 +8,7 @@ use crate::lanes::Lanes;
 use crate::product::for_quad;
 use core::ops::Range;
 
-/// Returns the values of token `t` times `down`. Without a delta rule, the token writes them.
+/// Returns the values of token `t` times `down`. Without a delta rule, the token writes these to the state.
 ///
 /// # Safety
 /// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
@@ -94,7 +94,7 @@ pub(super) const SEGMENT: usize = 16;
 /// Number of terms whose short sums are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Number of terms that are summed in f32, in passes with f64 sums.
+/// Number of terms per short sum in f32, in passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
 /// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built
@@ -287,7 +287,7 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
     /// Number of f32 values in two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Largest number of tokens with prefetching. A longer pass contains all tokens, so that none follow.
+    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens, so that none follow.
     const MOST: usize = 256;
     if count > MOST {
         return;
@@ -325,10 +325,10 @@ mod exits {
 }
 
 /// Processes `B` tokens from `t` on all rows of a strip. Returns the values that their queries read from the state
-/// before these tokens. Each row is loaded once, contributes to each query with `OUT`, receives the tokens' writes, is
-/// multiplied with `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for
-/// all of them. With `ONCE` the state is read from its location before the segment, and each kind of factor has its own
-/// loop.
+/// before these tokens. Each row is loaded once, is added to what each query reads (with `OUT`), receives the tokens'
+/// writes, is multiplied by its factor (with `EXIT`), and is stored once. The writes are summed separately, so that the
+/// state is rounded once for all of them. With `ONCE` the state is read from its location before the segment, and each
+/// kind of factor has its own loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are

@@ -6,7 +6,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial, minus 200, is negative.
+/// Argument for which [`Lanes::exp2`] returns zero: adding −200 makes the biased exponent of its polynomial negative.
 const ZERO_AT: f32 = -200.0;
 
 /// Vector of four f32 values.

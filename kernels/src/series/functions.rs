@@ -9,8 +9,8 @@
 //!
 //! `n ln 2` is subtracted in two parts. The first part has so few bits that neither its product with `n` nor the
 //! difference is rounded. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with
-//! constant terms of one, so that `e^0 = 1` exactly. As `2 e^s 2^(n−1)`, the result reaches the largest number without
-//! an infinite power on the way.
+//! constant terms of one, so that `e^0 = 1` exactly. The result is computed as `2 e^s 2^(n−1)`, because `2^n` would be
+//! infinite for the largest results.
 //!
 //! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. The polynomials have the errors `1.1e-8` and
 //! `1e-9`; all other errors are roundings. A test measures the largest errors over all exponents and checks that they

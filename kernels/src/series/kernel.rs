@@ -6,8 +6,8 @@ use elsa_core::series::plan::SeriesKernelSpec;
 /// Number of vectors of channels per tile.
 pub const VECTORS: usize = 2;
 
-/// Rows of a tile's channels, one per token in processing order. The next token's row is `stride` values further on; in
-/// a backward pass the stride is negative.
+/// Rows of a tile's channels, one per token in processing order. The next token's row is `stride` values further on;
+/// the stride is negative if tokens are processed from the last to the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<P> {
     /// The row of the first token.
@@ -97,7 +97,7 @@ pub struct SelectiveTile {
     pub c: Coefficients,
     /// Biases added to the time steps.
     pub bias: *const f32,
-    /// Factors by which inputs are added to outputs; null if they are not added.
+    /// Factors `d` of the terms `d u` that are added to the outputs; null if there are no such terms.
     pub skip: *const f32,
     /// `true` if time steps are the softplus of the given values.
     pub softplus: bool,

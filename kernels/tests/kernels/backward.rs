@@ -1,4 +1,4 @@
-//! Tests of each backward kernel that this machine can execute: a tile and a block against f64.
+//! Compares each backward kernel that this machine can execute, on a tile and a block, with f64.
 
 use super::noise;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardKernel, BackwardTile};

@@ -1,4 +1,4 @@
-//! Tests of the bias of a tile against its definition, for every instruction set of this machine and every kind of
+//! Compares the bias of a tile with its definition, for every instruction set of this machine and every kind of
 //! mask.
 
 use elsa_core::attention::{MaskElements, MaskKind};

@@ -1,4 +1,4 @@
-//! Tests of the measurements of rows against f64, element by element: every instruction set and type, sizes around the
+//! Compares the measurements of rows with f64, element by element: for every instruction set and type, sizes around the
 //! vector width, gaps of NaN between rows, infinite and NaN elements.
 
 use elsa_core::dtype::DType;
@@ -110,7 +110,7 @@ fn rows_are_measured_whatever_their_length() {
     assert!(ran >= 2 * 3 * dims.len() * hostile.len());
 }
 
-/// Checks that measuring zero rows leaves earlier results unchanged.
+/// Checks that measuring zero rows, or a row of smaller elements, leaves earlier results unchanged.
 #[test]
 fn what_was_found_stays() {
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {

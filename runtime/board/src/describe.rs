@@ -29,7 +29,7 @@ pub struct RailReading {
     pub place: Place,
     /// Power in mW.
     pub power_mw: Option<f64>,
-    /// `true` if the rail counts towards the total.
+    /// `true` if the rail counts towards the total power.
     pub total: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Description {
     pub jetpack: Option<&'static str>,
     /// The release of the kernel.
     pub kernel: Option<String>,
-    /// Release of the GPU's driver, if the driver is not a part of the system.
+    /// Release of the GPU's driver, if it is a separate kernel module.
     pub driver: Option<String>,
     /// The power mode of `nvpmodel`.
     pub power_mode: Option<PowerMode>,
@@ -178,7 +178,7 @@ fn governors(cores: &[Clock]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" + "))
 }
 
-/// Reads a rail now; `total` says that it counts towards the total.
+/// Reads a rail now. If `total` is set, the rail counts towards the total power.
 fn reading(rail: &Rail, total: bool) -> RailReading {
     RailReading {
         name: rail.name.clone(),

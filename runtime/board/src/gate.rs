@@ -67,7 +67,7 @@ impl fmt::Display for Mark {
     }
 }
 
-/// Judges a measurement by its readings `cell`; `gpu` says that it ran on the GPU. Reads nothing from the machine.
+/// Judges a measurement by its readings `cell`; `gpu` is `true` if it ran on the GPU. Reads nothing from the machine.
 /// Values that the machine does not report count as good.
 #[must_use]
 pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits) -> Vec<Mark> {

@@ -7,24 +7,24 @@ use super::sources::PARTS;
 use super::tally::Readings;
 use std::fmt;
 
-/// Rail that should be a part of the total, and the rise of both under load.
+/// Rise of the total power under load, compared with that of a rail which the total should include.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inclusion {
-    /// Name of the part: `GPU` or `CPU`.
+    /// Text in the name of the rail: `GPU` or `CPU`.
     pub part: &'static str,
     /// Rise of the total under load, in mW.
     pub total_mw: f64,
-    /// Rise of the part, in mW.
+    /// Rise of the rail under load, in mW.
     pub part_mw: f64,
 }
 
 /// Rise of a rail, in mW, below which nothing can be concluded.
 const RISE: f64 = 500.0;
-/// Fraction of a part's rise by which the total's rise may fall short, because both are means of quantised readings.
+/// Fraction of a rail's rise by which the total's rise may fall short, because both are means of quantised readings.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {
-    /// Returns `true` if the total rose at least as much as the part, and so includes it.
+    /// Returns `true` if the total rose about as much as the rail or more, and so includes it.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.total_mw >= self.part_mw * (1.0 - SLACK)
@@ -43,8 +43,8 @@ impl fmt::Display for Inclusion {
     }
 }
 
-/// Compares the rise of the total with the rise of each part, between an idle and a loaded machine. Parts whose power
-/// hardly rose are left out.
+/// Compares the rise of the total power, from the idle to the loaded machine, with the rise of each rail that the total
+/// should include. Rails whose power hardly rose are left out.
 #[must_use]
 pub fn inclusions(idle: &Readings, load: &Readings) -> Vec<Inclusion> {
     let Some(total_mw) = load.power_mw.zip(idle.power_mw).map(|(load, idle)| load - idle) else {

@@ -8,7 +8,7 @@
 //! | [`describe()`] | describes the machine: model, releases, power mode, clocks, zones, rails |
 //! | [`Monitor`] | a thread that watches the machine while a benchmark runs |
 //! | [`Readings`] | readings over a span: energy, temperature, clocks, throttling, load of other processes |
-//! | [`Inclusion`] | whether the total power includes its parts |
+//! | [`Inclusion`] | comparison of the total power with a rail that it should include |
 //! | [`judge`], [`quiet`] | the validity of a measurement, and remedies |
 //! | [`serial`] | serial ports, and the sink that sends a benchmark's records through one |
 //! | [`Root`] | the folder that contains `sys`, `proc` and `etc`; tests simulate a board with a tree of files |

@@ -38,7 +38,7 @@ pub struct Others {
 
 impl Times {
     /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
-    /// `elapsed` later. Returns `None` if `elapsed` is zero.
+    /// which was read `elapsed` later. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();
@@ -106,14 +106,14 @@ impl Load {
         Some(Times { busy, stolen, own })
     }
 
-    /// Reads the busy time of every other process, in ticks, by process number.
+    /// Reads the busy time of every process except the measured one, in ticks, by process number.
     #[must_use]
     pub fn processes(&self) -> HashMap<u32, u64> {
         self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
     }
 
-    /// Finds the other process with the highest load since `before`, which was read `elapsed` ago. All busy time of a
-    /// process that is not in `before` counts.
+    /// Finds the process, except the measured one, with the highest load since `before`, which was read `elapsed` ago.
+    /// All busy time of a process that is not in `before` counts.
     #[must_use]
     pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
         let took = |(pid, name, ticks): (u32, String, u64)| {
@@ -127,7 +127,7 @@ impl Load {
         })
     }
 
-    /// Iterates over the number, name and busy time of every other process.
+    /// Iterates over the number, name and busy time of every process except the measured one.
     fn others(&self) -> impl Iterator<Item = (u32, String, u64)> + '_ {
         let names = self.root.entries("proc");
         names.into_iter().filter_map(|name| {

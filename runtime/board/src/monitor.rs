@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest intervals between samples when the thread samples less often: of the power, and of everything else.
+/// Longest sampling intervals of a thread that slows down: for the power, and for everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
@@ -50,7 +50,7 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// Comparison of the total with each of its parts, at the part's largest rise so far.
+    /// Comparison of the total power with each rail that it should include, at the largest rise of the rail so far.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Number of slow samples per point of the history.
@@ -109,7 +109,7 @@ impl State {
         self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
     }
 
-    /// Compares the rise of the total power above the idle machine with the rise of its parts.
+    /// Compares how far the total power, and each rail that it should include, have risen above the idle machine.
     fn compare(&mut self, readings: &Readings) {
         let found = self.idle.as_ref().map(|idle| inclusions(idle, readings)).unwrap_or_default();
         for found in found {
@@ -188,8 +188,8 @@ impl Shared {
     }
 }
 
-/// Returns the sampling interval to use after `period`, at which sampling used the fraction `share` of a core: twice
-/// the period, at most `longest`, if `share` exceeds [`DEAREST`], and the same period if not.
+/// Returns the sampling interval that follows the interval `period`, at which sampling used the fraction `share` of a
+/// core: twice `period`, at most `longest`, if `share` exceeds [`DEAREST`], and `period` if not.
 fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
     if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }
@@ -218,13 +218,13 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts to watch. `pid` is the measured process; its load does not count as load of others.
+    /// Starts to watch. `pid` is the measured process; its load does not count as load of other processes.
     #[must_use]
     pub fn start(root: &Root, pid: u32) -> Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch with sampling intervals other than 20 ms for the power and 200 ms for everything else.
+    /// Starts to watch, with a sample of the power every `power` and a sample of everything else every `slow`.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
@@ -320,8 +320,8 @@ impl Monitor {
         readings
     }
 
-    /// Returns the comparison of the total power with each of its parts whose power rose enough since
-    /// [`Monitor::idle`].
+    /// Returns the comparison of the total power with each rail that it should include, if the power of the rail rose
+    /// enough since [`Monitor::idle`].
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()

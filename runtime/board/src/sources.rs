@@ -39,7 +39,7 @@ pub struct Slow {
     pub limit: Option<f64>,
     /// Number of cores that report their clock.
     pub on: usize,
-    /// `true` if all of these cores run at their highest clock.
+    /// `true` if all cores that report their clock run at their highest clock.
     pub at_highest: bool,
     /// Clock of the GPU, in MHz.
     pub gpu: Option<f64>,
@@ -56,7 +56,8 @@ pub struct Slow {
 }
 
 impl Sources {
-    /// Opens the files of a machine; `pid` is the measured process, whose load does not count as load of others.
+    /// Opens the files of a machine; `pid` is the measured process, whose load does not count as that of other
+    /// processes.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Sources {
         let mut rails = rails::find(root);

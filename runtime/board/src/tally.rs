@@ -36,7 +36,7 @@ pub struct Readings {
     pub temp_c: Option<f64>,
     /// Name of the hottest zone.
     pub temp_zone: Option<String>,
-    /// Temperature of the hottest zone at which the system slows the board down.
+    /// Temperature at which the hottest zone makes the system slow the board down.
     pub passive_c: Option<f64>,
     /// Mean clock of the slowest online core.
     pub cpu_mhz: Option<f64>,

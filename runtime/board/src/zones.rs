@@ -34,7 +34,7 @@ impl Zone {
     }
 }
 
-/// Finds the zones that measure, and the types of those that do not.
+/// Finds the zones that measure a temperature. Also returns the types of the other zones.
 #[must_use]
 pub fn find(root: &Root) -> (Vec<Zone>, Vec<String>) {
     let (mut zones, mut left_out) = (Vec::new(), Vec::new());

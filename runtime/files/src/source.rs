@@ -43,7 +43,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Adds the tensor, which `argument` reads, to the inputs of a call.
+    /// Adds this tensor to the inputs of a call; `argument` is the argument that reads it.
     pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
         reads.add(argument, &self.path, self.name.as_deref());
     }

@@ -1,4 +1,4 @@
-//! Writes files whose contents are computed first. Each file is written completely or not at all.
+//! Writes files whose complete contents are in memory. Each file is written completely or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};
@@ -15,8 +15,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the file that `argument` names in a call that reads `reads`, so that an unwritable path is detected
-    /// before anything is measured. If the path is a link, the link is kept and the file that it leads to is written.
+    /// Prepares the output file that `argument` names, so that an unwritable path is detected before anything is
+    /// measured. `reads` contains the inputs of the call. If the path is a link, the file that it leads to is written.
     ///
     /// # Errors
     /// Returns an error if the path cannot be written, or if it is an input of the call.

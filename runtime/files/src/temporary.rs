@@ -34,8 +34,8 @@ pub struct Temporary {
 
 impl Temporary {
     /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, the owner of
-    /// `existing`; without `existing`, it has the mode and owner of any new file. Files that ended processes left for the
-    /// same target are removed.
+    /// `existing`; without `existing`, it has the mode and owner of any new file. Removes files that earlier processes
+    /// left for the same target.
     ///
     /// # Errors
     /// Returns errors of the file system.

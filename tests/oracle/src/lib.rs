@@ -12,7 +12,7 @@
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Present};
 
 /// `true` if a call takes many times its native time, because it is interpreted, emulated, or instrumented by a
-/// sanitizer. Tests that repeat the proof of another test for every hard case then use only some of these cases.
+/// sanitizer. Tests then use fewer or smaller cases.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
 /// Returns the back ends to test: all that are present, or only the one that the variable `ELSA_ONLY` names; another

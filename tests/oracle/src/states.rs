@@ -4,7 +4,7 @@ use crate::cases::Buffers;
 use crate::naive::Answer;
 
 impl Answer {
-    /// Compares everything in `got` except the present with the exact values, as [`Answer::check`] does for the output.
+    /// Compares output, log-sum-exp and states in `got` with the exact values, as [`Answer::check`] does for outputs.
     /// In the state of every row, `W / S` must be the output and `m + log S` the log-sum-exp. The state of a row
     /// without keys is `(−∞, 0, 0)`; a poisoned row has NaN in `S` and `W`.
     ///

@@ -1,4 +1,4 @@
-//! Tests caches that are appended to in place, on every back end. The output has the bits of a run with a copied cache
+//! Tests calls that append to caches in place, on every back end. The output has the bits of a run with a copied cache
 //! and matches the definition, and no byte of the cache changes except in the new rows.
 
 use elsa_core::argument::ArgumentError;
@@ -13,7 +13,7 @@ use elsa_runtime::{BindError, Method, PlanOptions};
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     layout: Layout,
-    /// Number of tokens for which the cache has room beyond those of the call.
+    /// Number of unused tokens at the end of the cache, after those of the call.
     spare: usize,
     /// Number of elements between rows.
     pad: usize,

@@ -1,6 +1,6 @@
-//! Checks that a cancellation ends the calls that have started, on every operator and in streams, and that it does not
-//! end later calls: the next call has the bits of an undisturbed one. The calls themselves request the cancellation, so
-//! that no test depends on time.
+//! Checks that a cancellation ends the calls that have started, in every operator and in streams, but no later call:
+//! the next call has the bits of an undisturbed one. The calls themselves request the cancellation, so that no test
+//! depends on time.
 
 use super::linear_recurrence::Case as RecurrenceCase;
 use elsa_core::attention::{Operand, StateOut};
@@ -75,8 +75,8 @@ impl Canceller {
         (engine, Held(canceller))
     }
 
-    /// Checks that a call that is cancelled at any of its loops ends as cancelled, and that the next call has the bits
-    /// of an undisturbed one, even after a cancellation between the two calls. Returns the number of loops.
+    /// Cancels a call at each of its loops. The call must end as cancelled, and the next call must have the bits of an
+    /// undisturbed one, even after a cancellation between the two calls. Returns the number of loops.
     fn judge<T: PartialEq>(&self, what: &str, mut call: impl FnMut() -> Result<T, RunError>) -> usize {
         self.loops.store(0, Ordering::Relaxed);
         let want = call().unwrap();

@@ -267,8 +267,8 @@ fn a_fold_in_order_is_reproducible() {
     }
 }
 
-/// Checks that one plan computes all chunks of one shape, and that the position of a chunk determines which keys of the
-/// chunk a row attends.
+/// Checks that one plan computes all chunks of one shape, and that a chunk's position determines which of its keys a
+/// row attends.
 #[test]
 fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     let causal = Some(Alignment::BottomRight);

@@ -174,8 +174,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// Runs the kernels of plain tiles with masks and biases: f32 elements and boolean masks, every broadcast, ragged
-/// lengths, masked keys, and keys that no row attends.
+/// Runs the kernels for plain tiles with a mask or a bias (`_added`): f32 elements and boolean masks, every broadcast,
+/// ragged lengths, masked keys, and keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {

@@ -34,8 +34,8 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// Returns a causal problem with two heads, a present and enough keys for several splits, so that the tile kernel, the
-/// merge and the copy of the present run.
+/// Returns a causal problem with two heads, present tensors, and enough keys for several splits. Its run needs the
+/// tile kernel, the merge kernel and the kernel that writes present tensors.
 fn problem() -> Case {
     let causal = Some(Alignment::BottomRight);
     let p = Params {
@@ -224,8 +224,8 @@ fn fell_back(output: &Output, reason: &str) {
     assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
 }
 
-/// Requires that, under [`Fallback::Fail`], the scenario reports an error at `stage` that contains `reason`, and that
-/// no run is on the CPU.
+/// Runs the scenario under [`Fallback::Fail`]. It must report an error at `stage` that contains `reason`, and no run
+/// may be on the CPU.
 fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
     let mut all = variables.to_vec();
     all.push(("ELSA_TEST_FAIL", "1"));

@@ -1,4 +1,4 @@
-//! Tests GPU streams that are fitted to memory budgets, and the smaller divisions used when the driver refuses memory.
+//! Tests GPU streams that are fitted to memory budgets, and their smaller tasks when the driver refuses memory.
 
 use crate::cuda_stream::run;
 use elsa_core::attention::Alignment;
@@ -163,8 +163,8 @@ fn child_fits_again() {
     println!("bits: {hash:x}");
 }
 
-/// Refuses each allocation of a stream once: device memory, page-locked memory, streams and events. Each refusal leaves
-/// one resident task fewer and the same bits.
+/// Refuses each allocation of a stream once: device memory, page-locked memory, streams and events. Each refusal costs
+/// one resident task and changes no bit.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_allocation_may_be_refused() {

@@ -277,9 +277,8 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// Checks that a packed sequence has the same bits alone and packed with any others, whether its number of tokens
-/// determines its form or its parts. The same holds for states that are replaced in place while several heads read
-/// them.
+/// Checks that a packed sequence has the same bits alone and packed with any others, if its form or its parts depend on
+/// its number of tokens. The same holds for states that are replaced in place while several heads read them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
@@ -491,7 +490,7 @@ fn scenario() {
     println!("run: {} {}", report.backend, report.fallback.is_some());
 }
 
-/// Checks that a device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
+/// Makes the device fail at each of its calls. The states must stay unchanged, so that the CPU can compute from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

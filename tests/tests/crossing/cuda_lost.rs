@@ -213,8 +213,8 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
 
-/// Checks that an error code that loses the context leads to a new context, and that any other code keeps it. In both
-/// cases the GPU computes the next run.
+/// Checks that a context is replaced after an error code that loses it, and kept after any other code. In both cases
+/// the GPU computes the next run.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
@@ -255,8 +255,8 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// Checks that, if a context that replaces a lost one does not get all of its memory, the CPU computes the call that
-/// needs the memory, and the next call tries to allocate it again.
+/// Replaces a lost context and refuses one allocation or module of the new one. All outputs must be correct, and the
+/// GPU must compute the following runs.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {

@@ -209,7 +209,7 @@ fn every_row_of_a_block_votes() {
     }
 }
 
-/// Checks that NaN and infinities among the values of tiles that would otherwise be skipped reach the rows that attend
+/// Checks NaN and infinities among the values of tiles that would otherwise be skipped: they reach the rows that attend
 /// them, and no others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
@@ -325,8 +325,8 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// Checks a budget that is too small to skip any tile. The run must have the bits of a run without a budget that uses
-/// the same blocks.
+/// Checks a budget that is too small to skip any tile. The outputs must have the bits that the exact kernel computes
+/// with the same splits of the keys.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {

@@ -118,8 +118,8 @@ fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivis
     }
 }
 
-/// Requires that streams with the splits of the run in memory have the bits of that run, also with other chunks and other
-/// numbers of resident rows, and that outputs agree with f64.
+/// Compares streams with runs in memory that have the same splits. The bits must be equal for any chunks and any number
+/// of resident rows, and the outputs must agree with f64.
 fn check(engine: &Engine, cases: Vec<Case>) {
     for case in cases {
         let problem = case.problem();

@@ -129,8 +129,8 @@ fn convolutions_match_f64() {
     }
 }
 
-/// Checks that a value that is not finite reaches only the outputs to which a weight connects it, and that an infinite
-/// weight has no effect on outputs before the first input that it multiplies.
+/// Checks that a value that is not finite reaches only the outputs that a weight connects to it. An infinite weight
+/// must have no effect on outputs before the first input that it multiplies.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
@@ -241,7 +241,7 @@ fn scenario() {
     println!("run: {} {fell}", report.backend);
 }
 
-/// Checks that a device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
+/// Makes the device fail at each of its calls. The states must stay unchanged, so that the CPU can compute from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

@@ -175,7 +175,7 @@ pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: Ke
     buffers
 }
 
-/// Returns cases with various ranges, types and shapes, most with enough keys for several chunks.
+/// Returns cases with various masks, types and shapes, most with enough keys for several chunks.
 fn cases() -> Vec<Case> {
     let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -266,7 +266,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
     assert!(compared >= 4, "{compared}");
 }
 
-/// Checks that a stream can run repeatedly, and reports the bytes that it copied and the time of each part.
+/// Checks that a stream can run repeatedly, and that the bytes and times that it reports add up.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {

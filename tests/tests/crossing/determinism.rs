@@ -133,7 +133,7 @@ fn a_row_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// Host threads that run workers twice, out of order and on threads that the host does not wait for, and skip some.
+/// Host threads in no order: some workers run twice, and some only on threads that the host does not wait for.
 struct Unruly;
 
 impl ParallelFor for Unruly {

@@ -158,7 +158,7 @@ fn every_back_end_matches_f64_by_both_methods() {
     }
 }
 
-/// Checks the article's example of a relative decay (1, 2.5, 4.25, 6.125) by both methods and in decode steps.
+/// Checks the inputs 1 to 4 with the relative decay 1, 1/2, 1/4, 1/8, by both methods and in decode steps.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let (u, alpha) = ([1.0, 2.0, 3.0, 4.0], [1.0, 0.5, 0.25, 0.125]);

@@ -1,5 +1,5 @@
-//! Compares core's scalar linear attention, in every form, with the f64 oracle within its error bound, checks that the
-//! bound is neither exceeded nor unreasonably loose, and checks which runs have identical bits.
+//! Compares core's scalar linear attention, in every form, with the f64 oracle. Checks that errors are within the
+//! bound, that the bound is not unreasonably loose, and which runs have identical bits.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::DType;
@@ -109,7 +109,7 @@ fn filled(params: &Params, style: Style, seed: u64) -> Case {
     case
 }
 
-/// Returns every form, with chunks of 8 tokens and parts of 12.
+/// Returns every form, with chunks of 8 and parts of 12 tokens.
 fn walks() -> [Walk; 5] {
     Form::ALL.map(|form| Walk { form, chunk: 8, part: 12 })
 }
@@ -137,7 +137,7 @@ fn exact(case: &Case) -> [Vec<f64>; 2] {
 }
 
 /// Requires that every error is within the bound for `executed`, that the exact numbers of the bound are those of the
-/// oracle, and that numbers which are not finite stay so. Returns the largest ratio of an error to its bound.
+/// oracle, and that a result is not finite if the exact one is not. Returns the largest ratio of an error to its bound.
 fn check(case: &Case, found: &Found, executed: Executed) -> f64 {
     let (answer, [output, states]) = (case.answer(|_| executed), exact(case));
     let mut share = 0.0f64;
@@ -389,7 +389,8 @@ fn hard_data_stay_within_the_bound() {
     assert!(largest > 0.05, "{largest}");
 }
 
-/// Also prints the relative error and the relative bound in the Euclidean norm, and the median ratio of bound to error.
+/// Checks the relative error of plain problems in the Euclidean norm. Also prints the relative bound, and the median
+/// ratio of bound to error.
 #[test]
 fn errors_are_small_and_bounds_not_absurd() {
     for (rule, per_dim) in RULES {

@@ -93,7 +93,7 @@ fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens
     case
 }
 
-/// Asserts that a call poisoned exactly the values that the naive loop poisons, and that the others are accurate.
+/// Asserts that a call poisoned exactly the values that the naive loop poisons, and that the other values are accurate.
 fn check(what: &str, case: &Case, found: &Found) {
     let (out, state) = naive(case);
     for (kind, found, want) in [("output", found.rows(case), out), ("state", found.states(case), state)] {

@@ -1,9 +1,9 @@
-//! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts every pair of a query and a key.
+//! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts how often each pair is computed.
 
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;
 
-/// `true` under interpreters and sanitizers, which test fewer sizes.
+/// `true` under interpreters and sanitizers; tests then use fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
 
 /// Implements BuildSubseq of algorithm 3: returns the tokens of a task, and for each level the chunk of every token.
@@ -147,7 +147,7 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Checks larger divisions by counting: the numbers of pairs of all tasks add up to that of attention, and no task
+/// Checks larger divisions by counting: the tasks' numbers of pairs add up to the number in attention, and no task
 /// needs more tokens than its chunks contain.
 #[test]
 fn large_divisions_do_the_work_of_attention() {

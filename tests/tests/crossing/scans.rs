@@ -1,5 +1,5 @@
-//! Tests every scan at every length: compares it with a fold over an exact monoid that does not commute and, for
-//! softmax states, with f64, and counts its merges along each path.
+//! Tests every scan at every length: compares scans of an exact monoid that does not commute with a fold, and scans of
+//! softmax states with f64, and counts the merges along each path.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::monoid::Monoid;

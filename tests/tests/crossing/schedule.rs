@@ -6,8 +6,8 @@ use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};
 use elsa_oracle::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Compares the range of keys of each row with its definition, and compares the ranges of keys that any and that all of
-/// `rows` attend with the ranges of these rows.
+/// Checks the range of keys of each row against its definition. Checks the range of keys that at least one of `rows`
+/// attends, and the range that every one of them attends, against the ranges of the rows.
 fn check_ranges(case: &Case, sequence: &Sequence, rows: std::ops::Range<usize>) {
     let reach = sequence.reach() as i128;
     let ends = |i: usize| {

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// Returns schedules that skip nothing: the article's ten settings, the exact schedule with lagging references in
-/// tiles, representatives of five keys each, and two schedules with the gate.
+/// Returns schedules that skip nothing: the settings of table 3 in the VFA article, the exact schedule with lagging
+/// references in tiles, representatives of five keys each, and two schedules with the gate.
 fn frozen_settings() -> Vec<Schedule> {
     let own = First::Proxy { keys: KeySide::SignedAbsMax, queries: QuerySide::Row, block: Some(5) };
     let mut settings: Vec<Schedule> = TABLE_3.iter().map(|(_, schedule)| *schedule).collect();
@@ -144,9 +144,9 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
-/// Checks frozen blocks with scores above the reference, which rises only in the last block, the one with the tile's
-/// diagonal. The distances of these scores from the reference were rounded while they were large, which the sums do not
-/// reveal.
+/// Checks frozen blocks with scores above the reference, which rises only in the last block, the one on the tile's
+/// diagonal. Until then the scores are far from the reference, and the rounding errors of their distances do not show
+/// in the sums.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {

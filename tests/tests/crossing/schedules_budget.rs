@@ -188,8 +188,8 @@ proptest! {
     }
 }
 
-/// Checks that calls with parts of the keys decide independently, and that their states merge within the budget and the
-/// bound.
+/// Checks calls with different parts of the keys: they decide independently, and their states merge within the budget
+/// and the bound.
 #[test]
 fn split_runs_keep_the_budget_together() {
     let (queries, keys, d, dv) = (20, 230, 8, 3);

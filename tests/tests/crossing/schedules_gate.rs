@@ -195,8 +195,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Checks, for one query and for tiles, that blocks are skipped by the same votes and sums when the reference is zero.
-/// The results must agree with an account in f64.
+/// Checks, for one query and for tiles, that a reference of zero does not change which blocks are skipped. The results
+/// must agree with an account in f64.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;
@@ -340,7 +340,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// Checks that calls whose norms do not prove that scores stay near zero have the bits of the exact schedule.
+/// Checks calls whose norms do not prove that scores stay near zero: they have the bits of the exact schedule.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

@@ -27,8 +27,8 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     Ran::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
-/// Compares every setting of the article, and the budget, with core's scalar run in tiles of the same number of rows,
-/// bit for bit, on hard cases and for several numbers of threads.
+/// Compares all settings in tables 3 and 4 of the VFA article, and a budget, with core's scalar run in tiles of the
+/// same number of rows, bit for bit, on hard cases and for several numbers of threads.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3
@@ -256,8 +256,8 @@ fn every_row_of_a_kernels_tile_votes() {
     }
 }
 
-/// Checks that NaN and infinities among the values of blocks that would otherwise be skipped reach the rows that attend
-/// them.
+/// Checks NaN and infinities among the values of blocks that would otherwise be skipped: they reach the rows that
+/// attend them.
 #[test]
 fn kernels_keep_values_that_are_not_finite() {
     let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
@@ -343,7 +343,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Checks that calls with parts of the keys decide independently, and that their states merge within the budget.
+/// Checks calls with different parts of the keys: they decide independently, and their states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);

@@ -1,4 +1,4 @@
-//! Tests blocks before the diagonal, which a tile visits before the keys on its diagonal, the *own keys* of its rows. A
+//! Tests blocks before the diagonal. A tile visits them before the keys on its diagonal, the *own keys* of its rows. A
 //! lower bound of the weight of each own key allows a tile to skip such blocks without computing their scores.
 
 use super::schedules_kernels::{BLOCK, within};
@@ -32,8 +32,8 @@ fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Runs a case inside a budget, checks its bounds, and compares it with its account. Returns the run and the number of
-/// tiles.
+/// Runs a case inside a budget, checks its error bounds, and compares its counts and sums with an account in f64.
+/// Returns the run and the number of tiles.
 fn judged(engine: &Engine, case: &Case, budget: f32) -> (Ran, u64) {
     let (ran, executed, tiles) = within(engine, case, budget);
     assert!(judge_by(case, &Schedule::within(budget), executed, &ran) <= 1.0);
@@ -76,8 +76,8 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
 }
 
-/// Checks that rows whose own key is masked, or has a low score, vote against skipping earlier blocks, so that their
-/// tile computes these blocks.
+/// Checks rows whose own key is masked or has a low score. They vote against skipping earlier blocks, so their tile
+/// computes these blocks.
 #[test]
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
@@ -373,8 +373,8 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Checks that calls with parts of the keys keep the budget independently: a call whose part does not contain the own
-/// keys cannot use their weights.
+/// Checks calls with different parts of the keys: they keep the budget independently, and a call whose part does not
+/// contain the own keys cannot use their weights.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

@@ -37,7 +37,7 @@ fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Results of the account. `rows` contains `S` and `D` of every row in f64, relative to a score of zero. `count`
+/// Results of [`account`]. `rows` contains `S` and `D` of every row in f64, relative to a score of zero. `count`
 /// contains the numbers of blocks that are skipped unseen, skipped by their weights, and kept.
 struct Account {
     rows: Vec<[f64; 2]>,
@@ -239,7 +239,7 @@ fn what_may_count_is_met() {
     }
 }
 
-/// Checks that NaN and infinities keep their block, at any position, and reach the rows that attend them.
+/// Checks that a NaN or an infinity at any position keeps its block, and reaches the rows that attend it.
 #[test]
 fn what_is_not_finite_is_met() {
     let (budget, far, keys) = (0.01f32, 7 * BLOCK + 5, 10 * BLOCK);

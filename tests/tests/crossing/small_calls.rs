@@ -1,5 +1,5 @@
-//! Runs complete calls through the engine that are small enough for Miri and valgrind. They use every buffer that the
-//! runtime accesses by pointers, with one worker and with several, in a workspace that other plans have used before.
+//! Runs complete calls, small enough for Miri and valgrind, through the engine. They use every buffer that the runtime
+//! accesses by pointers, with one worker and with several, in a workspace that other plans have used before.
 
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, Windows};
 use elsa_core::dtype::DType;
@@ -204,7 +204,7 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// Checks that a workspace that is too small, even if only for the table of sequences, is refused, and that nothing is
+/// Checks that a workspace is refused if it is too small, even if only for the table of sequences, and that nothing is
 /// written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {

@@ -63,7 +63,7 @@ struct Taken {
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// Index of the part at which the sink fails; `None` if it does not fail.
+    /// Number of parts after which the sink fails, at the end of a unit; `None` if it never fails.
     stops: Option<usize>,
 }
 
@@ -313,8 +313,8 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Checks that chunks that causality, windows or lengths exclude are not read, and that all others are read once per
-/// unit.
+/// Checks that chunks are not read if causality, windows or lengths exclude them, and that all others are read once
+/// per unit.
 #[test]
 fn only_what_is_attended_is_read() {
     let engine = engine(processors()[0], 2);
@@ -344,8 +344,8 @@ fn only_what_is_attended_is_read() {
     assert_eq!(of(shared, all).0, 2 * m as u64);
 }
 
-/// Checks that a source that fails at any read, and a sink that fails after any unit, end the run with their error, and
-/// that the next run produces complete outputs.
+/// Checks that the error of any read, and the error of the sink at the end of any unit, ends the run. A run that starts
+/// after the finished units must complete the outputs.
 #[test]
 fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);

@@ -69,8 +69,9 @@ pub struct Addend {
     pub kind: i32,
 }
 
-/// Windows of pictures. In the last row of windows, token rows from `side_row` on attend only one another, and no other
-/// token row attends them; in the last column of windows, the same holds for token columns from `side_column` on.
+/// Windows of pictures. In the last row of windows, a window has two sides: token rows before `side_row`, and the other
+/// token rows. In the last column of windows, the same holds for token columns and `side_column`. Tokens attend only
+/// tokens on the same side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {

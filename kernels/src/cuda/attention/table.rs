@@ -70,13 +70,13 @@ const TILE: usize = 64;
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// Returns the approximate pace of a kernel with `elements` query elements per block.
+/// Returns the approximate paces of a kernel with `elements` query elements per block, equal on all GPUs.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel on early GPUs (counted in machine code) and on late GPUs (measured). Each pair has the
-/// pace of blocks that share an SM, then that of a block alone on an SM.
+/// Returns the paces of a kernel on early GPUs, derived from machine code, and on late GPUs, measured. Each pair has
+/// the pace of blocks that share an SM, then that of a block alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
@@ -86,9 +86,9 @@ const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 /// Limit for a kernel that supports any number of query rows.
 const ANY: usize = usize::MAX;
-/// Limit for a kernel that is not used for a kind of problem.
+/// Limit for a kernel that supports no rows of one kind of problem.
 const NONE: usize = 0;
-/// Largest number of query rows for which blocks with half the rows occupy a device better.
+/// Largest number of query rows for which blocks with half as many rows occupy a device better.
 const FEW: usize = 960;
 /// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
 /// rows, which leave SMs idle.

@@ -12,7 +12,7 @@ pub const MOST_READERS: usize = CHUNK;
 pub const PARALLEL_COLUMNS: usize = 64;
 /// Tokens per block of the quadratic kernel without a delta rule and with at most one gate per head.
 pub const PARALLEL_ROWS: usize = 64;
-/// Tokens or state rows per block of the other quadratic kernels.
+/// Tokens or state rows per block of the quadratic kernels with a delta rule or a gate per dim.
 pub const QUADRATIC_ROWS: usize = 32;
 /// f32 values per record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;
@@ -93,14 +93,14 @@ pub const DIM_GATES: i32 = 32768;
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
-/// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and a part is a run of [`PARALLEL_ROWS`] or
-/// [`QUADRATIC_ROWS`] tokens or, for the last state, of [`QUADRATIC_ROWS`] rows; each part starts from
-/// [`LinearArgs::initial`].
+/// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and each part starts from [`LinearArgs::initial`]. A part
+/// is a run of [`PARALLEL_ROWS`] or [`QUADRATIC_ROWS`] tokens; when the last state is computed, it is a run of
+/// [`QUADRATIC_ROWS`] rows of this state.
 ///
 /// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
 /// divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
-/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads
-/// are states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
+/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel, head
+/// indices are state indices, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
 /// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 /// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their

@@ -31,7 +31,7 @@ pub struct CarryArgs {
     pub nodes: i32,
     /// Number of states per sequence.
     pub heads: i32,
-    /// Number of items of the scan per state: all parts except the last.
+    /// Number of items of the scan per state: one for each part except the last.
     pub items: i32,
     /// Number of rows of a state.
     pub key_dim: i32,

@@ -41,7 +41,7 @@ pub use carry::*;
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 
-/// Shape of a walk kernel.
+/// Sizes and variant of a walk kernel, which carries states through tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWalk {
     /// Largest `key_dim`; states with a smaller one are padded with zeros.
@@ -55,7 +55,7 @@ pub struct LinearWalk {
     pub shares: bool,
     /// `true` if a thread has two columns of a state instead of four, which doubles the number of blocks.
     pub pairs: bool,
-    /// `true` if tokens are processed one by one, with or without [`STEPS`] and for any number of readers.
+    /// `true` if tokens are always processed one by one, whether [`STEPS`] is set or not, for any number of readers.
     pub steps: bool,
 }
 

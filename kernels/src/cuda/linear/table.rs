@@ -6,22 +6,22 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
 
-/// Returns the shape of a walk over states of at most `dims` rows, with four warps of eight columns.
+/// Describes a walk kernel for states of at most `dims` rows, with four warps of eight columns.
 const fn walk(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { dims, per_dim, columns: 32, shares: false, pairs: false, steps: false }
 }
 
-/// Returns the shape of a share kernel: like [`walk`], with warps that share their reads.
+/// Describes a share kernel: like [`walk`], with warps that share their reads.
 const fn share(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { shares: true, ..walk(dims, per_dim) }
 }
 
-/// Returns the shape of a pairs kernel, with four warps of four columns.
+/// Describes a pairs kernel, with four warps of four columns.
 const fn pairs(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 16, pairs: true, ..walk(dims, per_dim) }
 }
 
-/// Returns the shape of a step kernel, with eight rows and eight columns of a state per thread.
+/// Describes a step kernel, with eight rows and eight columns of a state per thread.
 const fn steps(per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 8, steps: true, ..share(1024, per_dim) }
 }

@@ -57,7 +57,7 @@ pub struct Parts {
     pub each: i32,
     /// Number of parts that have one token more.
     pub more: i32,
-    /// Number of parts in the launch, counted from the first part; one in a launch with [`CARRY`].
+    /// Number of parts that the launch processes, counted from the first part; one in a launch with [`CARRY`].
     pub listed: i32,
     /// Precomputed division by [`Parts::listed`].
     pub by_listed: Divisor,
@@ -86,7 +86,7 @@ pub struct RecurrenceArgs {
     pub by_tiles: Divisor,
     /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Number of tiles in all sequences and listed parts; a warp computes one of them.
+    /// Number of tiles in all sequences and listed parts; a warp computes one tile.
     pub items: i32,
     /// Number of channels.
     pub channels: i32,
@@ -124,7 +124,7 @@ pub struct SelectiveArgs {
     pub by_b: Divisor,
     /// Precomputed division by [`SelectiveArgs::c_group`].
     pub by_c: Divisor,
-    /// Number of tiles of channels; a block computes one of them.
+    /// Number of tiles of channels; a block computes one tile.
     pub tiles: i32,
     /// Number of tiles per group of channels that have the same coefficients.
     pub tiles_of_group: i32,
@@ -164,7 +164,7 @@ pub struct SelectiveArgs {
     pub c: SeriesTensor,
     /// Decay rates, f32 `[channel][state]`.
     pub a: u64,
-    /// Factors by which inputs are added to outputs, f32 `[channel]`.
+    /// Factors `D` of the terms `D u` that are added to the outputs, f32 `[channel]`.
     pub skip: u64,
     /// Biases added to the time steps, f32 `[channel]`.
     pub bias: u64,

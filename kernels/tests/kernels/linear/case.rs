@@ -129,7 +129,7 @@ impl Case {
 
     /// Computes the outputs and the last state with a kernel, in passes of `pass` and blocks of `block` tokens. Pads
     /// rows and strips, and removes the padding from the results. `reversed` stores the tokens from the last to the
-    /// first. The kernel adds its outputs to ones, which are subtracted from the result.
+    /// first. The kernel adds the outputs to ones, and this function subtracts the ones.
     pub fn run(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool) -> (Vec<f32>, Vec<f32>) {
         let (lanes, wide) = (kernel.spec.lanes, kernel.spec.columns);
         let (dim, tokens, group) = (self.dim.next_multiple_of(4), self.tokens, self.group);

@@ -1,4 +1,4 @@
-//! Tests of each kernel of linear attention that this machine can execute: segments, strips and readings against the
+//! Compares segments, strips and readings of each kernel of linear attention that this machine can execute with the
 //! recurrence in f64.
 
 mod case;
@@ -226,8 +226,8 @@ fn readings_and_factors_are_products() {
     }
 }
 
-/// Checks that bits depend neither on the width of a strip nor on the present or previous location of its rows: for
-/// complete passes, single tokens and gates that multiply the state.
+/// Checks that bits depend neither on the width of a strip nor on the locations of its rows before and after the
+/// segment: for complete passes, single tokens and gates that multiply the state.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn strips_in_place_get_the_bits_of_packed_ones() {

@@ -57,7 +57,7 @@ impl Tree {
         fs::read_to_string(self.0.path().join(file)).unwrap().trim().parse().unwrap()
     }
 
-    /// Writes thermal zones, each with its type and temperature, using the system's folders and links.
+    /// Writes thermal zones, each with its type and temperature, in the folders and links that the system uses.
     fn zones(&self, zones: &[(&str, i64)]) {
         for (n, (name, millidegrees)) in zones.iter().enumerate() {
             let folder = format!("sys/devices/virtual/thermal/thermal_zone{n}");
@@ -88,7 +88,7 @@ impl Tree {
         self.put(&format!("{folder}/cpufreq/scaling_governor"), "schedutil\n");
     }
 
-    /// Writes a device that has a clock of its own, in Hz.
+    /// Writes a device with its current, lowest and highest clock in Hz, and its load.
     fn device(&self, folder: &str, name: &str, hz: [u64; 3], load: Option<u64>) {
         let folder = format!("sys/class/devfreq/{folder}");
         self.put(&format!("{folder}/device/of_node/name"), format!("{name}\0"));

@@ -20,7 +20,8 @@ static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 /// The system's allocator, which refuses the chosen allocations.
 pub struct Refusing;
 
-/// Returns `true` to refuse an allocation of `bytes` bytes. If it allows a counted one, it adds `more` to [`LIVE`].
+/// Returns `true` to refuse an allocation of `bytes` bytes. If a counted allocation is not refused, adds `more` to
+/// [`LIVE`].
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;

@@ -1,6 +1,6 @@
-//! Refuses memory at every allocation that is as large as a tensor or a list with an entry for each row. The commands
-//! are a streamed run, a quorum task, a merge, and a backward pass. The result is either the complete output, with the
-//! same bits, or a typed error that leaves all files unchanged, and never an abort.
+//! Refuses memory at every large allocation, such as that of a tensor or of a list with an entry for each row. The
+//! commands are a streamed run, a quorum task, a merge, and a backward pass. The result is either the complete output,
+//! with the same bits, or a typed error that leaves all files unchanged, and never an abort.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and
 //! similar data, for which libraries abort if memory is refused. The problems are large enough that a list with an

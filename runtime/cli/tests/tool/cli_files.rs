@@ -1,5 +1,5 @@
-//! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
-//! leaves no file behind.
+//! Tests inputs that change, links, file modes and signals: an output leaves other files alone, and a run that ends
+//! early leaves no file behind.
 #![cfg(unix)]
 
 use crate::common::{Desk, noise, wait_for};

@@ -70,7 +70,7 @@ fn the_other_order_of_axes_gives_the_same() {
     assert_eq!(desk.read("h.npy").1, want);
 }
 
-/// Checks the article's example for relative decay.
+/// Checks the convolution of the inputs 1 to 4 with the relative decay 1, 1/2, 1/4, 1/8.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let desk = Desk::new();

@@ -27,7 +27,7 @@ fn run(files: &str, flags: &str, to: &str) -> String {
     format!("run {files} {flags} --state-out @{to}.npz")
 }
 
-/// Files of two of the three tasks, each pair to be merged with the file `other` in place of the third.
+/// Pairs of files of two of the three tasks. Each pair is merged with the file `other` instead of the third file.
 const OTHERS: [&str; 3] = ["@0.npz @1.npz", "@1.npz @2.npz", "@0.npz @2.npz"];
 
 #[test]

@@ -401,8 +401,8 @@ fn a_gpu_streams_within_its_budget() {
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Checks that the bits of a stream on a GPU do not depend on its chunks, and that its output equals that of a run in
-/// memory, with past keys and with every feature that changes scores.
+/// Checks streams on a GPU with past keys and with every feature that changes scores. Their bits do not depend on the
+/// chunks, and their output equals that of a run in memory.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {

@@ -1,4 +1,4 @@
-//! Tests `elsa verify` and `elsa info` through the binary, and the back end that both and `elsa bench` use.
+//! Tests `elsa verify` and `elsa info` through the binary, and the back end of these commands and of `elsa bench`.
 
 use crate::common::{self, Desk, elsa, lines, noise};
 

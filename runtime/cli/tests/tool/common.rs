@@ -307,7 +307,7 @@ impl Sizes {
     }
 }
 
-/// Returns the score of a key that is attended if `yes`.
+/// Returns the score `s` if `yes` is set, and `−∞`, the score of a masked key, if not.
 pub fn keep(yes: bool, s: f64) -> f64 {
     if yes { s } else { f64::NEG_INFINITY }
 }

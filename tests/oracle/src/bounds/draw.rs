@@ -22,9 +22,9 @@ pub enum Hard {
     Ends,
     /// Scores whose terms cancel.
     Cancelling,
-    /// Entries around the smallest normal numbers.
+    /// Queries and keys, or their products, around the smallest normal numbers.
     Denormal,
-    /// Entries over many orders of magnitude.
+    /// Queries and keys over many orders of magnitude.
     Wide,
     /// A few keys that repeat over the entire sequence.
     Repeated,
@@ -111,8 +111,8 @@ impl Drawn {
     }
 
     /// Creates a problem of at most 16 queries and 255 keys: the first eight bytes choose its shape and options, the
-    /// rest are the bits of its elements, repeated if there are too few. Elements that are not finite or too large
-    /// become one. `None` for fewer than twelve bytes, or if the problem is refused.
+    /// others are the bits of its elements, repeated if there are too few. Elements that are too large or not finite
+    /// are replaced by one. Returns `None` for fewer than twelve bytes, or if the problem is refused.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Drawn> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;

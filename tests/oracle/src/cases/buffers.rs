@@ -71,7 +71,8 @@ impl Case {
         self.run_with(plan, workspace, |_| ())
     }
 
-    /// Runs a plan of the case in `workspace` with the outputs that `keep` leaves. Returns all buffers and the report.
+    /// Runs a plan of the case in `workspace`, for the outputs that `keep` does not remove. Returns all buffers and the
+    /// report.
     ///
     /// # Panics
     /// Panics if the call or its run is refused.

@@ -35,7 +35,7 @@ pub fn hard_cases() -> Vec<Case> {
     cases
 }
 
-/// Returns every third hard case. The test `conformance` uses all of them, so that other tests may use this selection.
+/// Returns every third hard case. The test `conformance` uses all of them, so other tests need only this selection.
 #[must_use]
 pub fn some_hard_cases() -> Vec<Case> {
     hard_cases().into_iter().step_by(3).collect()

@@ -25,7 +25,7 @@ pub enum BiasParams {
     Table {
         /// Type of the table.
         dtype: DType,
-        /// Number of table entries with an explicit index; `None` if the windows determine it.
+        /// Number of table entries if an index names the entry of each pair; `None` if the windows determine the entry.
         entries: Option<usize>,
         /// Share of the table's elements that are not `−∞`.
         density: f64,

@@ -1,4 +1,4 @@
-//! Hard problems for a schedule, computed by core's scalar run and compared with their bounds.
+//! Core's scalar run computes hard problems under a schedule, and its outputs are compared with their error bounds.
 //!
 //! The problem, the schedule and the tile depend on the seed alone. The problems break schedules that trust their
 //! references or their budgets: a maximum in the last block, blocks with a mass just below the budget, representatives

@@ -52,12 +52,12 @@ impl Ran {
     }
 }
 
-/// Merged states of calls with parts of the keys: `m`, `S`, the sums `D` of the skipped weights, and `W`.
+/// Merged states of calls with different parts of the keys: `m`, `S`, the sums `D` of the skipped weights, and `W`.
 #[derive(Debug, Default)]
 pub struct Merged(Option<[Vec<f32>; 4]>);
 
 impl Merged {
-    /// Merges the states `m`, `S`, `D` and `W` of another part.
+    /// Merges the states `m`, `S`, `D` and `W` of another part of the keys.
     pub fn add(&mut self, part: [Vec<f32>; 4]) {
         let Some([m, s, d, w]) = self.0.take() else {
             self.0 = Some(part);
@@ -73,8 +73,9 @@ impl Merged {
         ]);
     }
 
-    /// Compares the merged states with the rows of the problem of all keys: they keep the budget, and their outputs are
-    /// within its bound. `near` is the allowed rounding error, and `additions` the length of the longest chain of sums.
+    /// Compares the merged states with the exact rows of `problem`, which has all keys. The skipped weights must be
+    /// within `budget`, and the outputs within the error bound. `near` is the allowed rounding error, and `additions`
+    /// the length of the longest chain of sums.
     ///
     /// # Panics
     /// If a row exceeds its limit.
@@ -137,8 +138,8 @@ pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
 }
 
-/// Creates a case of one head with queries `q`, keys `k` of one dim, and values `v`. The scores in base-2 units are the
-/// products of a query and a key.
+/// Creates a case of one head from queries `q`, keys `k` and values `v`. Queries and keys are single numbers, whose
+/// products are the scores in base-2 units.
 ///
 /// # Panics
 /// If `q`, `k` and `v` do not make a valid problem.
@@ -313,7 +314,7 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     ran
 }
 
-/// Sums of a row in f64, relative to a score of zero, after the decisions of an error budget.
+/// Sums of a row in f64, relative to a score of zero, over the weights that an error budget keeps and skips.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// Sum of the weights that were kept.
@@ -366,8 +367,8 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that reported shares are rounded up. Sums of rows whose reference is zero are exact, and their share must be
-/// at least the share of sums with `additions` roundings. Returns the number of rows that skipped something.
+/// Checks that reported shares are rounded up, for rows whose reference is zero. The share of a row must be at least
+/// that of its sums if these have `additions` roundings. Returns the number of rows that skipped something.
 ///
 /// # Panics
 /// If a share is below this value, or above it by more than a few roundings.
