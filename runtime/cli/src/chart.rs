@@ -261,7 +261,7 @@ struct Placed {
     notes: Vec<(f64, String)>,
 }
 
-/// Height of the space for the title above a chart. Each line of the legend or the notes below it is `LINE` high.
+/// Height of the title above a chart. Each line of the legend and the notes, which are below the chart, is `LINE` high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
 /// Number of curve names per line of the legend. Each is `NAME` wide.

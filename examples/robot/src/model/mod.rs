@@ -77,7 +77,7 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Memory for inputs and outputs of attention. If the engine has a GPU, it uses this memory in place.
+/// Memory for inputs and outputs of attention. A GPU uses it in place if the engine could provide such memory.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// Intermediate results for a frame.

@@ -114,7 +114,7 @@ impl Clock {
     }
 }
 
-/// Runs `case` at the rate that the flags request, prints each stretch, and ends the run.
+/// Runs `case` at the rate that the flags request, and prints each stretch and a summary of the complete soak.
 ///
 /// # Errors
 /// Returns an error if the device fails, if answers changed, if memory grew, or if the machine was not quiet.

@@ -96,8 +96,8 @@ fn row(cell: &Cell) -> Row {
     }
 }
 
-/// Maximum number of times that slower points are measured again, because a machine that is slow for some seconds does
-/// not mean that the program is slower.
+/// Maximum number of times that slower points are measured again. A machine that is slow for some seconds does not mean
+/// that the program is slower.
 pub const AGAIN: usize = 2;
 
 /// Returns `true` if a measurement is that of `method` on `case`.

@@ -112,7 +112,7 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Median of the normal numbers whose logistic functions are the gates.
+/// Mean of the normal numbers x in the gates `a = 1 / (1 + e^-x)`.
 const GATE: f64 = 2.0;
 
 impl Sample {

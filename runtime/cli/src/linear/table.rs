@@ -51,7 +51,7 @@ pub struct Row {
     pub p50_ms: f64,
     /// Third quartile of the time per call, over the slices.
     pub p75_ms: f64,
-    /// Median time divided by the number of sequences, heads and tokens.
+    /// Median time per token of a head and a sequence, in nanoseconds.
     pub ns_per_token: f64,
     /// Bytes of the workspace.
     pub workspace_bytes: usize,

@@ -28,7 +28,7 @@
 use elsa_core::attention::plan::{GpuChoice, GpuResources, Summation};
 use elsa_core::profile::GpuProfile;
 
-/// Counts for one warp over a part of a kernel, in code for compute capability 6.2.
+/// Instruction and cycle counts of one warp for a part of a kernel, from code for compute capability 6.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuPart {
     /// Instructions that are executed.
@@ -59,7 +59,7 @@ pub struct GpuPart {
     pub alone: u32,
 }
 
-/// Counts for each part of a kernel.
+/// Instruction and cycle counts of each part of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuCost {
     /// Number of keys per tile; zero for a kernel without tiles, whose only part is `before`.
@@ -123,7 +123,7 @@ impl GpuPrediction {
 /// The merge kernel of a plan with divided keys.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMerge {
-    /// Counts for the kernel.
+    /// Instruction and cycle counts of the kernel.
     pub cost: GpuCost,
     /// Resources of a multiprocessor that a block occupies.
     pub resources: GpuResources,
@@ -159,9 +159,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the mean share of its tiles that a block of a causal problem executes, for a multiprocessor that gets `most`
-/// blocks. The average block executes half of its tiles. If the longest blocks come first, one block is counted in
-/// full; otherwise the mean is assumed to be midway between half and all.
+/// Returns the share of its tiles that a block of a causal problem executes on average, on a multiprocessor that gets
+/// `most` blocks. Over all blocks, the share is a half. If the longest blocks come first, one block is counted in full;
+/// otherwise the share is assumed to be midway between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }

@@ -6,13 +6,13 @@ use elsa_cli::args::ForceArgs;
 use elsa_cli::args::values::{bytes, one_of, positive};
 use std::path::PathBuf;
 
-/// Maximum number of tokens: beyond it a double cannot distinguish consecutive numbers.
+/// Maximum number of tokens, up to which a double distinguishes consecutive numbers.
 const MOST: f64 = 1e15;
 /// Maximum number of levels of a division.
 const LEVELS: u32 = 24;
-/// Default sizes to measure.
+/// Default numbers of tokens for measuring costs.
 const SIZES: &str = "512,1024,2048,4096";
-/// Default sizes for running both methods.
+/// Default numbers of tokens for running streaming and quorums.
 const BESIDE: &str = "1024,2048,4096";
 
 /// The text below the flags.

@@ -50,7 +50,7 @@ pub struct Ran {
     pub method: &'static str,
     /// Number of levels of division; zero for streaming.
     pub level: u32,
-    /// Number of units of a streamed run, or of tasks.
+    /// Number of units of a streamed run, or number of tasks.
     pub tasks: usize,
     /// Time in seconds: the median of [`RUNS`] runs, which alternate with those of the other method.
     pub seconds: f64,
