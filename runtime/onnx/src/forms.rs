@@ -135,7 +135,7 @@ fn follows(
     true
 }
 
-/// Returns whether batch and heads share one axis in the two products, and the sizes of the attention's axes.
+/// Returns whether batch and heads share one axis in both matrix products, and the sizes of the attention's axes.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -250,7 +250,7 @@ fn holds(
     })
 }
 
-/// Finds a tensor with the layout [`Form::Rows`] among the outputs after the product with values.
+/// Returns the index of the first output, from the product with values on, that has the layout [`Form::Rows`].
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];

@@ -1,11 +1,11 @@
 //! Runs the stage `vision`: `examples/cpp-vision`, built with the folders of `cargo xtask build`, must give PyTorch's answer
 //! for every held-out picture: here, on the stand-in driver, and on an emulated board.
 //!
-//! Classes must be equal. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the longest
-//! path from a pixel to a score. Roundings of random sign add up like the steps of a random walk, so K roundings exceed
-//! `lambda sqrt(K) u` times the largest score with a probability of at most `2 exp(-lambda^2 / 2)` (Higham and Mary 2019,
-//! "A new approach to probabilistic rounding error analysis", theorem 2.4). The normalisation after a layer counters its
-//! amplification of errors.
+//! Classes must be equal. Scores may differ by rounding: PyTorch and the example each make at most [`ROUNDINGS`] roundings
+//! on the longest path from a pixel to a score. Roundings of random sign add up like the steps of a random walk, so K
+//! roundings exceed `lambda sqrt(K) u` times the largest score with a probability of at most `2 exp(-lambda^2 / 2)` (Higham
+//! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). The normalisation after a layer
+//! counters its amplification of errors.
 
 use super::dist::dist;
 use crate::boards::check;

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// File name extensions of source files.
 const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
 
-/// Files that may be longer, each with the reason.
+/// Files that may exceed the maximum length, each with the reason.
 const LONGER: [(&str, &str); 5] = [
     ("runtime/python/elsa.py", "one module, which a program may copy"),
     ("runtime/capi/include/elsa/attention.h", "generated"),
