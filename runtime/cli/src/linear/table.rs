@@ -90,8 +90,8 @@ impl Display for Crossover {
 }
 
 impl Family {
-    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, the
-    /// times are interpolated as powers of the number of tokens.
+    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, times are
+    /// interpolated by a power law.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
         lengths.dedup();

@@ -14,8 +14,8 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three, because a unit that is nearly as busy hides the others less
-//! well.
+//! The norm is slightly above the largest of the three: the cycles of a unit that is almost as busy as the busiest do not
+//! overlap completely with those of the busiest.
 //!
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of

@@ -88,7 +88,7 @@ impl Operations {
         }
     }
 
-    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, as means over
+    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means over
     /// all weights of the run's `report`.
     #[must_use]
     pub fn of(

@@ -1,5 +1,5 @@
-//! Tests that no replacement is valid only for some sizes of a free axis: masks, scales, heads and batches beyond the
-//! sizes that a proof tries.
+//! Tests that replacements are valid for all sizes of a free axis: masks, scales, heads and batches beyond the sizes that
+//! a proof tries.
 
 use super::super::array::Kind;
 use super::super::find::Site;

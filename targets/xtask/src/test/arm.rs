@@ -18,8 +18,8 @@ use std::time::Duration;
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-cli \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
-/// Modules of the crossing tests that an emulator runs in addition to [`KERNELS`]. All other modules call only `core`, whose
-/// code is the same on every processor, or a GPU.
+/// Modules of the crossing tests that an emulator runs in addition to [`KERNELS`]. All other modules call only a GPU, or
+/// only `core`, whose code is the same on every processor.
 const AS_WELL: [&str; 17] = [
     "backward_tasks::",
     "bounds::",

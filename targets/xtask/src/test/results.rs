@@ -1,5 +1,5 @@
-//! Outcomes of stages: the process of a stage reports its outcome to the process that started it, which stores it by the
-//! content of the tree, so that a long run resumes where it was interrupted.
+//! Outcomes of stages: the process of a stage reports its outcome to the process that started it. That process stores the
+//! outcome under a hash of the tree, so that a long run resumes where it was interrupted.
 
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;

@@ -23,8 +23,8 @@ use std::time::Duration;
 const EXAMPLE: &str = "examples/cpp-vision";
 const PROGRAMS: [&str; 2] = ["elsa-vision", "vision-tests"];
 pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
-/// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
-/// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
+/// Roundings on the longest path: in each of three blocks two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96),
+/// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream; in addition, patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
 /// Number of standard deviations that are allowed.
 const LAMBDA: f64 = 4.0;
