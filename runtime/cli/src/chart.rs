@@ -257,7 +257,7 @@ struct Placed {
     y: f64,
     chart: Chart,
     legend: Vec<Named>,
-    /// Lines below the legend.
+    /// Lines of notes below the legend, each with its distance from the top of the page.
     notes: Vec<(f64, String)>,
 }
 

@@ -102,7 +102,7 @@ struct Row {
     batch: usize,
     tokens: usize,
     channels: usize,
-    /// State elements per channel of a selective scan, or weights per filter of a convolution; 1 for a recurrence.
+    /// Number of state elements per channel of a selective scan, or of weights per filter of a convolution; otherwise 1.
     numbers: usize,
     /// Number of parts; for a convolution, the method.
     form: String,

@@ -40,7 +40,7 @@ const MAX_BLOCKS: usize = 64;
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// The class with the highest score; the first one if several have it.
+    /// Index of the class with the highest score; the first one if several have it.
     pub class: usize,
     /// Probability of the class.
     pub score: f32,

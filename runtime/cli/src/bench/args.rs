@@ -51,9 +51,9 @@ something slower. Exit status 5: not every cell is clean.",
     )
 }
 
-/// [`Method::Elsa`] in records and flags.
+/// Name of [`Method::Elsa`] in records and flags.
 pub const ELSA: &str = "elsa";
-/// [`Method::Math`] in records and flags.
+/// Name of [`Method::Math`] in records and flags.
 pub const MATH: &str = "math";
 
 /// Values of `--method`, each with its methods. Without the flag, [`BOTH`] are measured as far as possible.

@@ -37,7 +37,7 @@ pub struct Row {
     /// The form.
     #[serde(serialize_with = "named")]
     pub form: Form,
-    /// Tokens per chunk.
+    /// Number of tokens per chunk.
     pub chunk: usize,
     /// Maximum number of parts into which a sequence is divided.
     pub parts: usize,
@@ -66,7 +66,7 @@ fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
 
 /// Cells that differ only in the number of tokens and the form.
 pub struct Family {
-    /// Common properties of the cells.
+    /// Title of the table and its chart: the properties that all cells share.
     pub title: String,
     /// Results of the cells, in increasing order of tokens.
     pub rows: Vec<Row>,

@@ -31,31 +31,31 @@ use elsa_core::profile::GpuProfile;
 /// Instruction and cycle counts of one warp for a part of a kernel, from code for compute capability 6.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuPart {
-    /// Instructions that are executed.
+    /// Number of executed instructions.
     pub instructions: u32,
-    /// Pairs of instructions that are issued in one cycle.
+    /// Number of pairs of instructions that are issued in one cycle.
     pub pairs: u32,
-    /// Floating-point multiply-adds, of f32 or of pairs of f16.
+    /// Number of floating-point multiply-adds, of f32 or of pairs of f16.
     pub fma: u32,
-    /// Other floating-point instructions.
+    /// Number of floating-point instructions other than multiply-adds.
     pub floats: u32,
-    /// Integer instructions, moves and jumps.
+    /// Number of integer instructions, moves and jumps.
     pub integers: u32,
-    /// Multiplications of 16-bit integers; three of them form a 32-bit multiplication.
+    /// Number of multiplications of 16-bit integers; three of them form a 32-bit multiplication.
     pub xmad: u32,
-    /// Instructions for exponentials, conversions and f64 arithmetic.
+    /// Number of instructions for exponentials, conversions and f64 arithmetic.
     pub special: u32,
-    /// Instructions that access shared memory.
+    /// Number of instructions that access shared memory.
     pub shared: u32,
     /// Number of 32-bit words that a lane moves to or from shared memory.
     pub shared_words: u32,
     /// Number of 32-bit words that a lane moves to or from global memory.
     pub global_words: u32,
-    /// Cycles in which a multiply-add waits for a register bank.
+    /// Number of cycles in which a multiply-add waits for a register bank.
     pub conflicts: u32,
-    /// Wait cycles that the control codes prescribe.
+    /// Number of wait cycles that the control codes prescribe.
     pub stalls: u32,
-    /// Cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
+    /// Number of cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
     pub alone: u32,
 }
 

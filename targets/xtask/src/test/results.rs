@@ -24,9 +24,9 @@ pub struct Outcome {
     pub faults: Vec<String>,
     /// Duration in seconds.
     pub seconds: f64,
-    /// Processor seconds.
+    /// Processor seconds that the stage used.
     pub worked: f64,
-    /// Requested minutes of the search.
+    /// Number of minutes that were requested for a search.
     pub minutes: u64,
 }
 

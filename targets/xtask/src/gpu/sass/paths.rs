@@ -17,9 +17,9 @@ use super::code::Instruction;
 /// Range of instructions, as indices into the code, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// The first instruction.
+    /// Index of the first instruction.
     pub first: usize,
-    /// The backward jump that closes the loop.
+    /// Index of the backward jump that closes the loop.
     pub last: usize,
 }
 

@@ -25,7 +25,7 @@ enum Target {
 pub struct Use {
     /// First place of the use in the source, as `file:line`.
     pub place: String,
-    /// The path as written there.
+    /// Path of the used item, as written at `place`.
     pub path: String,
 }
 
