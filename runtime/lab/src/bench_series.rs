@@ -40,7 +40,7 @@ and channel in nanoseconds; an asterisk marks what a plan chooses by itself. On 
 in its memory. The bound is that of the first channel against the operator in f64, of the largest error.
 Exit status 4: an answer is farther off than its bound allows.";
 
-/// The operators.
+/// Operators whose ways are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Recurrence,

@@ -54,7 +54,7 @@ pub fn percent(off: f64) -> String {
     format!("{:+.1} %", 100.0 * off)
 }
 
-/// Formats the parabola of seconds by tokens.
+/// Formats the formula for the seconds of a call over x tokens.
 #[must_use]
 pub fn parabola(time: Seconds) -> String {
     let Seconds { square, linear, constant } = time;

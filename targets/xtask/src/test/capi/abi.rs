@@ -60,7 +60,7 @@ pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     Ok(())
 }
 
-/// The lists of both architectures.
+/// The list as compiled for this machine, and as compiled for the boards.
 struct Lists {
     host: String,
     board: String,
