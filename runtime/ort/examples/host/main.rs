@@ -219,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Checks that a session is refused if its configuration requests another number of threads than the running engine's 2.
+/// Checks that a session is refused if its configuration requests a number of threads other than 2, the engine's number.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);
