@@ -71,7 +71,7 @@ pub struct Semantics {
     pub scale: Option<f32>,
     /// Term added to the sum of squares when queries and keys are normalised; `None` if they are not.
     pub normalize: Option<f32>,
-    /// `true` if the states after the last token are written, provided that the direction has them.
+    /// `true` to write the states after the last token, if the direction has such states.
     pub states: bool,
 }
 

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// Maximum number of leaves of a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of different counts of divided tasks that the search tries at each of the two levels.
+/// Number of values that the search tries for the number of divided tasks, at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.

@@ -358,7 +358,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if it would load it.
+/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if the driver would load it.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {

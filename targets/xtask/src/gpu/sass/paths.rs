@@ -119,7 +119,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Least number of additions in code that adds the sums of a lane to memory.
+/// Minimum number of additions in code for it to count as adding the sums of a lane to memory.
 const ADDS: usize = 16;
 
 /// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.
@@ -226,7 +226,7 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
 
 /// Returns the trip counts of all loops on a path through a tile. `wanted` contains the numbers of multiply-adds of two
 /// products: the scores, before the first exponential, and the weighted values, after it. An unknown trip count is
-/// chosen such that the product in its loop has its wanted number.
+/// chosen such that the product in its loop has the wanted number.
 ///
 /// # Errors
 /// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do
