@@ -26,7 +26,7 @@ pub enum Error {
     /// The process may not use the requested core.
     #[error("cpu: {found}; allowed here: {allowed}")]
     Cpu {
-        /// The requested core.
+        /// Number of the requested core.
         found: usize,
         /// List of the cores that the process may use.
         allowed: String,

@@ -84,7 +84,7 @@ pub enum BrokenFrame {
 pub struct Geometry {
     /// Width and height of the frame.
     pub size: Size,
-    /// Order of the samples.
+    /// Pixel format, which is the order of the samples in memory.
     pub format: PixelFormat,
     /// Number of bytes from one row to the next, at least the size of a row.
     pub stride: usize,
@@ -106,7 +106,7 @@ impl Geometry {
     }
 }
 
-/// A borrowed frame, which is known to have enough bytes.
+/// A borrowed frame whose data are at least as long as its geometry requires.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     geometry: Geometry,

@@ -27,7 +27,7 @@ pub enum Refused {
     /// The loop could not be bound to the core.
     #[error("cpu: the loop cannot be bound to core {cpu} ({reason}); goes on without")]
     Pin {
-        /// The requested core.
+        /// Number of the requested core.
         cpu: usize,
         /// Reason that the system reports.
         reason: String,

@@ -257,11 +257,11 @@ struct Placed {
     y: f64,
     chart: Chart,
     legend: Vec<Named>,
-    /// Lines below the legend.
+    /// Lines of notes below the legend, each with its distance from the top of the page.
     notes: Vec<(f64, String)>,
 }
 
-/// Height of the space for the title above a chart. Each line of the legend or the notes below it is `LINE` high.
+/// Height of the title above a chart. Each line of the legend and the notes, which are below the chart, is `LINE` high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
 /// Number of curve names per line of the legend. Each is `NAME` wide.

@@ -18,7 +18,7 @@ pub struct LeftOut {
     pub lambda: Option<f32>,
     /// Number of rows and number of keys in a block.
     pub tile: [usize; 2],
-    /// Largest share of skipped weights, `D / (S + D)`, in a row.
+    /// Largest share of skipped weights in a row: `D / (S + D)`, with the sums `S` of computed and `D` of skipped weights.
     pub worst: f64,
     /// Share of skipped weights that at most one row in a hundred exceeds.
     pub p99: f64,

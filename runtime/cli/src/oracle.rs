@@ -20,7 +20,7 @@ const HALF: f64 = 65_504.0;
 /// Data about a run, from which its error bounds are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
-    /// Data about the execution of the run.
+    /// Structure and constants of the run's arithmetic.
     pub executed: &'e Executed,
     /// For each row, the share of its weights that the run skipped; `None` for runs under the exact schedule.
     pub shares: Option<&'a [f32]>,
@@ -94,8 +94,8 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// Creates the oracle of a problem. Its bounds are those of runs that follow the exact schedule and have the
-    /// execution data `executed`.
+    /// Creates the oracle of a problem. Its bounds are those of runs that follow the exact schedule with the arithmetic
+    /// `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))
@@ -245,8 +245,8 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Returns `true` if `x` is acceptable as component `c` of the row, for components where `x` or the exact value is
-    /// not finite.
+    /// Judges `x`, found for component `c` of the row, if `x` or the exact value is not finite. Returns `true` if `x` is
+    /// acceptable.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -309,7 +309,7 @@ impl Sizes {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// Returns `x` relative to the terms; zero if `x` is as small as the underflow of the output type.
+    /// Returns `x` divided by the largest `Σ p_j |v_j|`; zero if `x` is as small as the underflow of the output type.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }

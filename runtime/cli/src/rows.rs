@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// One query row of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowId {
-    /// The sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// The query head.
+    /// Index of the query head.
     pub head: usize,
-    /// The query, counted within the sequence.
+    /// Index of the query within the sequence.
     pub query: usize,
 }
 

@@ -45,7 +45,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the input tensors and lists of a call.
+    /// Returns the input tensors of a call, and the lengths of its sequences.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());

@@ -1,7 +1,8 @@
 //! `elsa-lab bench-series`: compares ways of computing an operator that processes each channel separately.
 //!
-//! 1. Several ways are planned and bound for the same tensors: numbers of parts for a recurrence and, on a GPU, for a
-//!    selective scan; the methods of a convolution. Ways that the engine refuses are skipped.
+//! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence, and on a GPU of a selective
+//!    scan, differ in the number of parts; those of a convolution, in the method. Ways that the engine refuses are
+//!    skipped.
 //! 2. The output of each way is checked: the error of its first channel, against the operator in f64, must be within
 //!    the bound.
 //! 3. All ways alternate until the time is over. The table contains medians; the JSON records also contain quartiles.
@@ -39,7 +40,7 @@ and channel in nanoseconds; an asterisk marks what a plan chooses by itself. On 
 in its memory. The bound is that of the first channel against the operator in f64, of the largest error.
 Exit status 4: an answer is farther off than its bound allows.";
 
-/// The operators.
+/// Operators whose ways are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Recurrence,
@@ -101,9 +102,9 @@ struct Row {
     batch: usize,
     tokens: usize,
     channels: usize,
-    /// State elements per channel of a selective scan, or weights per filter of a convolution; 1 for a recurrence.
+    /// Number of state elements per channel of a selective scan, or of weights per filter of a convolution; otherwise 1.
     numbers: usize,
-    /// Number of parts, or method of a convolution.
+    /// Number of parts; for a convolution, the method.
     form: String,
     chosen: bool,
     samples: usize,
@@ -237,8 +238,8 @@ fn tensor(
     Ok(all)
 }
 
-/// Returns a visitor for an oracle that stores in `worst` the largest error of the first channel of `out`, relative to
-/// its bound.
+/// Returns a visitor for an oracle. The visitor stores in `worst` the largest error of the first channel of `out`,
+/// relative to its bound.
 fn keep<'a>(worst: &'a mut f64, series: &'a Series, out: &'a [f32]) -> impl FnMut(usize, Judged) + 'a {
     move |token, exact| *worst = farther(*worst, exact, out[series.at(0, token, 0)], DType::F32)
 }

@@ -1,4 +1,4 @@
-//! Tensors of a model as the rewriter computes with them: every element is an f64, and the type in the model is kept.
+//! Tensors with which the rewriter computes: every element is an f64, and the element type of the model is kept.
 
 use super::wire::{self, Field, Payload, WireError};
 use half::{bf16, f16};

@@ -13,7 +13,8 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Label of an operand's axis: a letter or, if the ellipsis covers the axis, its index from the last covered axis.
+/// Label of an operand's axis: a letter or, for an axis that the ellipsis covers, its position among these axes from the
+/// last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),

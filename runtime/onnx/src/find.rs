@@ -21,7 +21,7 @@ const LONGEST: usize = 40;
 /// Largest fill value that masks a score as completely as `−∞` does.
 const LOWEST: f64 = -1e4;
 
-/// A tensor on the path that ends at an operand of a product; changes of layout and `factor` turn it into the operand.
+/// A tensor on a path to an operand of a product. Layout changes and a multiplication by `factor` turn it into the operand.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Name of the tensor.
@@ -235,8 +235,8 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// Explains why the shape of `name` is unknown: names the tensor where unknown shapes begin, which no node
-    /// produces, or whose node reads only tensors of known shape.
+    /// Explains why the shape of `name` is unknown. Names the tensor at which unknown shapes begin: no node produces this
+    /// tensor, or its node reads only tensors of known shape.
     fn unknown_shape(&self, name: &str) -> Reason {
         let mut name = name;
         for _ in 0..LONGEST {

@@ -16,17 +16,17 @@ use super::size::{Size, shown};
 pub struct Axes {
     /// Batch size of the output.
     pub batch: Size,
-    /// Heads of the output.
+    /// Number of heads of the output.
     pub heads: Size,
-    /// Tokens of the output.
+    /// Number of tokens of the output.
     pub queries: Size,
-    /// Tokens of keys and values.
+    /// Number of tokens of keys and values.
     pub keys: Size,
     /// Head size of queries and keys.
     pub dim: Size,
     /// Head size of values.
     pub value_dim: Size,
-    /// Batch, heads and tokens of queries, keys and values before broadcasting.
+    /// Batch size and numbers of heads and tokens, for queries, keys and values, before broadcasting.
     own: [[Size; 3]; 3],
 }
 
@@ -56,7 +56,7 @@ pub enum Form {
 pub struct Layout {
     /// Layout of the operator's operands.
     pub form: Form,
-    /// Heads of keys and values, if they are known and differ from those of the queries.
+    /// Number of heads of keys and values, if it is known and differs from that of the queries.
     pub kv_heads: Option<usize>,
     /// Tensors of queries, keys and values, with their layouts. A tensor in [`Form::Tokens`] must be transposed for the
     /// operator.
@@ -135,7 +135,7 @@ fn follows(
     true
 }
 
-/// Returns whether batch and heads share one axis in the two products, and the sizes of the attention's axes.
+/// Returns whether batch and heads share one axis in both matrix products, and the sizes of the attention's axes.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -250,7 +250,7 @@ fn holds(
     })
 }
 
-/// Finds a tensor with the layout [`Form::Rows`] among the outputs after the product with values.
+/// Returns the index of the first output, from the product with values on, that has the layout [`Form::Rows`].
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];

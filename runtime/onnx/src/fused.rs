@@ -87,7 +87,7 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     }
 }
 
-/// Returns the default scale of both operators.
+/// Returns the default scale of `Attention` and `MultiHeadAttention`.
 fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }

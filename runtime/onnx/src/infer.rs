@@ -77,8 +77,8 @@ struct Way {
     ones: usize,
 }
 
-/// Rules to try. In some of them, the first token axis, the last one or all of them are 1, the first axis is the
-/// shortest or the longest, all sizes exceed the model's constants, or all sizes are even.
+/// Rules to try. Some give size 1 to the first token axis, to the last one, or to all token axes. In others, the first
+/// axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -100,7 +100,7 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest table side or constant in arithmetic on positions that is at most [`BEYOND`]; at least 12.
+/// Returns the largest side of a table or constant in arithmetic on positions, among those up to [`BEYOND`]; at least 12.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -274,7 +274,7 @@ impl<'a> World<'a> {
         shape.iter().map(|size| self.count(size)).collect()
     }
 
-    /// Returns the shape and type that the symbols give for a tensor that no evaluated node produces.
+    /// Derives the shape and type of a tensor from the symbols, for tensors that no evaluated node produces.
     fn declared(&self, name: &str) -> Option<Known> {
         let shape = self.shape_at(self.symbols.shape(name)?)?;
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })

@@ -212,8 +212,8 @@ impl Size {
         self.terms.iter().all(|(factors, n)| *n > 0 && factors.iter().all(counts))
     }
 
-    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2. This is the size of a slice of
-    /// a constant; wherever the slice and an axis of size `whole` broadcast, it equals `whole`.
+    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2. A slice of a constant has such a
+    /// size. Wherever the slice broadcasts with an axis of size `whole`, its size equals `whole`.
     #[must_use]
     pub fn is_cut_of(&self, whole: &Size) -> bool {
         match &self.terms[..] {

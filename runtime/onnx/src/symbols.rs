@@ -36,7 +36,7 @@ fn free(declared: &Declared, axis: usize, name: &str) -> String {
 }
 
 impl Symbols {
-    /// Derives the facts of a model. Each time that two axes are unified, it starts again.
+    /// Derives the facts of a model. The derivation starts again each time that two axes are unified.
     pub fn new(model: &Model<'_>, external: External<'_>, limits: Limits) -> Symbols {
         let mut ties = HashMap::new();
         loop {

@@ -3,8 +3,8 @@
 //! **The naive way** links ONNX Runtime, or loads a version that was fixed at compile time.
 //!
 //! **Why the code differs.** The caller chooses the library: any version from 1.10 on. The runtime's table of functions
-//! only grows from version to version, so this crate requests the table of the newest version that both sides know, and
-//! calls no function that is newer than 1.10.
+//! only grows from version to version, so this crate requests the newest table that both the runtime and the crate know,
+//! and calls no function that is newer than 1.10.
 //!
 //! Clauses cited by unsafe blocks:
 //! - *table*: the functions come from the runtime's table for a version that the runtime supports, and the library
@@ -184,7 +184,7 @@ impl Data {
     }
 }
 
-/// The location of a model.
+/// The source of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Model<'a> {
     /// Contents of a model file that has no external data.

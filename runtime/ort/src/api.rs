@@ -1,7 +1,7 @@
 //! The functions of ONNX Runtime that this library calls, each with its status converted to an error.
 //!
-//! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was requested:
-//! a function that a later version added is called only if this version is late enough.
+//! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was requested,
+//! and a function is called only if the table of this version has it.
 
 use crate::error::OperatorError;
 use ort_sys::{

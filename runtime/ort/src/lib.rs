@@ -8,7 +8,7 @@
 //! **Why the code differs.**
 //!
 //! 1. *One file supports every version from 1.10 on.* The runtime passes its table of functions. Tables only grow, so
-//!    the library requests the newest version that both sides know (`register`), declares no newer version in the
+//!    the library requests the newest version that it and the runtime know (`register`), declares no newer version in the
 //!    operator's own table (`operator`), and calls functions newer than 1.10 only if the runtime has them (`api`).
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
 //! 3. *Before version 1.16, a kernel cannot return a status.* It reports an error by throwing a `std::runtime_error`

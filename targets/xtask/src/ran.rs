@@ -5,11 +5,11 @@ use crate::shell::side_by_side;
 /// Account of a stage, or of one of its commands.
 #[derive(Debug, Default)]
 pub struct Ran {
-    /// Checks that passed.
+    /// Number of passed checks.
     pub passed: u64,
-    /// Checks that failed.
+    /// Number of failed checks.
     pub failed: u64,
-    /// Tests that the source marks as ignored.
+    /// Number of tests that the source marks as ignored.
     pub ignored: u64,
     /// Plural name of the counted items, such as `tests`.
     pub counted: &'static str,

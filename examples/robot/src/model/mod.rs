@@ -40,7 +40,7 @@ const MAX_BLOCKS: usize = 64;
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// The class with the highest score; the first one if several have it.
+    /// Index of the class with the highest score; the first one if several have it.
     pub class: usize,
     /// Probability of the class.
     pub score: f32,
@@ -77,7 +77,7 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Memory for inputs and outputs of attention. If the engine has a GPU, it uses this memory in place.
+/// Memory for inputs and outputs of attention. A GPU uses it in place if the engine could provide such memory.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// Intermediate results for a frame.

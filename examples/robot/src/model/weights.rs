@@ -47,7 +47,7 @@ impl<'a> Weights<'a> {
         shape.filter(|&n| n > 0).ok_or_else(|| absent(name, "at least one row"))
     }
 
-    /// Returns the elements of an f32 tensor, which must have this shape; axes of length one are ignored.
+    /// Returns the elements of an f32 tensor. The tensor must have the axes of `shape`, apart from axes of length one.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let allowed = format!("finite f32 {shape:?}");
         let view = self.tensors.tensor(name).map_err(|_| absent(name, &allowed))?;

@@ -207,8 +207,8 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Creates a folder `images` with `count` pictures, whose classes are clear and not all equal, and the model next to
-    /// this folder.
+    /// Creates a model file and, next to it, a folder `images` with `count` pictures. The model classifies the pictures
+    /// clearly, and not all alike.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);

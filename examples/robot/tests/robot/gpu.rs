@@ -45,8 +45,8 @@ fn an_integrated_gpu_copies_nothing() {
     }
 }
 
-/// Returns the number of kernel launches per classification, measured over `frames` frames and the warm-up with the
-/// log of the stand-in driver.
+/// Returns the number of kernel launches per classification. They are counted in the log of the stand-in driver, over
+/// `frames` frames and the warm-up.
 fn launches(desk: &Desk, frames: u64) -> u64 {
     let log = desk.path("calls");
     let line = format!("--images @images --repeat --frames {frames} --rate 1000 --json --backend cuda");

@@ -71,18 +71,19 @@ fn backends() -> impl Iterator<Item = (&'static str, Backend)> {
     Backend::ALL.into_iter().rev().map(|backend| (backend.name(), backend))
 }
 
-/// Returns `true` if this machine and this build allow a back end. A GPU may be absent: `--fallback` then decides.
+/// Returns `true` if this machine and this build allow a back end. A GPU is always allowed: if it is absent,
+/// `--fallback` decides what happens.
 fn is_allowed(backend: Backend) -> bool {
     backend == Backend::Cuda || backend.is_present()
 }
 
 impl EngineArgs {
-    /// Creates the requested engine. Flags without an effect on it are refused, or reported by a warning if the answer
-    /// is still as requested.
+    /// Creates the requested engine. A flag that has no effect on this engine is refused if the answer would not be as
+    /// requested; otherwise a warning reports it.
     ///
     /// # Errors
     /// Returns an error if the back end is absent, the number of threads is out of bounds, the memory is too small for the
-    /// threads, or a flag of a GPU is given without one.
+    /// threads, or a GPU flag is given for another back end.
     pub fn engine(&self) -> Result<Engine, Error> {
         let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
         if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {
@@ -168,7 +169,7 @@ impl EngineArgs {
     }
 }
 
-/// Warns once if `options` let a GPU sum in f16 and `plan` has no kernel that does.
+/// Warns once if `options` let a GPU sum in f16 but no kernel of `plan` sums in f16.
 pub fn warn_without_half_scores(options: &PlanOptions, plan: &Plan) {
     static WARNED: Once = Once::new();
     let sums_in_f32 = plan.certificate_of(Backend::Cuda).executed.half_chain == 0;

@@ -13,7 +13,7 @@ pub struct ForceArgs {
 }
 
 impl ForceArgs {
-    /// Creates the empty set of files that the call reads.
+    /// Creates an empty list of input files. With `--force`, outputs may replace the files that are added to it.
     #[must_use]
     pub fn reads(self) -> Reads {
         Reads::new(self.force)

@@ -17,10 +17,10 @@ pub const FILE: &str = "FILE";
 /// Meaning of the placeholder [`FILE`].
 pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
-/// Orders of axes.
+/// Axis orders by the names that flags accept.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
 
-/// Returns a parser of orders of axes.
+/// Returns a parser of axis orders.
 pub fn layouts() -> impl TypedValueParser<Value = Layout> {
     one_of(LAYOUTS)
 }

@@ -30,7 +30,7 @@ use given::{Forward, like_output};
 
 /// Result of a backward pass.
 struct Done {
-    /// Gradients of queries, keys and values, in the views of the problem.
+    /// Gradients of queries, keys and values, stored as the views of the problem describe.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,
@@ -56,7 +56,7 @@ fn at_once(
     Ok(Done { gradients, tasks: 1, kernel, workspace_bytes, last: Some(last) })
 }
 
-/// Computes the tasks of a division one after the other, and adds their shares of the gradients.
+/// Computes the tasks of `division` one after another, and adds up their shares of the gradients.
 fn by_tasks(
     engine: &Engine,
     problem: &BackwardProblem,
@@ -102,7 +102,7 @@ fn undivided(error: PlanError) -> Error {
     }
 }
 
-/// Allocates room for the gradients, in the views of the problem.
+/// Allocates the gradients of queries, keys and values, each as large as the view of its tensor.
 fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
     let spec = problem.spec();
     let of = |argument, view: &View| zeros(flag(argument), view.extent());

@@ -51,12 +51,12 @@ something slower. Exit status 5: not every cell is clean.",
     )
 }
 
-/// [`Method::Elsa`] in records and flags.
+/// Name of [`Method::Elsa`] in records and flags.
 pub const ELSA: &str = "elsa";
-/// [`Method::Math`] in records and flags.
+/// Name of [`Method::Math`] in records and flags.
 pub const MATH: &str = "math";
 
-/// Sets of methods. Without the flag it is [`BOTH`] as far as possible.
+/// Values of `--method`, each with its methods. Without the flag, [`BOTH`] are measured as far as possible.
 const METHODS: [(&str, &[Method]); 3] = [(ELSA, &[Method::Elsa]), (MATH, &[Method::Math]), ("both", BOTH)];
 
 /// All methods. The first is never skipped.

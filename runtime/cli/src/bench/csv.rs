@@ -1,4 +1,4 @@
-//! Results as CSV, in the format of [`report::columns`]: one column for each field, with the field's name in JSON.
+//! Results as CSV, in the format of [`report::columns`]: one column for each field, under the field's JSON name.
 
 use crate::error::{Error, one_line};
 use crate::report;
@@ -50,7 +50,7 @@ pub struct Row {
 /// Maximum size in bytes of a table that is read. A row has about 300 bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// Reads the rows of a table. `argument` is the flag that names it.
+/// Reads the rows of the table at `path`. `argument` is the flag that names the table.
 ///
 /// # Errors
 /// Returns an error for a file that is not regular, is too long or cannot be read, or that is not a table of `elsa

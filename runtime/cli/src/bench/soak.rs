@@ -1,6 +1,6 @@
-//! Runs one shape at a fixed rate for a long time, as a robot does: a call is due at every tick, and a call that is not
-//! done when the next one is due has missed its deadline. Ticks that pass during a late call are missed too; the next
-//! call is made at the next tick, like a camera's next frame.
+//! Runs one shape at a fixed rate for a long time, as a robot does. A call is due at every tick, and misses its deadline
+//! if it is not done at the next tick. Ticks that pass during a late call are missed too; the next call is made at the
+//! first tick after it, like a camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
 //! process. At the end, the drift is the median latency of the last stretch divided by that of the first. The slope of
@@ -114,7 +114,7 @@ impl Clock {
     }
 }
 
-/// Runs `case` at the rate that the flags request, prints each stretch, and ends the run.
+/// Runs `case` at the rate that the flags request, and prints each stretch and a summary of the complete soak.
 ///
 /// # Errors
 /// Returns an error if the device fails, if answers changed, if memory grew, or if the machine was not quiet.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// A point of speed: a case and the name of a method.
 type Point = (Case, &'static str);
 
-/// Returns the cases of the points of correctness: one case with more keys than a segment has, and one with a mask.
+/// Returns the cases of the points of correctness: one case whose keys fill more than one segment, and one with a mask.
 #[must_use]
 pub fn correctness() -> [Case; 2] {
     let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
@@ -96,8 +96,8 @@ fn row(cell: &Cell) -> Row {
     }
 }
 
-/// Maximum number of times that slower points are measured again, because a machine that is slow for some seconds does
-/// not mean that the program is slower.
+/// Maximum number of times that slower points are measured again. A machine that is slow for some seconds does not mean
+/// that the program is slower.
 pub const AGAIN: usize = 2;
 
 /// Returns `true` if a measurement is that of `method` on `case`.
@@ -133,7 +133,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces each measurement by the one in `again` of the same case and method, if that one is clean and faster.
+/// Replaces measurements in `all` by clean and faster measurements of the same case and method in `again`.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));

@@ -71,7 +71,7 @@ pub struct Semantics {
     pub scale: Option<f32>,
     /// Term added to the sum of squares when queries and keys are normalised; `None` if they are not.
     pub normalize: Option<f32>,
-    /// `true` if the states after the last token are written, provided that the direction has them.
+    /// `true` to write the states after the last token, if the direction has such states.
     pub states: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Median of the normal numbers whose logistic functions are the gates.
+/// Mean of the normal numbers x in the gates `a = 1 / (1 + e^-x)`.
 const GATE: f64 = 2.0;
 
 impl Sample {

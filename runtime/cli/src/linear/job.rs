@@ -168,7 +168,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// Returns the input tensors and lists of a call.
+    /// Returns the input tensors of a call, and the bounds of packed sequences.
     ///
     /// # Errors
     /// Returns an error for a tensor without floating-point elements, which [`LinearJob::load`] rules out.

@@ -37,7 +37,7 @@ pub struct Row {
     /// The form.
     #[serde(serialize_with = "named")]
     pub form: Form,
-    /// Tokens per chunk.
+    /// Number of tokens per chunk.
     pub chunk: usize,
     /// Maximum number of parts into which a sequence is divided.
     pub parts: usize,
@@ -51,7 +51,7 @@ pub struct Row {
     pub p50_ms: f64,
     /// Third quartile of the time per call, over the slices.
     pub p75_ms: f64,
-    /// Median time divided by the number of sequences, heads and tokens.
+    /// Median time per token of a head and a sequence, in nanoseconds.
     pub ns_per_token: f64,
     /// Bytes of the workspace.
     pub workspace_bytes: usize,
@@ -66,7 +66,7 @@ fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
 
 /// Cells that differ only in the number of tokens and the form.
 pub struct Family {
-    /// Common properties of the cells.
+    /// Title of the table and its chart: the properties that all cells share.
     pub title: String,
     /// Results of the cells, in increasing order of tokens.
     pub rows: Vec<Row>,
@@ -90,8 +90,8 @@ impl Display for Crossover {
 }
 
 impl Family {
-    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, the
-    /// times are interpolated as powers of the number of tokens.
+    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, times are
+    /// interpolated by a power law.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
         lengths.dedup();

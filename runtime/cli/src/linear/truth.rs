@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Computes the results like [`Truth::of`], and error bounds for a run with the execution data `executed`.
+    /// Computes the results like [`Truth::of`], and error bounds for a run with the arithmetic `executed`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.

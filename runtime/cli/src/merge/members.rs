@@ -52,7 +52,7 @@ impl<'a> Member<'a> {
         Ok(held.ok_or_else(|| FileError::Changed { argument: STATES, path: path.to_path_buf() })?)
     }
 
-    /// Requires that a run can have produced the states.
+    /// Checks that `states` contains only numbers that a run can produce.
     ///
     /// # Errors
     /// Returns an error for the first number that is not allowed; the message names its row.

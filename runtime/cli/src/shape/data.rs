@@ -61,7 +61,7 @@ impl Data {
         Ok(Data { query, key, value, mask, table, bounds: shape.bounds() })
     }
 
-    /// Returns the input tensors and lists of a call.
+    /// Returns the input tensors of a call, and the bounds of packed sequences.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());

@@ -39,14 +39,14 @@ impl StreamArgs {
         self.host_budget.unwrap_or(usize::MAX)
     }
 
-    /// Returns the multiple of the default chunk.
+    /// Returns the chunk size as a multiple of the default chunk.
     #[must_use]
     pub fn eta(&self) -> f64 {
         self.eta.unwrap_or(1.0)
     }
 }
 
-/// Parses a multiple of the default chunk.
+/// Parses a chunk size that is given as a multiple of the default chunk.
 fn multiple(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if x > 0.0 && x <= 65536.0 => Ok(x),

@@ -147,7 +147,7 @@ fn lock(path: &Path, file: &File) -> Result<(), Error> {
 }
 
 impl Journal {
-    /// Opens the journal at `path`; returns `None` if there is no file.
+    /// Opens the journal at `path`; returns `None` if there is no file, or if its first two lines are incomplete.
     ///
     /// # Errors
     /// Returns an error if the file is not a journal, if another process has locked it, or if the file system fails.

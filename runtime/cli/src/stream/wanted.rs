@@ -12,7 +12,7 @@ pub struct Wanted {
     pub lse: bool,
     /// `true` if the states are requested.
     pub states: bool,
-    /// Flags that are `true` if the present keys and the present values are requested, respectively.
+    /// For the present keys and for the present values: `true` if they are requested.
     pub presents: [bool; 2],
     /// `true` if the certificate is requested, for which the run must measure the tensors.
     pub certificate: bool,

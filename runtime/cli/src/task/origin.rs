@@ -30,8 +30,8 @@ pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
 }
 
 /// Checks that the states in the file at `path` come from the run named `run`. If `run` is `None`, compares the
-/// checksums in the file with `sums`: those of the tokens of `task`, or of all tokens. A file that records neither a
-/// name nor checksums is accepted for a run without a name.
+/// checksums in the file with `sums`, for the tokens of `task`, or for all tokens if `task` is `None`. A file that
+/// records neither a name nor checksums is accepted for a run without a name.
 ///
 /// # Errors
 /// Returns an error if the states come from another run or from other tokens, or if the file is malformed.

@@ -114,12 +114,12 @@ pub struct Case {
     pub y_rel_l2_allowed: f64,
     /// Relative L2 error that Y would have if the error of every component were its likely bound.
     pub y_rel_l2_likely: f64,
-    /// Largest error of a row relative to the row's absolute terms, in the maximum norm:
-    /// `max |δy_c| / max Σ p_j |v_jc|`.
+    /// Largest error of a row, divided by the row's `max Σ p_j |v_jc|`: `max |δy_c| / max Σ p_j |v_jc|`, with maxima over
+    /// the components c.
     pub error_over_terms: f64,
-    /// Largest worst-case bound of a row, relative to the row's absolute terms as in `error_over_terms`.
+    /// Largest worst-case bound of a row, divided by the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms: f64,
-    /// Median over rows of the worst-case bound, relative to the row's absolute terms.
+    /// Median over rows of the worst-case bound, divided by the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms_median: f64,
     /// Largest ratio of a component's error to its worst-case bound.
     pub bound_used: f64,
@@ -169,7 +169,7 @@ pub struct Case {
 /// Data of the plots in the HTML page.
 #[derive(Clone, Debug, Default)]
 pub struct Pictures {
-    /// Error and bound of each row, relative to the row's absolute terms.
+    /// Error and bound of each row, divided by the row's `max Σ p_j |v_jc|`.
     pub rows: Vec<[f64; 2]>,
     /// `|δP|` of the first head, if P was extracted.
     pub heat: Option<HeatMap>,

@@ -15,7 +15,7 @@ pub struct Forecast {
     pub kernel: &'static str,
     /// Number of splits of the keys.
     pub splits: usize,
-    /// Counts for one warp over a tile of keys that every row attends.
+    /// Instruction and cycle counts of one warp for a tile of keys that every row attends.
     pub tile: GpuPart,
     /// Predicted times of the launches.
     pub prediction: GpuPrediction,

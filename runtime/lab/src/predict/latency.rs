@@ -14,8 +14,8 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three, because a unit that is nearly as busy hides the others less
-//! well.
+//! The norm is slightly above the largest of the three: the cycles of a unit that is almost as busy as the busiest do not
+//! overlap completely with those of the busiest.
 //!
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
@@ -28,38 +28,38 @@
 use elsa_core::attention::plan::{GpuChoice, GpuResources, Summation};
 use elsa_core::profile::GpuProfile;
 
-/// Counts for one warp over a part of a kernel, in code for compute capability 6.2.
+/// Instruction and cycle counts of one warp for a part of a kernel, from code for compute capability 6.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuPart {
-    /// Instructions that are executed.
+    /// Number of executed instructions.
     pub instructions: u32,
-    /// Pairs of instructions that are issued in one cycle.
+    /// Number of pairs of instructions that are issued in one cycle.
     pub pairs: u32,
-    /// Floating-point multiply-adds, of f32 or of pairs of f16.
+    /// Number of floating-point multiply-adds, of f32 or of pairs of f16.
     pub fma: u32,
-    /// Other floating-point instructions.
+    /// Number of floating-point instructions other than multiply-adds.
     pub floats: u32,
-    /// Integer instructions, moves and jumps.
+    /// Number of integer instructions, moves and jumps.
     pub integers: u32,
-    /// Multiplications of 16-bit integers; three of them form a 32-bit multiplication.
+    /// Number of multiplications of 16-bit integers; three of them form a 32-bit multiplication.
     pub xmad: u32,
-    /// Instructions for exponentials, conversions and f64 arithmetic.
+    /// Number of instructions for exponentials, conversions and f64 arithmetic.
     pub special: u32,
-    /// Instructions that access shared memory.
+    /// Number of instructions that access shared memory.
     pub shared: u32,
     /// Number of 32-bit words that a lane moves to or from shared memory.
     pub shared_words: u32,
     /// Number of 32-bit words that a lane moves to or from global memory.
     pub global_words: u32,
-    /// Cycles in which a multiply-add waits for a register bank.
+    /// Number of cycles in which a multiply-add waits for a register bank.
     pub conflicts: u32,
-    /// Wait cycles that the control codes prescribe.
+    /// Number of wait cycles that the control codes prescribe.
     pub stalls: u32,
-    /// Cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
+    /// Number of cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
     pub alone: u32,
 }
 
-/// Counts for each part of a kernel.
+/// Instruction and cycle counts of each part of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuCost {
     /// Number of keys per tile; zero for a kernel without tiles, whose only part is `before`.
@@ -123,7 +123,7 @@ impl GpuPrediction {
 /// The merge kernel of a plan with divided keys.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMerge {
-    /// Counts for the kernel.
+    /// Instruction and cycle counts of the kernel.
     pub cost: GpuCost,
     /// Resources of a multiprocessor that a block occupies.
     pub resources: GpuResources,
@@ -159,9 +159,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the mean share of its tiles that a block of a causal problem executes, for a multiprocessor that gets `most`
-/// blocks. The average block executes half of its tiles. If the longest blocks come first, one block is counted in
-/// full; otherwise the mean is assumed to be midway between half and all.
+/// Returns the share of its tiles that a block of a causal problem executes on average, on a multiprocessor that gets
+/// `most` blocks. Over all blocks, the share is a half. If the longest blocks come first, one block is counted in full;
+/// otherwise the share is assumed to be midway between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }

@@ -6,13 +6,13 @@ use elsa_cli::args::ForceArgs;
 use elsa_cli::args::values::{bytes, one_of, positive};
 use std::path::PathBuf;
 
-/// Maximum number of tokens: beyond it a double cannot distinguish consecutive numbers.
+/// Maximum number of tokens, up to which a double distinguishes consecutive numbers.
 const MOST: f64 = 1e15;
 /// Maximum number of levels of a division.
 const LEVELS: u32 = 24;
-/// Default sizes to measure.
+/// Default numbers of tokens for measuring costs.
 const SIZES: &str = "512,1024,2048,4096";
-/// Default sizes for running both methods.
+/// Default numbers of tokens for running streaming and quorums.
 const BESIDE: &str = "1024,2048,4096";
 
 /// The text below the flags.
@@ -117,7 +117,7 @@ fn tokens(text: &str) -> Result<Tokens, String> {
     })
 }
 
-/// Parses `A..B`, both included, or a list.
+/// Parses levels of division: `A..B`, both included, or a list.
 fn levels(text: &str) -> Result<Levels, String> {
     let level = |text: &str| text.trim().parse().ok().filter(|level| *level <= LEVELS);
     let found: Option<Vec<u32>> = match text.split_once("..") {
@@ -130,7 +130,7 @@ fn levels(text: &str) -> Result<Levels, String> {
         .ok_or_else(|| format!("allowed: rising levels from 0 to {LEVELS}, as 5..9 or 1,2,3"))
 }
 
-/// Parses increasing sizes, each at least `LEAST`.
+/// Parses a list of at least `LEAST` increasing numbers of tokens.
 fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
     let found: Option<Vec<usize>> =
         text.split(',').map(|text| text.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
@@ -142,7 +142,7 @@ fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
         })
 }
 
-/// Parses a rate.
+/// Parses the rate of a link, in 10⁹ bytes per second.
 fn link(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-6..=1e6).contains(rate));
     rate.ok_or_else(|| "allowed: 10^9 bytes per second, from 0.000001 to 1000000".into())

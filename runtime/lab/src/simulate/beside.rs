@@ -3,12 +3,11 @@
 //! Both methods compute attention on the same random tensors, and their outputs must agree. A budget is a fraction of
 //! the size of all tensors.
 //!
-//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak is the one in
-//!   the plan's account.
-//! - **Quorums** use the fewest levels whose tasks fit the budget with their own tokens, their states and their
-//!   workspace. Tasks run one after another, each on tokens that are gathered first, and their states are merged. The
-//!   time covers gathering, planning, running and merging. The merged states of the whole problem do not count towards
-//!   the budget.
+//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak memory is taken
+//!   from the plan's account.
+//! - **Quorums** use the fewest levels at which a task fits the budget with its tokens, states and workspace. Tasks run
+//!   one after another, each on tokens that are gathered first, and their states are merged. The time covers gathering,
+//!   planning, running and merging. The merged states of the whole problem do not count towards the budget.
 
 use super::costs::Pass;
 use crate::model::Division as Sizes;
@@ -50,7 +49,7 @@ pub struct Ran {
     pub method: &'static str,
     /// Number of levels of division; zero for streaming.
     pub level: u32,
-    /// Number of units of a streamed run, or of tasks.
+    /// Number of units of a streamed run, or number of tasks.
     pub tasks: usize,
     /// Time in seconds: the median of [`RUNS`] runs, which alternate with those of the other method.
     pub seconds: f64,

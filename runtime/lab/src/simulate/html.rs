@@ -246,7 +246,7 @@ fn fits(costs: &Costs) -> Vec<Chart> {
     charts
 }
 
-/// Draws figures 5 and 6.
+/// Draws the paper's figures 5 and 6: naive against streaming kernel, and forward against backward pass.
 fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     let names = ["forward", "backward"];
     let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
@@ -322,7 +322,7 @@ fn drawn(schedule: &Schedule) -> Option<Drawn> {
     Some(Drawn { words, leaves })
 }
 
-/// Formats the rows of table 1.
+/// Formats the costs at each level of division, as in the paper's table 1.
 fn levels(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for level in &report.levels {
@@ -350,7 +350,7 @@ fn levels(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-/// Formats the rows of table 2.
+/// Formats modelled and printed shares of the time, as in the paper's table 2.
 fn shares(report: &Report) -> Vec<Vec<String>> {
     let row = |shares: &study::Shares| {
         let both = shares.modelled.iter().zip(shares.printed);

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// Maximum number of leaves of a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of different counts of divided tasks that the search tries at each of the two levels.
+/// Number of values that the search tries for the number of divided tasks, at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -165,7 +165,7 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
 }
 
 /// Finds the hybrid schedule with the shortest `at_once` time among trees with leaves at `base` and at the two levels
-/// below it. `None` if the level `base` has too many tasks.
+/// below it. `None` if level `base + 1` has too many tasks, or if no such tree has a schedule.
 ///
 /// If tasks keep their speed when they run concurrently, the finest uniform schedule is always the shortest,
 /// however much more work it is. Only trees with leaves at all three levels are therefore considered.

@@ -9,7 +9,7 @@ use crate::model::Seconds;
 use elsa_cli::error::one_line;
 use std::io::{Result, Write};
 
-/// Names of the parts of table 2.
+/// Parts of the time in the paper's table 2.
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
@@ -54,7 +54,7 @@ pub fn percent(off: f64) -> String {
     format!("{:+.1} %", 100.0 * off)
 }
 
-/// Formats the parabola of seconds by tokens.
+/// Formats the formula for the seconds of a call over x tokens.
 #[must_use]
 pub fn parabola(time: Seconds) -> String {
     let Seconds { square, linear, constant } = time;
@@ -204,7 +204,7 @@ fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     Ok(())
 }
 
-/// Prints table 1, followed by notes.
+/// Prints the costs at each level of division (the paper's table 1), followed by notes.
 fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Result<()> {
     let (chunks, members) = request.division;
     writeln!(out, "\nquorums of c = {chunks}, l = {members} (table 1)")?;
@@ -265,7 +265,7 @@ fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Resu
     )
 }
 
-/// Prints table 2.
+/// Prints the modelled and the printed shares of the time (the paper's table 2).
 fn shares(out: &mut impl Write, shares: &[Shares]) -> Result<()> {
     writeln!(out, "\nwhere the time goes, in percent: modelled / printed (table 2)")?;
     let names: Vec<String> = PARTS.iter().map(|name| format!("{name:>14}")).collect();
@@ -299,7 +299,7 @@ fn schedule(schedule: &Schedule) -> String {
     )
 }
 
-/// Prints the numbers of figures 4, 8 and 9.
+/// Prints the study of a problem that is larger than memory (the paper's figures 4, 8 and 9).
 fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     let (tokens, heads) = (count(study.tokens), heads(study.heads));
     writeln!(out, "\n{tokens} tokens, {heads}, under {} (figures 4, 8, 9)", size(study.limit))?;
@@ -347,7 +347,7 @@ fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     )
 }
 
-/// Prints the numbers of figures 5 and 6.
+/// Prints the naive and the streaming kernel (the paper's figure 5), and forward and backward passes (figure 6).
 fn kernels_and_passes(
     out: &mut impl Write,
     costs: &Costs,
@@ -391,7 +391,7 @@ fn kernels_and_passes(
     Ok(())
 }
 
-/// Prints appendix C.
+/// Prints the task sizes with the lowest cost (the paper's appendix C).
 fn optima(out: &mut impl Write, optima: &[Optimum]) -> Result<()> {
     writeln!(out, "\nthe size of a task that costs least (appendix C)")?;
     for found in optima {

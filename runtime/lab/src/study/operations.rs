@@ -36,25 +36,25 @@ pub const ISAS: [Isa; 3] = [
 /// Number of vector operations per vector of weights, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Operations {
-    /// Products with keys.
+    /// Operations for products with keys.
     pub keys: f64,
-    /// Scores of block representatives, which determine the first reference.
+    /// Operations for the scores of block representatives, which determine the first reference.
     pub proxies: f64,
-    /// Search for the largest score.
+    /// Operations to search for the largest score.
     pub maximum: f64,
-    /// Comparison of the weight with the floor.
+    /// Operations to compare the weight with the floor.
     pub floor: f64,
-    /// Subtraction of the reference.
+    /// Operations to subtract the reference.
     pub subtraction: f64,
-    /// Exponential of the score.
+    /// Operations for the exponential of the score.
     pub exponential: f64,
-    /// Addition to the sum of weights.
+    /// Operations to add the weight to the sum of weights.
     pub sum: f64,
-    /// Vote on whether a block fits the error budget.
+    /// Operations to decide whether a block fits the error budget.
     pub vote: f64,
-    /// Rescaling of sums.
+    /// Operations to rescale sums.
     pub rescale: f64,
-    /// Products with values.
+    /// Operations for products with values.
     pub values: f64,
 }
 
@@ -88,7 +88,7 @@ impl Operations {
         }
     }
 
-    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, as means over
+    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means over
     /// all weights of the run's `report`.
     #[must_use]
     pub fn of(

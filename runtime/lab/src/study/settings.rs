@@ -57,8 +57,8 @@ const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "84.6",
 ];
 
-/// Schedule whose references lag by one bit less than those of the exact schedule. It represents the exact schedule,
-/// which does not run in tiles and counts nothing.
+/// Stand-in for the exact schedule, which does not run in tiles and has no counters. References lag by up to 7 bits, one
+/// less than in the exact schedule.
 pub const LAGGING: Schedule = Schedule { threshold: HEADROOM - 1.0, ..Schedule::EXACT };
 
 /// Schedules that are not in the article on vector relieved attention.

@@ -1,4 +1,4 @@
-//! Tests `elsa-lab depth-curve`: the growth of each order of the additions, and refused requests.
+//! Tests `elsa-lab depth-curve`: the growth of additions and bounds with the number of keys, and refused requests.
 
 use super::Desk;
 use serde_json::Value;

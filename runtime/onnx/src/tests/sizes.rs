@@ -1,5 +1,5 @@
-//! Tests that no replacement is valid only for some sizes of a free axis: masks, scales, heads and batches beyond the
-//! sizes that a proof tries.
+//! Tests that replacements are valid for all sizes of a free axis: masks, scales, heads and batches beyond the sizes that
+//! a proof tries.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -247,7 +247,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Adds the positions of `n` queries, which start at `more`, as rows, and the positions of `m` keys as columns.
+/// Adds the positions of `n` queries as rows, counted from `more`, and of `m` keys as columns, counted from zero.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));

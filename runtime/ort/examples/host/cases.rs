@@ -9,7 +9,7 @@ use half::f16;
 /// Function that changes a score, given its index `[batch, head, query, key]` and its value.
 pub type Score = Box<dyn Fn([usize; 4], f64) -> f64>;
 
-/// A call of the operator, with the parameters of the oracle's result.
+/// A call of the operator, with the parameters from which the oracle computes the expected outputs.
 pub struct Case {
     pub name: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,

@@ -1,5 +1,5 @@
-//! Runs the operator in a library of ONNX Runtime and compares its outputs with an oracle in f64:
-//! `host RUNTIME OPERATOR [WHAT]`. `WHAT` is
+//! Runs the operator of a library in ONNX Runtime and compares its outputs with an oracle in f64:
+//! `host RUNTIME OPERATOR [WHAT]`, with the paths of the two libraries. `WHAT` is
 //!
 //! - `f32` (the default): every case, every call that must be refused, and four threads in two sessions;
 //! - `f16`: every case with tensors of f16;
@@ -219,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Checks that a session's configuration may only request the two threads with which the engine runs.
+/// Checks that a session is refused if its configuration requests a number of threads other than 2, the engine's number.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

@@ -35,13 +35,13 @@ use std::path::{Path, PathBuf};
 
 /// File name of the operator library for ONNX Runtime.
 const OPERATOR: &str = "libelsa_ort.so";
-/// Linker script that removes unwinding tables from a board's tool, which aborts on panic. The compiler emits some
-/// anyway.
+/// Linker script that removes unwinding tables from a board's tool, which aborts on panic. The compiler emits some of
+/// them in spite of the tool's flag.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
 /// Path of elsa.py's compiled module, in the folder for this machine.
 pub const MODULE: &str = "share/python/_elsa.abi3.so";
-/// Path in the tree of that module's source, which the folder for a board contains instead.
+/// Path of the module's source in the tree. The folder for a board contains this source instead of the module.
 const SOURCE: &str = "runtime/python/_elsa.c";
 /// Python program that prints the folder of Python's headers, if they exist and support the limited API of the module.
 const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('include')\n\
@@ -64,8 +64,8 @@ const LIBRARIES: Part = Part {
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
-/// The tool, which aborts on panic. Its profile has a separate folder, so that cargo does not rebuild everything
-/// because its flag differs from that of the libraries.
+/// The tool, which aborts on panic. It has a different flag than the libraries, so its profile has a separate folder:
+/// in a shared one, cargo would rebuild everything.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
 /// Flags that [`quick`] adds to a cargo command. They include an example, because only then cargo selects the same

@@ -9,7 +9,7 @@
 //! | name | a shared library without a `DT_SONAME`, or with another one |
 //! | exports | a library that exports names beyond the functions of `elsa.map`, lacks a function, or has one in another version |
 //! | entry | a library for a host, such as ONNX Runtime, that exports anything but its one function |
-//! | paths | paths of the machine that built it |
+//! | paths | paths of the build machine |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or the board's GPU, and missing kernels of `required.txt` |
 //! | cubins | files without the GPU kernels that were assembled for the board |

@@ -33,8 +33,8 @@ pub const NEWEST_ISA: u32 = 65;
 /// that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates takes 0.4 MB. These are
 /// separate modules, because a process only compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Target processor seconds of ptxas for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A module that takes
-/// longer than the target is measured again, up to [`TIMES`] times, and the smallest time counts.
+/// Processor seconds that ptxas should not exceed for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A module
+/// that takes longer is measured again, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
@@ -358,7 +358,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if it would load it.
+/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if the driver would load it.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {

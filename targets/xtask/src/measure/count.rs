@@ -9,24 +9,24 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     instructions: u64,
-    /// Vector FMAs with two or four lanes.
+    /// Number of vector FMAs with two or four lanes.
     fmas: u64,
-    /// Loads and stores of any kind.
+    /// Number of loads and stores of any kind.
     memory: u64,
-    /// Loads and stores of vector registers relative to the stack pointer.
+    /// Number of loads and stores of vector registers relative to the stack pointer.
     stack: u64,
-    /// Vector operations in units of half a vector (8 bytes). The next two fields count loaded and stored registers.
+    /// Number of vector operations in units of half a vector (8 bytes). The next two fields count loaded and stored registers.
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Cache lines that missed the L1 cache. The next field counts those of them that came from memory.
+    /// Number of cache lines that missed the L1 cache. The next field counts those of them that came from memory.
     lines: u64,
     far_lines: u64,
 }
 
 /// Highest clock of the TX2's Cortex-A57, in GHz.
 const CLOCK: f64 = 2.0;
-/// Micro-operations that a Cortex-A57 dispatches in a cycle.
+/// Number of micro-operations that a Cortex-A57 dispatches in a cycle.
 const DISPATCHED: f64 = 3.0;
 /// Assumed stall in cycles for a line from L2 and for a line from memory, if nothing hides it.
 const STALLS: [f64; 2] = [20.0, 200.0];

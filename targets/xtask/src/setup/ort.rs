@@ -7,8 +7,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Tested versions of ONNX Runtime: two for JetPack 4.6 (the first also has a package for its Python), the last version
-/// before providers had streams, the first version whose kernels return a status in every build, and the newest
+/// Tested versions of ONNX Runtime: two for JetPack 4.6 (the first also has a package for JetPack's Python), the last
+/// version before providers had streams, the first version whose kernels return a status in every build, and the newest
 /// version.
 pub const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
 /// The oldest and the newest of [`VERSIONS`].

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// Returns a line for each back end that none of `stages`, which have passed, executed. `info` is the output of
+/// Returns a line for each back end that no stage executed. `stages` are the stages that passed; `info` is the output of
 /// `elsa info --json` on this machine. In a fast run the stage `host` runs no stand-in.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Runs the stages `arm` and `aarch64`: the boards' code, emulated. One cargo configuration builds the tests and the files
-//! of a board's folder, with the paths of a shipped folder; the stage `boards` tests the folder that is shipped.
+//! Runs the stages `arm` and `aarch64`: the boards' code in an emulator. One cargo configuration builds the tests and a
+//! folder that is laid out like a shipped one; the stage `boards` tests the folder that is shipped.
 
 use super::capi::abi;
 use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
@@ -18,8 +18,8 @@ use std::time::Duration;
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-cli \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
-/// Modules of the crossing tests that an emulator runs in addition to [`KERNELS`]. All other modules call only `core`, whose
-/// code is the same on every processor, or a GPU.
+/// Modules of the crossing tests that an emulator runs in addition to [`KERNELS`]. All other modules call only a GPU, or
+/// only `core`, whose code is the same on every processor.
 const AS_WELL: [&str; 17] = [
     "backward_tasks::",
     "bounds::",
@@ -88,7 +88,7 @@ pub fn arm(tree: &Tree) -> Ran {
 }
 
 /// Runs the stage `aarch64`, without the robot's tests, which the stage `robot` runs. The kernels without vectors are the
-/// same on every processor, so they only compute random problems.
+/// same on every processor, so here they are only tested on random problems.
 pub fn every_test(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         for (only, targets, modules) in [

@@ -16,7 +16,7 @@ use std::time::Duration;
 const REALTIME: &str = "examples/cpp-realtime";
 const PROGRAMS: [&str; 2] = ["elsa-realtime", "realtime-tests"];
 const SNIPPETS: &str = "examples/cpp-snippets";
-/// Snippets that need no library except this one.
+/// Snippets that need no library except libelsa.
 const PLAIN: [&str; 4] = ["growing-cache", "fixed-cache", "chunks", "own-threads"];
 /// Snippets that need one more library each.
 const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];

@@ -10,7 +10,7 @@ use crate::shell::{FUZZ, Run, Tree};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Compiler flags of the instrumentation for libFuzzer, which the stable compiler also has. The profile checks overflow.
+/// Compiler flags for libFuzzer's instrumentation, which the stable compiler supports. The profile enables overflow checks.
 const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";

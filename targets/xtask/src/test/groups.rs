@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Mount points of memory control groups, version 1 and version 2.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// Returns the folder in which such groups can be created.
+/// Returns the folder in which memory control groups can be created.
 ///
 /// # Errors
 /// Returns the reason if there is no such folder.

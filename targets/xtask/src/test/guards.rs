@@ -1,5 +1,5 @@
-//! Guards of the stages of the long run. The tree contains hashes of the guarded files from the last complete run that
-//! passed. If a hash differs, the short run includes its stage.
+//! Guarded files of stages: if they change, the short run includes the stage. The tree contains their hashes from the last
+//! complete run that passed.
 
 use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};
@@ -79,7 +79,7 @@ fn knows(known: &[&Hashes], name: &str, hash: &str) -> bool {
     known.iter().any(|known| known.get(name).is_some_and(|old| old == hash))
 }
 
-/// Records that a stage passed on this machine with the guarded content `then`, of the beginning of the run.
+/// Records that a stage passed on this machine. `then` are the hashes of the guarded files at the beginning of the run.
 pub fn keep_passed(tree: &Tree, name: &str, then: &Hashes) -> Result<(), String> {
     let Some(hash) = then.get(name) else { return Ok(()) };
     let mut here: Hashes = read(&passed(tree)).unwrap_or_default();

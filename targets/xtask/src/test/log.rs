@@ -21,7 +21,8 @@ pub fn show(path: &Path, name: &str, outcome: &Outcome) {
     println!("[{name}] the whole log: {}", path.display());
 }
 
-/// Returns the last lines of each command that a fault names. A command starts at its line `$ …` and ends before the next.
+/// Returns the last lines of each command that a fault names, or of the log if there is no such command. A command starts
+/// at its line `$ …` and ends before the next.
 fn ends(log: &str, faults: &[String]) -> Vec<String> {
     let lines: Vec<&str> = log.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("$ ")).collect();

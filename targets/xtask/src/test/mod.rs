@@ -210,7 +210,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     finish(tree, asked, &results, before, done, faults)
 }
 
-/// Prints the summary table and the stages that did not run, and writes the guards' hashes if every stage has passed.
+/// Prints the summary table and the stages that did not run. If every stage has passed, writes the hashes of guarded files.
 fn finish(
     tree: &Tree,
     asked: &Arguments,

@@ -66,8 +66,8 @@ pub fn executions(text: &str) -> u64 {
 /// Compares the words that board and host print: returns the numbers of equal and of different words, and the first fault.
 ///
 /// Each line has a case, a kind of row and words in hexadecimal; the last line has `end` and the number of words (see
-/// `tests/bare-metal`). Both sides must have the announced number of words, no problem may be refused, and each case with
-/// more than one word, except `empty`, must have more than one value.
+/// `tests/bare-metal`). Board and host must both print the announced number of words and refuse no problem, and each case
+/// with more than one word, except `empty`, must have more than one value.
 pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
     let (mut agree, mut differ, mut first) = (0u64, 0u64, None);
     let mut fault = |differ: &mut u64, text: String| {

@@ -1,7 +1,6 @@
-//! Tests `elsa.py` in a folder, with the library of that folder, against an oracle and the tool: with this machine's
-//! Python in the stage `host`, and with Python 3.6 in the stage `python`. Each runs with and without the folder's compiled
-//! module. A module that replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models`
-//! runs the tests that need torch.
+//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's Python,
+//! and the stage `python` Python 3.6. Each runs with and without the folder's compiled module. A module that replaces
+//! torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models` runs the tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;

@@ -1,5 +1,5 @@
-//! Outcomes of stages: the process of a stage reports its outcome to the process that started it, which stores it by the
-//! content of the tree, so that a long run resumes where it was interrupted.
+//! Outcomes of stages: the process of a stage reports its outcome to the process that started it. That process stores the
+//! outcome under a hash of the tree, so that a long run resumes where it was interrupted.
 
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;
@@ -24,9 +24,9 @@ pub struct Outcome {
     pub faults: Vec<String>,
     /// Duration in seconds.
     pub seconds: f64,
-    /// Processor seconds.
+    /// Processor seconds that the stage used.
     pub worked: f64,
-    /// Requested minutes of the search.
+    /// Number of minutes that were requested for a search.
     pub minutes: u64,
 }
 

@@ -82,7 +82,7 @@ impl<'a> Sanitizer<'a> {
         (build, self.folder().join(&self.host).join("debug/libelsa.a"))
     }
 
-    /// Builds that library and returns the path of its archive.
+    /// Builds the library that panics on request, and returns the path of its archive.
     fn built(&self) -> Result<PathBuf, String> {
         let (build, archive) = self.library();
         build.run().text("the instrumented library")?;

@@ -108,7 +108,8 @@ fn npz() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds files of tasks with two tokens in three chunks: intact ones, and one per array with that array changed.
+/// Builds files of quorum tasks of a problem with two tokens in three chunks: intact files, and for each array a file in
+/// which this array is changed.
 fn states() -> Vec<Vec<u8>> {
     let list = |data: &[i64]| {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -213,7 +214,8 @@ fn safetensors() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds streams: of one record, of one run, and of two runs, the second without a record.
+/// Builds telemetry streams: one for each kind of record, one with a complete run, and one with two runs, the second of
+/// which lost its first record.
 fn telemetry() -> Vec<Vec<u8>> {
     let records = [
         Record::Start(Start {

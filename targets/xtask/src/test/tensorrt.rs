@@ -12,9 +12,9 @@ use crate::shell::{Run, Tree};
 use std::time::Duration;
 
 const EXAMPLE: &str = "examples/tensorrt";
-/// The program. CMake builds it together with the plugin library that it loads.
+/// Name of the program that stands in for TensorRT. CMake builds it together with the plugin library that it loads.
 const PROGRAM: &str = "tensorrt-tests";
-/// Builds with both sanitizers, unoptimised to compile quickly. `cuda-asan` covers the driver's use of memory.
+/// CMake arguments for both sanitizers, unoptimised to compile quickly. `cuda-asan` covers the driver's use of memory.
 const SANITIZED: [&str; 2] = [
     "-DCMAKE_CXX_FLAGS=-Werror -g -fsanitize=address,undefined -fno-sanitize-recover=all",
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",

@@ -1,11 +1,11 @@
 //! Runs the stage `vision`: `examples/cpp-vision`, built with the folders of `cargo xtask build`, must give PyTorch's answer
 //! for every held-out picture: here, on the stand-in driver, and on an emulated board.
 //!
-//! Classes must be equal. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the longest
-//! path from a pixel to a score. Roundings of random sign add up like the steps of a random walk, so K roundings exceed
-//! `lambda sqrt(K) u` times the largest score with a probability of at most `2 exp(-lambda^2 / 2)` (Higham and Mary 2019,
-//! "A new approach to probabilistic rounding error analysis", theorem 2.4). The normalisation after a layer counters its
-//! amplification of errors.
+//! Classes must be equal. Scores may differ by rounding: PyTorch and the example each make at most [`ROUNDINGS`] roundings
+//! on the longest path from a pixel to a score. Roundings of random sign add up like the steps of a random walk, so K
+//! roundings exceed `lambda sqrt(K) u` times the largest score with a probability of at most `2 exp(-lambda^2 / 2)` (Higham
+//! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). The normalisation after a layer
+//! counters its amplification of errors.
 
 use super::dist::dist;
 use crate::boards::check;
@@ -23,8 +23,8 @@ use std::time::Duration;
 const EXAMPLE: &str = "examples/cpp-vision";
 const PROGRAMS: [&str; 2] = ["elsa-vision", "vision-tests"];
 pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
-/// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
-/// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
+/// Roundings on the longest path: in each of three blocks two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96),
+/// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream; in addition, patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
 /// Number of standard deviations that are allowed.
 const LAMBDA: f64 = 4.0;
@@ -163,7 +163,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
     ))
 }
 
-/// Writes a copy of the weights that ignores the output of attention.
+/// Writes a copy of the weights with which the network ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     let bad = || format!("{}: no safetensors file", from.display());
     let mut bytes = files::bytes(from)?;

@@ -20,7 +20,7 @@ const CONTROL_BITS: u32 = 21;
 /// Scheduling information of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Cycles before the next instruction of the warp.
+    /// Number of cycles before the next instruction of the warp.
     pub stall: u32,
     /// `true` if the scheduler prefers another warp next.
     pub yields: bool,

@@ -17,9 +17,9 @@ use super::code::Instruction;
 /// Range of instructions, as indices into the code, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// The first instruction.
+    /// Index of the first instruction.
     pub first: usize,
-    /// The backward jump that closes the loop.
+    /// Index of the backward jump that closes the loop.
     pub last: usize,
 }
 
@@ -51,17 +51,17 @@ pub fn loops(code: &[Instruction]) -> Vec<Loop> {
     loops
 }
 
-/// Code that a walk through a part avoids.
+/// Code that [`walk`] treats as rare and jumps over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rare {
-    /// Stores to global memory, calls, and loops without a multiply-add, for a walk through a tile.
+    /// Within a tile: stores to global memory, calls, and loops without a multiply-add.
     Stores,
-    /// Calls and loops without a multiply-add, for a walk outside the tiles.
+    /// Outside the tiles: calls, and loops without a multiply-add.
     Calls,
 }
 
-/// Returns the indices of the instructions that a warp executes from `first` to `last`, with the body of each loop
-/// once.
+/// Returns the indices of the instructions that a warp executes from `first` to `last`, with each loop body once, and
+/// without `rare` code.
 pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<usize> {
     let loops = loops(code);
     let mut way = Vec::new();
@@ -119,7 +119,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Least number of additions in code that adds the sums of a lane to memory.
+/// Minimum number of additions in code for it to count as adding the sums of a lane to memory.
 const ADDS: usize = 16;
 
 /// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.
@@ -141,7 +141,7 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
 }
 
 /// Returns the value of an operand that a loop does not change. For the minimum of a constant and a value that depends
-/// on the call, returns the constant: the head is assumed to be as long as the kernel supports.
+/// on the call, returns the constant: the head size is assumed to be the largest that the kernel supports.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
     if let Some(value) = constant(Some(operand)) {
@@ -224,9 +224,9 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// Returns the trip counts of all loops on a path through a tile. An unknown trip count is chosen such that the product
-/// in its loop has the number of multiply-adds in `wanted`: first that of the scores, which are computed before the
-/// first exponential, then that of the weighted values, which are computed after it.
+/// Returns the trip counts of all loops on a path through a tile. `wanted` contains the numbers of multiply-adds of two
+/// products: the scores, before the first exponential, and the weighted values, after it. An unknown trip count is
+/// chosen such that the product in its loop has the wanted number.
 ///
 /// # Errors
 /// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do

@@ -60,7 +60,7 @@ pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     Ok(())
 }
 
-/// The lists of both architectures.
+/// The list as compiled for this machine, and as compiled for the boards.
 struct Lists {
     host: String,
     board: String,
@@ -138,8 +138,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
-/// Checks that extensible structs have no gap between fields and no padding at the end. Such a byte may hold anything, but a
-/// longer version of the struct requires zeros after the end of this one.
+/// Checks that extensible structs have no gap between fields and no padding at the end. A padding byte may hold anything,
+/// but a longer version of the struct requires that a caller's bytes after the end of this version are zero.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {

@@ -6,7 +6,7 @@ use crate::shell::Tree;
 
 const HEADERS: &str = "runtime/capi/include/elsa";
 
-/// The declarations of headers, each kind in their order.
+/// The declarations in all headers, each kind in the order of the text.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header {
     /// Names of constants.

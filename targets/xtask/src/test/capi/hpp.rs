@@ -1,5 +1,5 @@
-//! Tests `elsa.hpp`: compiles programs that use it in later C++ standards, and lines that must not compile. The error of a
-//! compiler must name the number of the line.
+//! Tests `elsa.hpp`: compiles programs that use it, in standards after C++14, and lines that must not compile. The error
+//! of a compiler must name the number of the line.
 
 use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;

@@ -1,6 +1,6 @@
 //! Builds programs of `tests/capi` and the library with a sanitizer, as a part of the stages `asan` and `tsan`, and runs
-//! them. This detects memory errors and data races between program and library. Both libraries panic on request; the
-//! library of `tsan` has local symbols like the shipped one, in which panics unwind too.
+//! them. This detects memory errors and data races between program and library. The libraries of both stages panic on
+//! request; that of `tsan` has local symbols like the shipped library, whose panics unwind too.
 
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
 use crate::boards::library::{self, Abi};

@@ -27,7 +27,8 @@ use std::path::Path;
 /// The program that covers every layout, type, flag and refusal of attention, here in the variant that throws.
 const THROWS: &str = "whole.cpp";
 
-/// Runs the part of the stage `host`: gcc, the folder `dist`, and the stand-in driver in the folder `driver`.
+/// Runs the checks of the stage `host`: compiles with gcc against the folder `dist`, and runs programs that use a GPU on
+/// the stand-in driver in the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     setup::programs(tree, &["cmake", "make", "g++", "valgrind"])?;
     let home = programs::home(tree, "host")?;

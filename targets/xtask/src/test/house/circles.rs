@@ -25,7 +25,7 @@ enum Target {
 pub struct Use {
     /// First place of the use in the source, as `file:line`.
     pub place: String,
-    /// The path as written there.
+    /// Path of the used item, as written at `place`.
     pub path: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Circle {
     pub uses: Vec<String>,
 }
 
-/// Names that are being looked up, each with its module; a repeated lookup ends there.
+/// Names that are being looked up, each with its module. A lookup that needs one of them again finds nothing.
 type Open = Vec<(usize, String)>;
 
 struct Names<'a> {
@@ -166,7 +166,7 @@ impl Names<'_> {
         self.lookup(m, name, open)
     }
 
-    /// Returns the module that defines a macro that is called without an import of its name.
+    /// Returns the module that defines a macro, for a call without an import of the macro's name.
     fn textual(&self, name: &str) -> Option<Vec<Target>> {
         match self.macros.get(name).map(Vec::as_slice) {
             Some(&[only]) => Some(vec![Target::Item(only)]),

@@ -1,6 +1,6 @@
-//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; no file may be too
-//! long or in no crate; and what documents say about the source must be true: paths and names exist, `unsafe` is only in
-//! the listed files, no table has two rows for the same subject.
+//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; files must not be
+//! too long, and must belong to a crate; and what documents say about the source must be true: paths and names exist,
+//! `unsafe` is only in the listed files, no table has two rows for the same subject.
 //!
 //! | file | contents |
 //! |---|---|
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// File name extensions of source files.
 const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
 
-/// Files that may be longer, each with the reason.
+/// Files that may exceed the maximum length, each with the reason.
 const LONGER: [(&str, &str); 5] = [
     ("runtime/python/elsa.py", "one module, which a program may copy"),
     ("runtime/capi/include/elsa/attention.h", "generated"),

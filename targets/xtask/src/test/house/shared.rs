@@ -9,7 +9,7 @@ const EXCEPT: &str = "What is shared names no operator, except";
 /// Source folders of crates that have a module per operator.
 const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
 
-/// Names of these modules.
+/// Names of the operators' modules.
 const OPERATORS: [&str; 3] = ["attention", "linear", "series"];
 
 /// Returns whether a file is in the module of an operator.
