@@ -9,7 +9,7 @@
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
 //! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`, where
-//! `σ` is the largest skipped share of the weights over all rows, because two values differ by at most twice the
+//! `σ` is the largest share of its weights that any row skipped, because two values differ by at most twice the
 //! largest magnitude ([`left_out`]).
 //!
 //! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
@@ -69,8 +69,8 @@ pub struct Certified<'a> {
     pub prior: Prior,
     /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Number of pairs of a tile and a block that were skipped before any of their products was computed. If it is not
-    /// zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If
+    /// it is not zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
@@ -120,7 +120,7 @@ impl<'a> Certified<'a> {
         Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
-    /// Returns the error bound of an element whose values have at most the magnitude `value`.
+    /// Returns the error bound of an output element whose channel has values of at most the magnitude `value`.
     fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
         let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
         prior.absolute(value) + left_out(share, 2.0 * value)

@@ -169,7 +169,7 @@ impl Drift {
         Drift::default()
     }
 
-    /// Adds a row whose columns are complete, and returns the measures of that row.
+    /// Adds a row to the totals, after the row's last key and output element, and returns the measures of the row.
     pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
         let metrics = row.metrics();
         self.probabilities.join(&row.probabilities);

@@ -62,10 +62,10 @@ pub struct Spec {
     pub present_key: Option<View>,
     /// Output that concatenates past and new values, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// `true` if the call appends in place: the past occupies the first rows of the present's memory, and the
+    /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the
     /// call writes the new rows after it. The problem must have past and present keys and values, and the past and the
-    /// present must have equal strides; a call passes the present only. A present whose strides leave room for more
-    /// tokens is a cache with that capacity.
+    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor leave
+    /// room for more tokens, it is a cache with that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
@@ -406,8 +406,8 @@ impl Problem {
         }
     }
 
-    /// Returns the number of past tokens at the start of an in-place present, which a call reads but does not write;
-    /// `None` for any other operand.
+    /// Returns the number of past tokens at the start of a present tensor, if the problem appends in place; `None` for
+    /// any other operand. A call reads these tokens and does not write them.
     #[must_use]
     pub const fn kept(&self, operand: Operand) -> Option<usize> {
         match operand {

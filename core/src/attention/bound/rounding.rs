@@ -18,8 +18,8 @@
 //! and with the kernel's declared error `η` of the exponential, the weight of key `j` is off by a factor within
 //! `1 ± E_j`, `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the roundings of a weighted
-//! value on the longest path, and `l` those of a weight. Then
+//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the number of roundings of a
+//! weighted value on the longest path, and `l` that of a weight. Then
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -63,8 +63,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Half the distance between two references, in natural-log units, rounded up: the largest rounding of a reference.
-/// When a score moves a reference, the new reference exceeds the score by at most this amount.
+/// Half the distance between two neighbouring references, in natural-log units, rounded up: the largest rounding of a
+/// reference. When a score moves a reference, the new reference exceeds the score by at most this amount.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 

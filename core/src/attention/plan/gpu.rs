@@ -64,7 +64,7 @@ const PARTIAL_BYTES: usize = 32 << 20;
 const MAX_COUNT: usize = 1 << 30;
 /// Number of blocks per SM in the kernel that measures the tensors of a call.
 pub(super) const MEASURING_BLOCKS: usize = 2;
-/// Largest number of rows times the head size for which a block counts as small.
+/// Largest product of rows and head size for which a block counts as small.
 const SMALL_BLOCK: usize = 2048;
 
 /// Returns the smallest number of keys per split. A problem with few keys is short, so an idle SM costs more than
@@ -113,7 +113,7 @@ pub(super) fn check_counts(problem: &Problem) -> Result<(), ChooseError> {
     }
 }
 
-/// Checks that a launch can have a number of blocks equal to the product of `counts`.
+/// Checks that a launch can have `counts[0] · counts[1] · …` blocks.
 pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     let blocks = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
     match blocks > i32::MAX as usize {

@@ -42,8 +42,9 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Returns the most additions that a weight undergoes on its way into `S`, and a weighted value into `W`, for `keys`
-    /// keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated in memory in f32.
+    /// Returns the largest number of additions that a weight passes through on its way into `S`, and that of a weighted
+    /// value on its way into `W`, for `keys` keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated
+    /// in memory in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -80,7 +81,7 @@ pub struct GpuKernelSpec {
     /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
     pub most_added: usize,
     /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
-    /// exempt, but their keys are not divided if they have more blocks than half the SMs.
+    /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
     /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
     /// half of the SMs idle. Its keys are then undivided.
@@ -312,8 +313,8 @@ impl GpuChoice {
         }
     }
 
-    /// Returns the order in which sums are accumulated. The order of weighted values is unknown if a window excludes
-    /// keys on the left, because chains may then begin at any key.
+    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains of weighted values
+    /// may begin at any key, so their order is unknown.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {

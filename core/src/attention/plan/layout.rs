@@ -32,12 +32,11 @@ pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
     /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; within an error
-    /// budget also the skipped sums, `[width]`. State `i` starts at an additional offset of `i` times the length of
-    /// this span.
+    /// budget also the sums of skipped weights, `[width]`. State `i` starts `i` times the length of this span later.
     pub state: Span,
-    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without one. If unseen
-    /// blocks may be skipped, two more lines follow: the norms of the rows, and lower bounds of the scores of their own
-    /// keys.
+    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without an error budget.
+    /// If blocks may be skipped unseen, two more lines follow: the norms of the rows, and lower bounds of the scores of
+    /// the keys on their diagonals.
     pub totals: Span,
     /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
     pub progress: Span,
@@ -62,10 +61,10 @@ pub struct WorkspaceLayout {
     pub bias: Span,
     /// Second bias if mask and bias are both added, `[block][width]`.
     pub second_bias: Span,
-    /// Kept bias, `[tile][blocks · block][width]`.
+    /// Prepared mask or bias that the worker keeps from task to task, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` words for the kept bias and
-    /// `[blocks]` words for the kept mask row.
+    /// Header of the inputs that a worker keeps: 16 words that identify them, then `[tile][blocks]` words for the kept
+    /// bias and `[blocks]` words for the kept mask row.
     pub kept: Span,
     /// Mask row that all queries share, `[blocks · block]`.
     pub kept_row: Span,

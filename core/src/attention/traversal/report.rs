@@ -57,7 +57,7 @@ pub struct Report {
     /// move, and all pairs of a schedule with λ. Scores that only the guard needs do not count.
     pub sought_row_blocks: u64,
     /// Number of pairs in `blocks` that were not skipped, and in which a row that already had sums moved its reference
-    /// and rescaled the sums. The exact step of a kernel does not count them while the norm gate is closed.
+    /// and rescaled the sums. Kernels count them only within an error budget.
     pub rescaled_blocks: u64,
     /// Number of pairs in `row_blocks` that were not skipped, and in which a row that already had sums moved its
     /// reference and rescaled the sums.

@@ -13,7 +13,7 @@ pub enum Order {
     SinkOwnRest,
 }
 
-/// Summary that represents the elements of a block's keys in each dim.
+/// Summary of the keys of a block, computed in each dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySide {
     /// The element of the largest magnitude, with its sign; `sabsmax` in the article.
@@ -129,7 +129,7 @@ impl Schedule {
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`] with blocks skipped at the threshold `lambda`.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that additionally skips blocks at the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
