@@ -25,7 +25,7 @@ impl Distance {
         self.reference_squares += reference * reference;
     }
 
-    /// Adds all numbers of another distance.
+    /// Merges `other`, as if its numbers had been added to this distance.
     pub fn join(&mut self, other: &Distance) {
         self.max = larger(self.max, other.max);
         self.squares += other.squares;

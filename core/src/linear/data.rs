@@ -21,7 +21,7 @@ pub struct InputTensors<'a, E, F> {
     pub decay: Option<E>,
     /// Elements of the beta view.
     pub beta: Option<E>,
-    /// Elements of the past states; `None` if they are stored in the present
+    /// Elements of the past states; `None` if they are stored in the present states
     /// ([`Spec::in_place`](super::Spec::in_place)).
     pub past_state: Option<F>,
     /// Bounds of packed sequences, in host memory: `sequences + 1` token indices, from zero to the number of tokens.

@@ -90,7 +90,7 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     }
 }
 
-/// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
+/// Computes, exactly, what [`super::reference::head`] computes, and bounds the error of a run that executed `executed`.
 ///
 /// The arguments are those of [`super::reference::head`]. A bound is infinite if the run guarantees nothing about the
 /// output, and NaN if the exact output is NaN.

@@ -49,7 +49,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Sets the sums to those of the past state.
+    /// Starts with one term per element of the past state, without roundings.
     pub fn start(&mut self, past: &[f64]) {
         self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
     }

@@ -56,7 +56,7 @@ pub struct Choice {
     pub strips: Strips,
     /// Number of groups into which the strips of a state are divided. Each group is a separate task.
     pub groups: usize,
-    /// Number of chunk states that exist at once in [`Form::Chunk`]; zero in other forms.
+    /// Number of states before chunks that exist at once in [`Form::Chunk`]; zero in other forms.
     pub boundaries: usize,
     /// Number of heads whose parts exist at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
@@ -79,7 +79,7 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part before the number of parts of a scan is limited to the range from two to [`PARTS`].
+/// Number of tokens per part, unless a scan would then have fewer than two or more than [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.

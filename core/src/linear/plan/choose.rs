@@ -34,7 +34,7 @@ use core::mem::size_of;
 /// passes.
 const CUT: usize = 64;
 
-/// Largest number of chunk states that exist at once.
+/// Largest number of states before chunks that exist at once.
 const BOUNDARIES: usize = 16;
 
 /// Number of tasks per worker, so that workers do not idle for long during the last tasks.
@@ -142,8 +142,8 @@ pub fn choose(
     }
 }
 
-/// Returns the strips of a state. A delta rule has the widest ones if all rows of one strip fit half of the level 1
-/// cache and the wide strips are not more numerous. The width does not change the output's bits.
+/// Returns the strips of a state. A delta rule has the kernel's widest strips if one of them, with all rows, fits half
+/// of the level 1 cache, and if narrower strips would not be fewer. The width does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

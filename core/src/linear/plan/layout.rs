@@ -32,15 +32,15 @@ pub struct WorkerSpans {
     pub outputs: Span,
     /// The part of a state that belongs to a group of strips.
     pub state: Span,
-    /// States of a group before each chunk, one after another.
+    /// States before each chunk, one after another: the parts of them that belong to a group of strips.
     pub boundaries: Span,
     /// Working memory of the kernel for preparing a chunk.
     pub head: Span,
     /// Working memory of the kernel for processing a strip.
     pub strip: Span,
-    /// A transition, stored by rows, `[rows][rows]`.
+    /// The matrix `A` of a part, stored by rows, `[rows][rows]`.
     pub transition: Span,
-    /// A copy of the strip that a transition multiplies.
+    /// A copy of the strip that `A` multiplies.
     pub before: Span,
 }
 

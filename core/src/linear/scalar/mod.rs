@@ -42,7 +42,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Creates a walk in form `form` with chunks of 16 tokens and parts of 256.
+    /// Selects the form `form`, with chunks of 16 tokens and parts of 256.
     #[must_use]
     pub const fn new(form: Form) -> Walk {
         Walk { form, chunk: 16, part: 256 }
@@ -68,7 +68,7 @@ impl Walk {
     }
 }
 
-/// Number of f32 values that a walk needs for each purpose.
+/// Numbers of f32 values of scratch that a call needs, by purpose.
 struct Needs {
     state: usize,
     room: usize,
@@ -207,7 +207,7 @@ fn drive(
     }
 }
 
-/// Processes all tokens of a stage: advances `state`, and writes outputs to `sink`.
+/// Processes all tokens of `stage`: advances `state`, and writes outputs to `sink` if there is one.
 fn pass(
     walk: &Walk,
     stage: &Stage<'_>,

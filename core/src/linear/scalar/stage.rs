@@ -1,4 +1,4 @@
-//! Loads the tokens of one state as f32 values, and passes on its outputs.
+//! Loads the tokens that update one state as f32 values, and writes the outputs that are read from the state.
 
 use crate::dtype::{Elements, ElementsMut};
 use crate::linear::data::{Inputs, Outputs};
