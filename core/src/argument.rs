@@ -244,7 +244,7 @@ pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Res
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }
 
-/// Ends of the errors of [`paired`] for an input: if the call lacks the tensor, and if the problem does not have it.
+/// Last words of the errors of [`paired`] for an input: if the call lacks it, and if the problem does not have it.
 pub(crate) const INPUT: [&str; 2] = ["its data", "its shape in the problem"];
 /// Like [`INPUT`], for an output.
 pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];
@@ -267,7 +267,8 @@ pub(crate) fn paired<A, B>(
     }
 }
 
-/// Checks the type and the number of elements of a tensor, or that neither the problem nor the call has it.
+/// Checks that the data of a tensor have the declared type and enough elements, or that neither the problem nor the
+/// call has the tensor.
 pub(crate) fn covers(
     argument: &'static str,
     declared: Option<(&'static str, usize)>,

@@ -1,4 +1,4 @@
-//! Lays out a workspace. One cursor allocates the spans, so the same pass places and measures them.
+//! Lays out a workspace. One cursor allocates the spans, so the code that places them also computes the total size.
 
 /// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -131,7 +131,7 @@ fn power_of_two(n: f32) -> f32 {
     f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
-/// The merge of two references, which applies to all sums relative to them.
+/// The merge of two references: the new reference, and the factors of the sums that are relative to the old ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<N> {
     /// The reference of the merged state.

@@ -26,7 +26,7 @@ pub struct TableView {
     pub entries: usize,
     /// Number of heads, equal to the number of query heads.
     pub heads: usize,
-    /// `true` if a call supplies an index, `[queries, keys]`, with the entry of each pair.
+    /// `true` if a call supplies an index, `[queries, keys]`, with the table entry of each query and key.
     pub indexed: bool,
 }
 

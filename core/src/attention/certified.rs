@@ -33,7 +33,7 @@ pub enum NoClaim {
         /// Name of the flag.
         name: &'static str,
     },
-    /// The bound is infinite or at least one: the scores of the call may be too large for its arithmetic.
+    /// The bound is infinite or at least one: the scores may be too large for the arithmetic of the run.
     Unbounded,
     /// The values are so large that a sum may overflow.
     Values,
@@ -61,7 +61,7 @@ impl core::error::Error for NoClaim {}
 /// The certificate of a run that measured its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certified<'a> {
-    /// Identity and structure of the plan, and the published bound.
+    /// The kernel, the structure that the run executed, and the published bound.
     pub certificate: Certificate,
     /// Measurements of the tensors.
     pub measured: Measured,

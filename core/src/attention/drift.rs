@@ -34,11 +34,12 @@ pub struct RowDrift {
     /// Jensen–Shannon divergence of the keys so far.
     divergence: f64,
     keys: usize,
-    /// Largest computed probability. Its first key is `computed_key`, whose reference probability is `reference_there`.
+    /// Largest computed probability so far. `computed_key` is the first key that has it, and `reference_there` is the
+    /// reference's probability of that key.
     computed_max: f64,
     computed_key: usize,
     reference_there: f64,
-    /// Largest probability of the reference. Its first key is `reference_key`.
+    /// Largest probability of the reference so far. `reference_key` is the first key that has it.
     reference_max: f64,
     reference_key: usize,
 }
@@ -78,8 +79,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. If only one of the two distributions
-    /// attends a key, its probability in the other is zero.
+    /// Adds the probabilities of the next key. Keys must be added in order. A distribution in which the key is not
+    /// attended has probability zero there.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;

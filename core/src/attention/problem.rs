@@ -87,8 +87,8 @@ pub struct Spec {
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences packed along the tokens of query and key; their batch is then 1. A call supplies the bounds of
-    /// the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call supplies
+    /// the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
@@ -396,7 +396,7 @@ impl Problem {
     }
 
     /// Returns the operand from which a run reads keys or values. This is `operand` itself, except in a problem
-    /// that appends in place: there a run reads all rows from the present, after the new rows have been written to it.
+    /// that appends in place: there a run reads all rows from the present tensor, after it has written the new rows.
     #[must_use]
     pub const fn source(&self, operand: Operand) -> Operand {
         match operand {

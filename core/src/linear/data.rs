@@ -149,7 +149,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the type and the number of elements of an operand, or that neither the problem nor the call has it.
+/// Checks that the data of an operand have the declared type and enough elements, or that neither the problem nor the
+/// call has the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

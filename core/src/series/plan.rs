@@ -33,7 +33,7 @@ pub const MAX_PARTS: usize = 1024;
 /// of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
-/// The series kernels of an instruction set, as the planner and the error bounds see them.
+/// Properties of the series kernels of an instruction set that the planner and the error bounds use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesKernelSpec {
     /// Common name of the kernels: `series_f32_c<channels per tile>__<instruction set>`.
@@ -125,8 +125,7 @@ pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops:
     start..start + each + (part < more) as usize
 }
 
-/// Returns the method that computes a convolution in less time, estimated from the number of operations and vector
-/// lanes.
+/// Returns the faster method for a convolution, as estimated from the number of operations and vector lanes.
 #[must_use]
 pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Method {
     let (tokens, taps) = (problem.tokens(), problem.taps());

@@ -3,7 +3,8 @@
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};
 
-/// Largest exponent of a weight. Scores exceed their reference by at most [`HEADROOM`](crate::state::HEADROOM).
+/// Limit of the exponent of a weight. Except in rows with very large references, scores exceed their reference by at
+/// most [`HEADROOM`](crate::state::HEADROOM), so their exponents stay below it.
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
 /// Magnitude in natural-log units above which the conversion of a reference to base-2 units is inexact.

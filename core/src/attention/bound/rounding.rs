@@ -82,8 +82,7 @@ const MOVED: f64 = 1.0 / 64.0;
 /// Rounding of the constant `log2 e` to f32, in units of `u`. It repeats in every key.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
-/// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if its weight or the change of
-/// its value is zero.
+/// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if it is multiplied by zero.
 fn times(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
@@ -281,7 +280,7 @@ impl<'a> Row<'a> {
     /// Creates a row that the guard accepted ([`crate::attention::traversal::guard`]), and whose reference `m` (here in
     /// natural-log units) need not follow its scores. `ln_s` is the exact log-sum-exp of all its keys minus `m`. Because
     /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. It exceeded earlier
-    /// references by at most the headroom.
+    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. Scores exceeded earlier
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }

@@ -143,10 +143,10 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
 }
 
 /// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Among the `kernels` that
-/// can compute the problem, the chooser selects the one that computes the fewest rows times dims, including padding.
-/// Among equals it prefers the one with the lowest limit of queries. For a plain problem, the kernel of equal head size
-/// that finishes soonest then replaces it. Packed sequences, whose lengths arrive with the data, use a kernel that
-/// accepts any number of queries, and undivided keys.
+/// can compute the problem, the chooser selects the one with the smallest product of computed rows and dims, including
+/// padding, and among equals the one that is limited to the fewest queries. For a plain problem, it then prefers the
+/// kernel of equal head size that finishes soonest. Packed sequences, whose lengths arrive with the data, use a kernel
+/// that accepts any number of queries, and their keys are not divided.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if

@@ -77,8 +77,8 @@ pub struct GpuKernelSpec {
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem of exactly the kernel's head size in which the only additions to the scores are
-    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
+    /// Like `most_queries`, for a problem whose head sizes equal the kernel's and whose scores are changed only by a
+    /// boolean mask, by one mask or bias of f32 elements that are adjacent for adjacent keys, or by both.
     pub most_added: usize,
     /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
     /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
@@ -185,8 +185,8 @@ pub struct GpuOptions {
     /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
     /// the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of its weights that a row may skip; `None` if rows skip nothing. The candidates must be kernels that
-    /// support skipping.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With a budget, all candidates must be
+    /// kernels that support skipping.
     pub error_budget: Option<f32>,
 }
 
@@ -226,7 +226,7 @@ pub struct GpuChoice {
     /// Distance between consecutive rows of the score matrix of [`Method::Math`](super::Method::Math), in f32 values;
     /// zero without a matrix.
     pub scores: usize,
-    /// Largest share of its weights that a row may skip; `None` if rows skip nothing.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
     /// Number of counters of skipped tiles, one per block; zero without an error budget. For packed sequences, whose
     /// blocks are not known before a run: per head, the number of blocks that all rows together fill, plus one per
@@ -261,9 +261,8 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns `true` if the plan has plain tiles for query heads of size `d` and value heads of size `dv`: heads of
-    /// the kernel's head size, or shorter heads whose dims tiles need not check. Plain tiles also require rows that can
-    /// be accessed four elements at a time, which the caller checks.
+    /// Returns `true` if tiles need no checks of single dims (plain tiles) for query heads of size `d` and value heads of
+    /// size `dv`. Plain tiles also require rows that can be accessed four elements at a time, which the caller checks.
     #[must_use]
     pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
         let whole = [d, dv] == [self.kernel.head_dim; 2];

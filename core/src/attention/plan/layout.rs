@@ -55,7 +55,7 @@ pub struct WorkspaceLayout {
     pub keys: Span,
     /// Values of a block, `[block][value_dim]`.
     pub values: Span,
-    /// Intermediate rows, `[max(block, width)][max(head_dim, value_dim)]`.
+    /// Scratch for rows that are packed, transposed or converted, `[max(block, width)][max(head_dim, value_dim)]`.
     pub rows: Span,
     /// Bias of a tile and a block, `[block][width]`.
     pub bias: Span,
@@ -80,7 +80,7 @@ pub struct WorkspaceLayout {
     pub scratch: Span,
     /// Records of the scalar run: one [`RowRoom`] per row of a tile.
     pub scratch_rows: Span,
-    /// Counters of the worker for a schedule: a [`Report`].
+    /// Counters of a worker in a run with a schedule: a [`Report`].
     pub counts: Span,
     /// The tiles of a worker's group, one after another. Tiles that stay in memory while chunks of keys are streamed
     /// belong to no worker: their region follows those of the workers, and its offset is relative to the start of the

@@ -22,8 +22,8 @@ use crate::profile::DeviceProfile;
 /// Properties of a mask or bias: `any` if it has elements to prepare, `sequences` if the sequences of a batch share them,
 /// `heads` if the heads of a sequence share them.
 ///
-/// The type has the flag `any` instead of being wrapped in an `Option`. A `None` only initialises the tag, and if the
-/// compiler branches on the other flags before the tag, memory checkers report it.
+/// The type has the flag `any` instead of being wrapped in an `Option`. A `None` initialises only its tag, and if the
+/// compiler branches on the other flags before the tag, memory checkers report a read of uninitialised memory.
 #[derive(Clone, Copy, Default)]
 struct SharedBy {
     any: bool,

@@ -147,9 +147,9 @@ impl ShapeClass {
     }
 }
 
-/// Largest work of an alternative, in computed rows times dims, relative to the work of the chooser's own choice.
+/// Largest ratio of an alternative's work, in computed rows times dims, to the work of the chooser's own choice.
 const MOST_WORK: usize = 4;
-/// Largest head size of an alternative kernel, relative to that of the chooser's own kernel.
+/// Largest ratio of an alternative kernel's head size to that of the kernel that the chooser prefers.
 const MOST_DIMS: usize = 2;
 /// Largest number of query rows for which few-row kernels, whose lanes share the keys of a row, are alternatives.
 const FEW_ROWS: usize = 64;

@@ -16,7 +16,7 @@ pub struct Spoilt {
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
 /// Largest exponents `x` for which `2^x` counts as zero, in f16 and in f32. In f16, half the smallest subnormal number
-/// rounds to zero; in f32, the kernels cut smaller weights off.
+/// rounds to zero; in f32, kernels replace weights below this limit by zero.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
@@ -30,7 +30,7 @@ impl Spoilt {
     }
 }
 
-/// Counters of a run, and the error of its outputs.
+/// Counters of a run, and the shares of the weights that its rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Rows accepted as the schedule computed them, including rows that attend no key.
@@ -66,7 +66,7 @@ pub struct Report {
     pub half: Spoilt,
     /// Rows that f32 weights spoilt or would have spoilt.
     pub single: Spoilt,
-    /// Largest share of its weights that an accepted row skipped: the upper bound of `D / (S + D)` that
+    /// Largest share of weights that an accepted row skipped: the upper bound of `D / (S + D)` that
     /// [`share`](super::share) computes.
     pub worst_share: f64,
     /// Sum over the accepted rows of the shares that they skipped.
@@ -181,7 +181,7 @@ impl Report {
         ratio(kept - self.rescaled_blocks, kept)
     }
 
-    /// Returns the mean share of its weights that an accepted row skipped.
+    /// Returns the share of weights that an accepted row skipped, averaged over the accepted rows.
     #[must_use]
     pub fn mean_share(&self) -> f64 {
         if self.accepted == 0 { 0.0 } else { self.share_sum / self.accepted as f64 }

@@ -217,7 +217,7 @@ fn norm(d: usize, element: impl Fn(usize) -> f32) -> f64 {
     libm::sqrt(squares) * (1.0 + 1e-9)
 }
 
-/// One tile of query rows and its pass over the keys.
+/// The computation of one tile of query rows: the rows, and the keys that they attend.
 struct Walk<'a> {
     call: &'a Call<'a>,
     sequence: &'a Sequence,
@@ -573,7 +573,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if a row passes the guard. `left` is the share of its weights that it skipped.
+    /// Returns `true` if a row passes the guard. `left` is the share of weights that the row skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
         // If the row has seen no score, its reference is either unset or was set by the gate.
         let exponents = row.exponents;

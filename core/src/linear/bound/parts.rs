@@ -70,7 +70,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends one of `parts` parts. The next part begins with the state that the scan computed.
+    /// Ends one of `parts` parts: counts the roundings of the scan that computes the state before the next part.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;

@@ -5,7 +5,7 @@ use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
 use crate::room::{self, Cursor, Span, checked_bytes, table};
 
-/// Working memory that a kernel needs for a choice, in f32 values.
+/// Sizes of the working memory that a kernel needs for a [`Choice`], in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
     /// Memory to prepare the tokens of a chunk.
