@@ -16,8 +16,8 @@
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
 //!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` uses the series
 //!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is clamped.
-//! 2. **NaN propagates.** A NaN on either side, or on both, makes every measure that uses it NaN, and counts as a
-//!    disagreement of the argmax.
+//! 2. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN, and the
+//!    argmax counts as different.
 //! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
 //!    probability in the reference is below the reference's maximum, so choosing another of several equal maxima is
 //!    not a disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is

@@ -43,9 +43,9 @@ pub struct Windows {
 pub struct Sides {
     /// Number of columns of the window.
     columns: usize,
-    /// First row of the second side; the number of rows if rows are not divided.
+    /// First row after the boundary; the number of rows if rows are not divided.
     row: usize,
-    /// First column of the second side; the number of columns if columns are not divided.
+    /// First column after the boundary; the number of columns if columns are not divided.
     column: usize,
 }
 

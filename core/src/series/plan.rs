@@ -10,9 +10,9 @@
 //! from a scan of the maps: a product of factors may be beyond the range of f32 although the state is not, and such a
 //! part is processed again from its exact state.
 //!
-//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. For the FFT, the number of
-//! operations per output grows with the logarithm of the length; they are in f64 and do not use the vector instructions
-//! of the kernel. [`method`] compares the two.
+//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number of
+//! operations per output that grows with the logarithm of the length, in f64 and without the vector instructions of the
+//! kernel. [`method`] compares the two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -144,7 +144,7 @@ const fn doubles(n: usize) -> usize {
     n.saturating_mul(2)
 }
 
-/// Completes a layout: places the regions of `workers` workers, each as `worker` measured it, and then the maps.
+/// Completes a layout: places `workers` regions, each with the size that `worker` has allocated, and then the maps.
 fn lay(
     worker: Cursor,
     layout: SeriesLayout,

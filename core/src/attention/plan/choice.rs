@@ -33,7 +33,7 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// `true` if all workers take part, even in a small problem; at most one per tile.
+    /// `true` if all workers take part, at most one per tile, even in a small problem.
     pub all_workers: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
@@ -227,7 +227,8 @@ impl CpuChoice {
     }
 
     /// Returns the number of parts into which a run divides the keys of a head to measure their norms before the tasks
-    /// begin: one per block if unseen blocks may be skipped, one in total for the norm gate, otherwise zero.
+    /// begin: one per block if blocks may be skipped unseen ([`CpuChoice::foresees`]), one in total for the norm gate,
+    /// otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {

@@ -64,7 +64,7 @@ pub struct Report {
     pub rescaled_row_blocks: u64,
     /// Rows that f16 weights would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
-    /// Rows that f32 weights spoilt or would have spoilt.
+    /// Like `half`, for f32 weights.
     pub single: Spoilt,
     /// Largest share of weights that an accepted row skipped: the upper bound of `D / (S + D)` that
     /// [`share`](super::share) computes.

@@ -80,7 +80,7 @@ pub enum Skip {
     /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest` is
     /// the row's largest score in the block, and `m` its reference.
     Blocks(f32),
-    /// Skips a block in single rows of the tile, under the condition of [`Skip::Blocks`] for the row.
+    /// Skips a block separately in each row of the tile, under the condition of [`Skip::Blocks`] for that row.
     Rows(f32),
 }
 

@@ -12,8 +12,8 @@
 //! an output              |q · e_c| ≤ σ_c √(qᵀ P q)
 //! ```
 //!
-//! The sum of two ellipsoids is contained in the ellipsoid above for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`.
-//! The chosen `a` and `b` give the smallest trace.
+//! The sum of two ellipsoids is contained in the ellipsoid above for any `a, b > 0`, because
+//! `2 s t ≤ (b/a) s² + (a/b) t²`. The chosen `a` and `b` give the smallest trace.
 
 /// The ellipsoid `E(unit · P)`.
 pub(super) struct Shape<'a> {

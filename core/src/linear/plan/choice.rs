@@ -42,7 +42,7 @@ pub struct Choice {
     pub direction: Direction,
     /// The order in which operations are executed.
     pub form: Form,
-    /// Number of tokens per chunk. The state is complete at the end of each chunk of a sequence.
+    /// Number of tokens per chunk. At the end of each chunk, the stored state includes all gates of the chunk.
     pub chunk: usize,
     /// Number of tokens in one pass over the state. Within a pass, tokens interact through products of queries with
     /// keys, and of keys with keys.
