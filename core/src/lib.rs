@@ -5,7 +5,7 @@
 //!
 //! The crate contains every definition that the other crates build on: the monoid and its scans, the checked problem
 //! with its masks, the schedule and the plan, a scalar implementation of attention, the f64 oracle, the measures of
-//! drift, and the error certificate. It needs neither an operating system nor an allocator; the caller supplies all memory.
+//! drift, and the error certificate. It needs no operating system and no allocator; the caller supplies all memory.
 //!
 //! Modules shared by all operators are at the top level, and each operator has a separate module. The table follows
 //! the data path:

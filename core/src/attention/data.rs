@@ -206,8 +206,8 @@ impl Chunk {
     }
 }
 
-/// Checks that an operand with elements of the problem's type has the correct type and number of elements, or that it
-/// is missing from both the problem and the call.
+/// Checks that an operand with elements of the problem's type has the correct type and enough elements, or that it is
+/// missing from both the problem and the call.
 fn covers(
     problem: &Problem,
     operand: Operand,

@@ -64,8 +64,8 @@ pub struct Spec {
     pub present_value: Option<View>,
     /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the
     /// call writes the new rows after it. The problem must have past and present keys and values, and the past and the
-    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor leave
-    /// room for more tokens, it is a cache with that capacity.
+    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor
+    /// leave room for more tokens, it is a cache with that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
@@ -87,8 +87,8 @@ pub struct Spec {
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call supplies
-    /// the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call
+    /// supplies the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 

@@ -261,8 +261,8 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns `true` if tiles need no checks of single dims (plain tiles) for query heads of size `d` and value heads of
-    /// size `dv`. Plain tiles also require rows that can be accessed four elements at a time, which the caller checks.
+    /// Returns `true` if tiles need no checks of single dims (plain tiles) for query heads of size `d` and value heads
+    /// of size `dv`. The caller checks that rows can also be accessed four elements at a time.
     #[must_use]
     pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
         let whole = [d, dv] == [self.kernel.head_dim; 2];
@@ -312,8 +312,8 @@ impl GpuChoice {
         }
     }
 
-    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains of weighted values
-    /// may begin at any key, so their order is unknown.
+    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains of weighted
+    /// values may begin at any key, so their order is unknown.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {

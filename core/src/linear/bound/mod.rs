@@ -66,8 +66,8 @@ pub struct Judgement<'a> {
     pub present_error: &'a mut [f64],
 }
 
-/// Factor that rounds the bounds outwards. It covers the f64 roundings of the bounds and of the exact outputs, which are
-/// `2^-29` of the f32 roundings.
+/// Factor that rounds the bounds outwards. It covers the f64 roundings of the bounds and of the exact outputs, which
+/// are `2^-29` of the f32 roundings.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
 /// Returns the number of f64 values of scratch that [`head`] needs; `None` on overflow.
@@ -164,7 +164,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Adds the outputs and error bounds of the pass to those in `to`, writes the last state to `to`, and returns the gain.
+    /// Adds outputs and error bounds of the pass to those in `to`, writes the last state to `to`, and returns the gain.
     fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
         let (rows, columns) = (self.run.problem.key_dim(), self.run.problem.value_dim());
         let delta = self.run.problem.rule().is_delta();

@@ -97,8 +97,8 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Enlarges the shape for an error whose matrix has the trace `b²`, and returns the factor by which to multiply that
-    /// matrix before it is added.
+    /// Enlarges the shape for an error whose matrix has the trace `b²`, and returns the factor by which to multiply
+    /// that matrix before it is added.
     fn grow(&mut self, b: f64) -> f64 {
         let a = self.length();
         if a == 0.0 || a < b * 1e-30 {

@@ -15,7 +15,7 @@
 //!
 //! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of the delta
 //!    rules. Neither the inverse nor a power of the matrix is formed.
-//! 2. **Logarithms of gates are summed in f64**, from token `i` back to `j`, so that large sums do not cancel each other.
+//! 2. **Logarithms of gates are summed in f64**, from token `i` back to `j`, so that large sums do not cancel.
 //! 3. **A logarithm of `−∞` ends these sums.** The state and the tokens before that gate are skipped; nothing is
 //!    multiplied by zero.
 //! 4. **Long sums are divided into segments**, whose sums are added one after another.
@@ -95,8 +95,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the number of values of scratch for chunks of `chunk` tokens and states that `readers` heads read; `None`
-    /// on overflow.
+    /// Returns the number of values of scratch for chunks of `chunk` tokens and states that `readers` heads read;
+    /// `None` on overflow.
     pub fn len(rows: usize, columns: usize, gates: usize, chunk: usize, readers: usize) -> Option<usize> {
         let vectors = readers.checked_add(1)?;
         let factors = if gates > 1 { rows.checked_mul(2)? } else { 0 };
