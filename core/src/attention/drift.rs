@@ -8,9 +8,9 @@
 //! 3  mean JS(P̂ ‖ P)            6  ‖Ŷ − Y‖₂ / ‖Y‖₂
 //! ```
 //!
-//! A row is streamed through a [`RowDrift`], in any number of chunks of columns. A caller that visits all rows
-//! before the next chunk keeps one `RowDrift` per row. [`Drift::finish_row`] adds a row to the totals and returns the six
-//! measures of that row, which the caller may keep for [`percentile`](crate::drift::percentile).
+//! A row is streamed through a [`RowDrift`], in any number of chunks of keys and of output elements. A caller that
+//! visits all rows before the next chunk keeps one `RowDrift` per row. [`Drift::finish_row`] adds a row to the totals
+//! and returns its six measures, which the caller may keep for [`percentile`](crate::drift::percentile).
 //!
 //! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)`, the
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with

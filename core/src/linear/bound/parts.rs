@@ -22,7 +22,7 @@ use crate::scan::{Slots, blelloch};
 
 /// Sums over the terms of a state, for diagonal rules ([module documentation](self)).
 pub(super) struct Terms<'a> {
-    /// Sum of the absolute terms; `roundings` is the sum in which each is multiplied by its number of roundings. Each is
+    /// Sum of the absolute terms. In `roundings`, every term is multiplied by its number of roundings. Both are
     /// `[d_k, d_v]`, or empty.
     magnitude: &'a mut [f64],
     roundings: &'a mut [f64],
@@ -83,8 +83,8 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values per element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each
-/// column.
+/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for
+/// each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
@@ -157,13 +157,13 @@ impl Slots for Norms<'_> {
     }
 }
 
-/// Returns the number of f64 values for the norms of the past state's columns and the elements of `parts` parts.
+/// Returns the number of f64 values for the norms of the past state's columns and for the maps of `parts` parts.
 pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// For a delta rule: folds each part of `part` tokens into an element, and scans the elements. `scratch` has room for a
-/// track and a state; `elements` has [`len`] values.
+/// For a delta rule: represents each part of `part` tokens by the norms of its map, and scans the maps. `scratch` has
+/// the values of a track and of a state; `elements` has [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
     part: usize,
@@ -276,7 +276,7 @@ impl Matrix {
     }
 }
 
-/// Sets the error of the state before part `p`, from the scanned elements.
+/// Sets the error of the state before part `p`, from the maps that [`fold`] has scanned.
 pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;
