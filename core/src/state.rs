@@ -215,7 +215,7 @@ pub fn is_empty(m: f32, s: f32) -> bool {
 }
 
 /// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`: `−∞` for the
-/// empty state, NaN for a poisoned one. It is computed in f64 and rounded once.
+/// empty state, NaN if `s` is NaN. It is computed in f64 and rounded once.
 #[must_use]
 pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     if is_empty(m, s as f32) {
@@ -409,7 +409,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN for a poisoned one. Each element
+    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if `S` is NaN. Each element
     /// is rounded once; kernels multiply by `1 / S` instead (item 7 of the module's list).
     pub fn finish(&mut self) {
         if self.is_empty() {

@@ -9,8 +9,8 @@
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
 //! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`, where
-//! `σ` is the largest share of its weights that any row skipped, because two values differ by at most twice the
-//! largest magnitude ([`left_out`]).
+//! `σ` is the largest share of weights that any row skipped, because two values differ by at most twice the largest
+//! magnitude ([`left_out`]).
 //!
 //! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
 
@@ -173,9 +173,9 @@ impl<'a> Certified<'a> {
     /// - `kernel`, `keys`, and the measured norms,
     /// - `left_out`, for a run with an error budget or a schedule other than the exact one. It has the `schedule`,
     ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows
-    ///   skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed, which
-    ///   contribute upper bounds to `D`. In this case `bound` applies to the average over the remaining keys, and
-    ///   `absolute` includes the skipped keys,
+    ///   skipped; and `unseen_blocks`, the number of blocks that were skipped before any of their products was
+    ///   computed, for which `D` contains upper bounds. In this case `bound` applies to the average over the remaining
+    ///   keys, and `absolute` includes the skipped keys,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///

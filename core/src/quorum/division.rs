@@ -1,4 +1,4 @@
-//! Divisions: the interest set of each level, and the numbers of tasks.
+//! Divisions: the interest set of each level, and the numbering of the tasks.
 
 use super::path::{MAX_LEVELS, TaskPath};
 use super::set::InterestSet;

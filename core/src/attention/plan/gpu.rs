@@ -17,8 +17,8 @@
 //!    the one that finishes soonest; kernels with blocks of a few rows take part if their blocks leave half of the SMs
 //!    idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It affects the bits, and a sequence must produce the same bits alone
-//!    and in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
-//!    Packed sequences, whose lengths arrive with the data, are not divided.
+//!    and in a batch. The division is a function of queries, keys, heads, windows of a picture, head sizes, device and
+//!    budget. Packed sequences, whose lengths arrive with the data, are not divided.
 //! 3. *The number of splits minimizes the finishing time.* For plain problems, and for small blocks that leave SMs
 //!    idle, [`Race`] compares the numbers of splits. Otherwise the number is the one that brings the blocks of one
 //!    sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are
@@ -29,7 +29,7 @@
 //!    those blocks are short and start last.
 //! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
-//!    improves it.
+//!    improves the utilisation.
 //! 6. *Splits have a minimum size, and partial states a maximum.* With fewer than [`min_chunk`] keys per split, the merge
 //!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
 //!    output if that is larger.

@@ -84,7 +84,7 @@ pub struct GpuKernelSpec {
     /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
     /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
-    /// half of the SMs idle. Its keys are then undivided.
+    /// half of the SMs idle. The keys are then not divided.
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,

@@ -84,8 +84,8 @@ pub enum Skip {
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`]; its guard checks each
-/// row.
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row
+/// with its guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.

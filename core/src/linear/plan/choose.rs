@@ -15,8 +15,9 @@
 //!    is not a multiple of four (queries, keys) or of the vector length (values, outputs), and rows that become unit
 //!    vectors.
 //! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
-//!    then the number of chunk states that exist at once, and then the number of workers, one by one. None of these
-//!    steps changes the bits of the output. If the workspace is still too large, the error reports the smallest size in bytes.
+//!    then the number of states before chunks that exist at once, and then the number of workers, one by one. None of
+//!    these steps changes the bits of the output. If the workspace is still too large, the error reports the smallest
+//!    size in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;

@@ -44,7 +44,7 @@ pub struct WorkerSpans {
     pub before: Span,
 }
 
-/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from the start of the map, in f32 values.
+/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from its start, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
     /// The addend `b`, stored in strips of columns.
