@@ -240,7 +240,6 @@ pub const MOST_ROUNDING: f64 = 32.0;
 /// apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of f32
 /// at `m`; `W / S` is always preserved. Merges stay correct: equal references have equal factors, and different ones
 /// remain at least 128 apart, so the sums of the state with the smaller one are multiplied by at most `e^-56`.
-/// `e^-56` of the weight that it has relative to its own reference.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {

@@ -79,8 +79,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. A distribution in which the key is not
-    /// attended has probability zero there.
+    /// Adds the probabilities of the next key. Keys must be added in order. A distribution that does not attend the
+    /// key has probability zero for it.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
