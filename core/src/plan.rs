@@ -168,8 +168,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of the workspace's bytes
-    /// that the maps of parts occupy.
+    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that
+    /// the affine maps of parts occupy in it.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

@@ -104,7 +104,7 @@ impl Number for f32 {
     }
 }
 
-/// Returns the largest score that leaves a reference `m` unchanged. `headroom` must be [`HEADROOM`] as an `N`.
+/// Returns the largest score that leaves a reference `m` unchanged. `headroom` must be [`HEADROOM`], converted to `N`.
 #[inline(always)]
 #[must_use]
 pub fn limit<N: Number>(m: N, headroom: N) -> N {

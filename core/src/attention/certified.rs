@@ -81,7 +81,7 @@ pub struct Certified<'a> {
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
-    /// Creates the certificate of a run of `problem` that executed the structure in `certificate`.
+    /// Creates the certificate of a run of `problem`. `certificate` has the structure that the run executed.
     #[must_use]
     pub fn new(
         problem: &Problem,

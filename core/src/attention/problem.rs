@@ -389,7 +389,7 @@ impl Problem {
     }
 
     /// Returns `true` if the number of attended keys may grow with the row: the problem is causal, or its window is
-    /// limited to the right.
+    /// limited on the right.
     #[must_use]
     pub const fn grows_with_the_row(&self) -> bool {
         self.spec.causal.is_some() || self.spec.window.right.is_some()

@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// Checks that the group is the kernel's preferred one, or larger if blocks are copied. It is limited by the tiles,
-    /// by half of L2 and, with several workers, by eight tasks per worker.
+    /// Checks that the group has the size that the kernel prefers, or is larger if blocks are copied. Its size is
+    /// limited by the number of tiles, by half of L2 and, with several workers, by eight tasks per worker.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {

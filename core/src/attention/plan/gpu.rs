@@ -57,7 +57,7 @@ const CAUSAL_SPLITS: usize = 4;
 const EVEN_SPLITS: usize = 3;
 /// Smallest number of keys per split if [`EVEN_SPLITS`] applies.
 const EVEN_CHUNK: usize = 256;
-/// Limit of the partial states of a sequence, in bytes. A larger output raises the limit to its size.
+/// Limit of the partial states of a sequence, in bytes. If the output is larger, its size is the limit.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.

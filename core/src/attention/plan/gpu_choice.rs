@@ -72,10 +72,10 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, and without mask,
-    /// bias, shifted windows, soft cap or past.
+    /// Like `most_queries`, for a plain problem: not causal, without a window that is limited on the right, and without
+    /// mask, bias, shifted windows, soft cap or past.
     pub most_plain: usize,
-    /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
+    /// Like `most_plain`, for a problem that is causal, or whose window is limited on the right.
     pub most_causal: usize,
     /// Like `most_queries`, for a problem whose head sizes equal the kernel's and whose scores are changed only by a
     /// boolean mask, by one mask or bias of f32 elements that are adjacent for adjacent keys, or by both.

@@ -100,7 +100,8 @@ pub struct WorkspaceLayout {
     /// workers and the states.
     pub left_out: Span,
     /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
-    /// [`CpuChoice::measured_parts`] parts. The region has room for one set per query head, and follows `left_out`.
+    /// [`CpuChoice::measured_parts`] parts. The region follows `left_out` and is as large as if every query head had a
+    /// key head.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,

@@ -2,8 +2,8 @@
 //!
 //! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
 //! the measured shapes. It overrides only these two decisions: all kernels that it may select compute the same function,
-//! and splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend
-//! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
+//! and a plan with any number of splits has a fixed merge tree and a certificate. Bits therefore depend on the measured
+//! decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};

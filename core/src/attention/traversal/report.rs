@@ -20,8 +20,8 @@ const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
-    /// Counts a row in the counters for f16 and for f32. `peak` is the largest exponent of its weights at the time they
-    /// were computed. `largest` is the largest exponent of all its scores relative to its last reference.
+    /// Counts a row in the counters for f16 and for f32. `peak` is the largest exponent with which a weight of the row
+    /// was computed. `largest` is the largest exponent of a score relative to the row's last reference.
     pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
         for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
             counter.overflowing += u64::from(peak >= overflows);

@@ -159,7 +159,7 @@ mod tests {
 
     const D: usize = 4;
 
-    /// Errors that were added, with any signs, as vectors that every later token transforms.
+    /// The errors that were added, as vectors. Their signs do not matter, and every later token transforms them.
     struct Added {
         vectors: [[f64; D]; 80],
         len: usize,

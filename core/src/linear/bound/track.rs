@@ -180,8 +180,8 @@ impl<'a> Track<'a> {
         self.shape.set(length);
     }
 
-    /// Returns the largest ratio of `of(column)` to the scale of the column. A column whose ratio is not finite loses
-    /// its scale.
+    /// Returns the largest ratio of `of(column)` to the scale of the column. If a column's ratio is not
+    /// finite, its scale becomes zero.
     fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
         let mut largest = 0.0f64;
         for c in 0..self.scales.len() {

@@ -158,7 +158,7 @@ pub fn run(
     Ok(())
 }
 
-/// Processes every state, from its contents before the first token; in a bidirectional problem, once per direction.
+/// Processes every state: loads its past and passes over its tokens, twice if the problem is bidirectional.
 fn drive(
     problem: &Problem,
     walk: &Walk,
