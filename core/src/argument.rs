@@ -244,15 +244,15 @@ pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Res
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }
 
-/// What [`paired`] reports as missing: from a call that lacks a tensor, and from a problem that does not have it.
+/// Last words of the errors of [`paired`] for an input: if the call lacks it, and if the problem does not have it.
 pub(crate) const INPUT: [&str; 2] = ["its data", "its shape in the problem"];
-/// As [`INPUT`], for an output.
+/// Like [`INPUT`], for an output.
 pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];
-/// As [`INPUT`], for a list.
+/// Like [`INPUT`], for a list.
 pub(crate) const LIST: [&str; 2] = ["its data", "its mention in the problem"];
 
 /// Returns what a problem declares for an argument and what a call supplies for it; `None` if neither has the argument.
-/// If only one of them does, returns an error that `missing` completes.
+/// If only one of the two has it, returns an error that ends with one of the texts in `missing`.
 pub(crate) fn paired<A, B>(
     argument: &'static str,
     declared: Option<A>,
@@ -267,7 +267,8 @@ pub(crate) fn paired<A, B>(
     }
 }
 
-/// Checks the type and the number of elements of a tensor, or that neither the problem nor the call has it.
+/// Checks that the data of a tensor have the declared type and enough elements, or that neither the problem nor the
+/// call has the tensor.
 pub(crate) fn covers(
     argument: &'static str,
     declared: Option<(&'static str, usize)>,

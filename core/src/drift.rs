@@ -1,6 +1,6 @@
 //! Measures the distance between computed tensors and a reference, for any operator.
 //!
-//! 1. **NaN propagates.** A NaN on either side, or on both, makes every measure that uses it NaN.
+//! 1. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN.
 //! 2. **A zero reference.** A relative error is zero if difference and reference are both zero, and infinite if only the
 //!    reference is zero.
 
@@ -25,7 +25,7 @@ impl Distance {
         self.reference_squares += reference * reference;
     }
 
-    /// Adds all numbers of another distance.
+    /// Merges `other`, as if its numbers had been added to this distance.
     pub fn join(&mut self, other: &Distance) {
         self.max = larger(self.max, other.max);
         self.squares += other.squares;

@@ -4,8 +4,8 @@
 //! crate may change in any version.
 //!
 //! The crate contains every definition that the other crates build on: the monoid and its scans, the checked problem
-//! with its masks, the schedule and the plan, a scalar attention, the f64 oracle, the measures of drift, and the
-//! error certificate. It needs neither an operating system nor an allocator; the caller supplies all memory.
+//! with its masks, the schedule and the plan, a scalar implementation of attention, the f64 oracle, the measures of
+//! drift, and the error certificate. It needs no operating system and no allocator; the caller supplies all memory.
 //!
 //! Modules shared by all operators are at the top level, and each operator has a separate module. The table follows
 //! the data path:
@@ -13,7 +13,7 @@
 //! | step | module |
 //! |---|---|
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
-//! | lists of the tensors of a call, errors of its plan | [`operands`], [`plan`] |
+//! | lists of the tensors that a call uses, errors of the choosers | [`operands`], [`plan`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | linear attention: recurrences and their scans | [`linear`] |
 //! | independent channels: recurrences, selective scans, convolutions | [`series`] |

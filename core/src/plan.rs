@@ -21,7 +21,7 @@ pub enum ChooseError {
         /// The largest supported number.
         max: usize,
     },
-    /// The number of parts is out of bounds.
+    /// The number of parts into which sequences are to be divided is out of bounds.
     Parts {
         /// The requested number of parts.
         found: usize,
@@ -77,18 +77,18 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
-    /// Even the smallest workspace, which contains the affine maps of parts, exceeds the budget.
+    /// Even the smallest workspace exceeds the budget. It contains an affine map for each part of a sequence.
     PartsBudget {
         /// Size of the smallest workspace in bytes.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Number of bytes of that workspace that the maps occupy.
+        /// Number of bytes of the smallest workspace that the affine maps occupy.
         transitions: usize,
     },
     /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.
     HostBudget {
-        /// Memory in bytes that the run would need with these units, including that of the process before the run.
+        /// Bytes that a run with the smallest units needs, including the memory that the process already uses.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
@@ -157,7 +157,7 @@ pub enum ChooseError {
     },
     /// The given tasks of a tree leave a gap.
     TaskMissing {
-        /// Path of the largest part of the tree that starts at the first gap.
+        /// Path of the largest task that starts at the first gap and lies within it.
         path: TaskPath,
     },
     /// A task of a tree is given twice, or together with a task above it.
@@ -168,8 +168,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of the workspace's bytes
-    /// that the maps of parts occupy.
+    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that
+    /// the affine maps of parts occupy in it.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

@@ -1,4 +1,4 @@
-//! Lays out a workspace. One cursor allocates the spans, so the same pass places and measures them.
+//! Lays out a workspace. One cursor allocates the spans, so the code that places them also computes the total size.
 
 /// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Cursor {
         self.at
     }
 
-    /// Returns a cursor for a separate block of memory, which starts at zero and inherits the overflow flag.
+    /// Returns a cursor for a separate block of memory. It starts at zero and inherits the overflow flag.
     pub(crate) const fn after(&self) -> Cursor {
         Cursor { at: 0, overflow: self.overflow }
     }

@@ -104,7 +104,7 @@ impl Number for f32 {
     }
 }
 
-/// Returns the largest score that leaves a reference `m` unchanged. `headroom` must be [`HEADROOM`] as an `N`.
+/// Returns the largest score that leaves a reference `m` unchanged. `headroom` must be [`HEADROOM`], converted to `N`.
 #[inline(always)]
 #[must_use]
 pub fn limit<N: Number>(m: N, headroom: N) -> N {
@@ -131,7 +131,7 @@ fn power_of_two(n: f32) -> f32 {
     f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
-/// The merge of two references, which applies to all sums relative to them.
+/// The merge of two references: the new reference, and the factors of the sums that are relative to the old ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<N> {
     /// The reference of the merged state.
@@ -215,7 +215,7 @@ pub fn is_empty(m: f32, s: f32) -> bool {
 }
 
 /// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`: `−∞` for the
-/// empty state, NaN for a poisoned one. It is computed in f64 and rounded once.
+/// empty state, NaN if `s` is NaN. It is computed in f64 and rounded once.
 #[must_use]
 pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     if is_empty(m, s as f32) {
@@ -238,9 +238,8 @@ pub const MOST_ROUNDING: f64 = 32.0;
 ///
 /// Below `2^30` in natural-log units `S exp(m)` is preserved. Beyond, neighbouring f32 references are at least 128
 /// apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of f32
-/// at `m`; `W / S` is always preserved. Such states are still merged correctly: states with equal references have equal
-/// factors, and if the references differed, they differ by 128 or more, so the state with the smaller one has at most
-/// `e^-56` of the weight that it has relative to its own reference.
+/// at `m`; `W / S` is always preserved. Merges stay correct: equal references have equal factors, and different ones
+/// remain at least 128 apart, so the sums of the state with the smaller one are multiplied by at most `e^-56`.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -408,7 +407,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN for a poisoned one. Each element
+    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if `S` is NaN. Each element
     /// is rounded once; kernels multiply by `1 / S` instead (item 7 of the module's list).
     pub fn finish(&mut self) {
         if self.is_empty() {

@@ -1,4 +1,4 @@
-//! Biases: additive inputs next to the mask, as a tensor or as a table of relative positions.
+//! Biases: inputs that are added to scores in addition to the mask, as a tensor or as a table of relative positions.
 
 use super::mask::{MaskKind, MaskView};
 use super::operands::Operand;
@@ -15,24 +15,24 @@ pub enum BiasView {
     Table(TableView),
 }
 
-/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index tensor,
-/// or follows from [`Spec::windows`](super::Spec::windows).
+/// A table with a bias for each relative position and head, dense `[entries, heads]`. An index tensor gives the entry
+/// for each query and key; without one, the entry follows from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
     /// Type of its elements.
     pub dtype: DType,
-    /// Number of entries. For windows of `h × w` without an index it is `(2 h − 1) (2 w − 1)`, in the order of
-    /// [`Windows`](super::Windows).
+    /// Number of entries. Without an index, windows of `h × w` have `(2 h − 1) (2 w − 1)` entries, in the order
+    /// described in [`Windows`](super::Windows).
     pub entries: usize,
     /// Number of heads, equal to the number of query heads.
     pub heads: usize,
-    /// `true` if a call supplies an index, `[queries, keys]`, with the entry of each pair.
+    /// `true` if a call supplies an index, `[queries, keys]`, with the table entry of each query and key.
     pub indexed: bool,
 }
 
 impl TableView {
-    /// Checks a part of an index: i64 elements, as bytes in native byte order. Every element must be a valid table entry.
-    /// `place` converts the position of an element in the part to its position in the complete index.
+    /// Checks a part of an index tensor: i64 elements, as bytes in native byte order. Every element must be a valid
+    /// entry of the table. `place` converts an element's position in the part to its position in the index tensor.
     ///
     /// # Errors
     /// Returns an error for the first element that is out of range.

@@ -9,8 +9,8 @@
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
 //! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`, where
-//! `σ` is the largest skipped share of the weights over all rows, because two values differ by at most twice the
-//! largest magnitude ([`left_out`]).
+//! `σ` is the largest share of weights that any row skipped, because two values differ by at most twice the largest
+//! magnitude ([`left_out`]).
 //!
 //! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
 
@@ -33,7 +33,7 @@ pub enum NoClaim {
         /// Name of the flag.
         name: &'static str,
     },
-    /// The bound is infinite or at least one: the scores of the call may be too large for its arithmetic.
+    /// The bound is infinite or at least one: the scores may be too large for the arithmetic of the run.
     Unbounded,
     /// The values are so large that a sum may overflow.
     Values,
@@ -61,7 +61,7 @@ impl core::error::Error for NoClaim {}
 /// The certificate of a run that measured its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certified<'a> {
-    /// Identity and structure of the plan, and the published bound.
+    /// The kernel, the structure that the run executed, and the published bound.
     pub certificate: Certificate,
     /// Measurements of the tensors.
     pub measured: Measured,
@@ -69,8 +69,8 @@ pub struct Certified<'a> {
     pub prior: Prior,
     /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Number of pairs of a tile and a block that were skipped before any of their products was computed. If it is not
-    /// zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If
+    /// it is not zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
@@ -81,7 +81,7 @@ pub struct Certified<'a> {
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
-    /// Creates the certificate of a run of `problem` that executed the structure in `certificate`.
+    /// Creates the certificate of a run of `problem`. `certificate` has the structure that the run executed.
     #[must_use]
     pub fn new(
         problem: &Problem,
@@ -120,7 +120,7 @@ impl<'a> Certified<'a> {
         Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
-    /// Returns the error bound of an element whose values have at most the magnitude `value`.
+    /// Returns the error bound of an output element whose channel has values of at most the magnitude `value`.
     fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
         let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
         prior.absolute(value) + left_out(share, 2.0 * value)
@@ -173,9 +173,9 @@ impl<'a> Certified<'a> {
     /// - `kernel`, `keys`, and the measured norms,
     /// - `left_out`, for a run with an error budget or a schedule other than the exact one. It has the `schedule`,
     ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows
-    ///   skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed, which
-    ///   contribute upper bounds to `D`. In this case `bound` applies to the average over the remaining keys, and
-    ///   `absolute` includes the skipped keys,
+    ///   skipped; and `unseen_blocks`, the number of blocks that were skipped before any of their products was
+    ///   computed, for which `D` contains upper bounds. In this case `bound` applies to the average over the remaining
+    ///   keys, and `absolute` includes the skipped keys,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///

@@ -22,10 +22,10 @@ pub struct InputTensors<'a, E, M, I> {
     pub key: E,
     /// Elements of the value view.
     pub value: E,
-    /// Elements of the past keys; `None` if they are stored in the present
+    /// Elements of the past keys; `None` if they are stored in the present tensor
     /// ([`Spec::append`](super::Spec::append)).
     pub past_key: Option<E>,
-    /// Elements of the past values; `None` if they are stored in the present.
+    /// Elements of the past values; `None` if they are stored in the present tensor.
     pub past_value: Option<E>,
     /// Elements of the mask.
     pub mask: Option<M>,
@@ -206,8 +206,8 @@ impl Chunk {
     }
 }
 
-/// Checks the type and the number of elements of an operand of the problem's type, or that neither the problem nor the
-/// call has it.
+/// Checks that an operand with elements of the problem's type has the correct type and enough elements, or that it is
+/// missing from both the problem and the call.
 fn covers(
     problem: &Problem,
     operand: Operand,
@@ -247,10 +247,10 @@ pub struct OutputTensors<E, F> {
     pub lse: Option<F>,
     /// The state of each row.
     pub state: Option<StateTensors<F>>,
-    /// Elements of the present keys. If the problem appends in place, the past keys are the first rows of this tensor,
-    /// which the call reads and does not write.
+    /// Elements of the present keys. If the problem appends in place, the first rows of this tensor are the past keys;
+    /// the call reads these rows and does not write them.
     pub present_key: Option<E>,
-    /// Elements of the present values, with the past values first as in `present_key`.
+    /// Elements of the present values. As in `present_key`, the first rows may be past values.
     pub present_value: Option<E>,
 }
 

@@ -8,16 +8,16 @@
 //! 3  mean JS(P̂ ‖ P)            6  ‖Ŷ − Y‖₂ / ‖Y‖₂
 //! ```
 //!
-//! A row is streamed through a [`RowDrift`], in any number of chunks of columns. A caller that visits all rows
-//! before the next chunk keeps one `RowDrift` per row. [`Drift::finish_row`] adds a row to the totals and returns the six
-//! measures of that row, which the caller may keep for [`percentile`](crate::drift::percentile).
+//! A row is streamed through a [`RowDrift`], in any number of chunks of keys and of output elements. A caller that
+//! visits all rows before the next chunk keeps one `RowDrift` per row. [`Drift::finish_row`] adds a row to the totals
+//! and returns its six measures, which the caller may keep for [`percentile`](crate::drift::percentile).
 //!
 //! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)`, the
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
 //!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` uses the series
 //!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is clamped.
-//! 2. **NaN propagates.** A NaN on either side, or on both, makes every measure that uses it NaN, and counts as a
-//!    disagreement of the argmax.
+//! 2. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN, and the
+//!    argmax counts as different.
 //! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
 //!    probability in the reference is below the reference's maximum, so choosing another of several equal maxima is
 //!    not a disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is
@@ -34,11 +34,12 @@ pub struct RowDrift {
     /// Jensen–Shannon divergence of the keys so far.
     divergence: f64,
     keys: usize,
-    /// Largest computed probability. Its first key is `computed_key`, whose reference probability is `reference_there`.
+    /// Largest computed probability so far. `computed_key` is the first key that has it, and `reference_there` is the
+    /// reference's probability of that key.
     computed_max: f64,
     computed_key: usize,
     reference_there: f64,
-    /// Largest probability of the reference. Its first key is `reference_key`.
+    /// Largest probability of the reference so far. `reference_key` is the first key that has it.
     reference_max: f64,
     reference_key: usize,
 }
@@ -78,8 +79,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. If only one of the two distributions
-    /// attends a key, its probability in the other is zero.
+    /// Adds the probabilities of the next key. Keys must be added in order. A distribution that does not attend the
+    /// key has probability zero for it.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
@@ -169,7 +170,7 @@ impl Drift {
         Drift::default()
     }
 
-    /// Adds a row whose columns are complete, and returns the measures of that row.
+    /// Adds a row to the totals, after the row's last key and output element, and returns the measures of the row.
     pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
         let metrics = row.metrics();
         self.probabilities.join(&row.probabilities);

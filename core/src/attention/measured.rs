@@ -1,4 +1,4 @@
-//! Norms and flags of the tensors of a run, which the run measures on request, as plain data.
+//! Norms and flags of the tensors of a run, as plain data. A run measures them on request.
 //!
 //! A run determines, in f32, the largest sum of squares over a row of queries and over a row of keys, and the largest
 //! magnitude of every kind of element. The sums are rounded; the norms computed here are upper bounds of the exact norms.
@@ -15,7 +15,7 @@ use super::problem::Problem;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 use core::fmt;
 
-/// Number of measurements in a record, all nonnegative. One measurement for each channel of the values follows them.
+/// Number of measurements at the start of a record. One for each channel of the values follows; all are nonnegative.
 pub const MEASURED: usize = 8;
 
 /// Index of the largest sum of squares of a query row. The largest magnitude of a query element follows it.
@@ -37,8 +37,8 @@ pub fn larger(a: f32, b: f32) -> f32 {
 
 /// Flags of the tensors of a call and of its run, as a set of bits.
 ///
-/// Flags about elements refer to the measured elements. These are the query rows of every sequence; on the CPU, the
-/// output rows; the keys and values from the first to the last that length, causality and window allow some row to
+/// Flags about elements refer to the measured elements. These are the query rows of every sequence; the output rows,
+/// on the CPU only; the keys and values from the first to the last that length, causality and window allow some row to
 /// attend; and every element of a mask or a bias. Keys that a mask excludes, and keys that only some rows attend, are
 /// measured too, so their NaN or infinity is reported although it may not reach the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

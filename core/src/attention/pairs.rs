@@ -1,4 +1,4 @@
-//! Reads scores and values of a head, pair by pair, for the scalar implementations.
+//! Reads the scores and the values of a head, one key at a time, for the scalar implementations.
 
 use super::added::Added;
 use super::data::{Inputs, Outputs};
@@ -11,7 +11,7 @@ use crate::view::View;
 /// Longest chain of multiply-adds in a score.
 pub(super) const CHAIN: usize = 64;
 
-/// Rows of keys or of values: new rows and, if the past is a separate tensor, its rows.
+/// Rows of keys or of values: the new rows and, if they are in a separate tensor, the past rows.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     past: Option<(View, Elements<'a>)>,
@@ -108,7 +108,7 @@ impl<'a> Pairs<'a> {
         if added != 0.0 { score + added } else { score }
     }
 
-    /// Returns the score of `query` and a key, whose elements `key` returns by index, before mask and bias are added.
+    /// Returns the score of `query` and a key before mask and bias are added. `key` returns a key element by its index.
     #[inline]
     pub(super) fn capped(&self, query: &[f32], key: impl Fn(usize) -> f32) -> f32 {
         let mut score = 0.0;

@@ -31,8 +31,8 @@ impl Spec {
         self.past_key.map_or(0, |view| view.tokens())
     }
 
-    /// Checks that past rows can be the first rows of the present: the past and the present must have equal strides
-    /// along every axis with more than one element.
+    /// Checks that past rows can be the first rows of the present tensors: past and present tensors must have equal
+    /// strides along every axis with more than one element.
     pub(super) fn check_append(&self) -> Result<(), ArgumentError> {
         let pairs = [
             (&self.past_key, "past_k", &self.present_key, "present_k"),

@@ -62,10 +62,10 @@ pub struct Spec {
     pub present_key: Option<View>,
     /// Output that concatenates past and new values, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// `true` if the call appends in place: the past occupies the first rows of the present's memory, and the
+    /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the
     /// call writes the new rows after it. The problem must have past and present keys and values, and the past and the
-    /// present must have equal strides; a call passes the present only. A present whose strides leave room for more
-    /// tokens is a cache with that capacity.
+    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor
+    /// leave room for more tokens, it is a cache with that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
@@ -87,8 +87,8 @@ pub struct Spec {
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences packed along the tokens of query and key; their batch is then 1. A call supplies the bounds of
-    /// the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call
+    /// supplies the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
@@ -389,14 +389,14 @@ impl Problem {
     }
 
     /// Returns `true` if the number of attended keys may grow with the row: the problem is causal, or its window is
-    /// limited to the right.
+    /// limited on the right.
     #[must_use]
     pub const fn grows_with_the_row(&self) -> bool {
         self.spec.causal.is_some() || self.spec.window.right.is_some()
     }
 
     /// Returns the operand from which a run reads keys or values. This is `operand` itself, except in a problem
-    /// that appends in place: there a run reads all rows from the present, after the new rows have been written to it.
+    /// that appends in place: there a run reads all rows from the present tensor, after it has written the new rows.
     #[must_use]
     pub const fn source(&self, operand: Operand) -> Operand {
         match operand {
@@ -406,8 +406,8 @@ impl Problem {
         }
     }
 
-    /// Returns the number of past tokens at the start of an in-place present, which a call reads but does not write;
-    /// `None` for any other operand.
+    /// Returns the number of past tokens at the start of a present tensor, if the problem appends in place; `None` for
+    /// any other operand. A call reads these tokens and does not write them.
     #[must_use]
     pub const fn kept(&self, operand: Operand) -> Option<usize> {
         match operand {

@@ -251,7 +251,7 @@ struct Geometry<'a> {
     head: usize,
     /// Index of the query row within the sequence.
     i: usize,
-    /// Token indices: `query` of the row in the query view, `first_key` of the sequence's first key in the key view.
+    /// Token index of the row in the query view. `first_key` is that of the sequence's first key in the key view.
     query: usize,
     first_key: usize,
     past: usize,

@@ -17,10 +17,10 @@
 //!
 //! # Shifted windows
 //!
-//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last
-//! row of windows, and the last `b` columns of the windows in the last column, then come from the opposite edge of the
-//! picture. A token only attends tokens on the same side of these boundaries. The mask follows from the position of the
-//! window and is never stored.
+//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. In the windows at the bottom of the picture,
+//! the last `a` rows then come from the top of the picture; in the windows at the right, the last `b` columns come from
+//! the left. A token only attends tokens on the same side of these boundaries. The mask follows from the position of
+//! the window and is never stored.
 
 use crate::argument::ArgumentError;
 use core::ops::Range;
@@ -43,9 +43,9 @@ pub struct Windows {
 pub struct Sides {
     /// Number of columns of the window.
     columns: usize,
-    /// First row of the second side; the number of rows if rows are not divided.
+    /// First row after the boundary; the number of rows if rows are not divided.
     row: usize,
-    /// First column of the second side; the number of columns if columns are not divided.
+    /// First column after the boundary; the number of columns if columns are not divided.
     column: usize,
 }
 

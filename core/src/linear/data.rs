@@ -21,7 +21,7 @@ pub struct InputTensors<'a, E, F> {
     pub decay: Option<E>,
     /// Elements of the beta view.
     pub beta: Option<E>,
-    /// Elements of the past states; `None` if they are stored in the present
+    /// Elements of the past states; `None` if they are stored in the present states
     /// ([`Spec::in_place`](super::Spec::in_place)).
     pub past_state: Option<F>,
     /// Bounds of packed sequences, in host memory: `sequences + 1` token indices, from zero to the number of tokens.
@@ -149,7 +149,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the type and the number of elements of an operand, or that neither the problem nor the call has it.
+/// Checks that the data of an operand have the declared type and enough elements, or that neither the problem nor the
+/// call has the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

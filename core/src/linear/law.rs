@@ -11,7 +11,7 @@
 //! tokens. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
 //! the rows of `b`.
 //!
-//! 1. **A zero from a gate excludes by selection.** A gate that clears rows sets a scalar `A`, an element of a diagonal
+//! 1. **Cleared rows are excluded by selection.** A gate that clears rows sets a scalar `A`, an element of a diagonal
 //!    `A`, or an entire column of a dense `A` to zero. Products with such a zero are skipped, so a NaN does not outlive
 //!    the gate that clears it.
 //! 2. **States become zero instead of subnormal.** An element of `b` below the smallest normal number is set to zero.

@@ -14,11 +14,12 @@
 //! ```
 //!
 //! Semantics and names are those of `LinearAttention` in ONNX opset 27. In addition, past and present states may share
-//! memory, sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
+//! memory, sequences may be packed, queries and keys may be normalised, and tokens may be processed in other orders
+//! ([`Direction`]).
 //!
-//! A gate of `−∞` sets its rows to zero by selection, even if they contain infinities or NaN. A finite gate may do the
-//! same if its exponential is not a positive f32 number. A NaN makes every later state NaN. State elements below the
-//! smallest normal number in magnitude may be treated as zero.
+//! A decay of `−∞` sets the rows of its gate to zero by selection, even if they contain infinities or NaN. A finite
+//! decay may do the same if its exponential is not a positive f32 number. A NaN makes every later state NaN. State
+//! elements below the smallest normal number in magnitude may be treated as zero.
 //!
 //! # Modules
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //! S = past, or zeros
 //! for every token t, in the order of the direction:
-//!     S_x ← exp(decay_x) S_x      rows with a gate of −∞ become zeros, regardless of their contents
+//!     S_x ← exp(decay_x) S_x      rows with a decay of −∞ become zeros, regardless of their contents
 //!     u   ← v, or β (v − Sᵀ k)
 //!     S   ← S + k uᵀ
 //!     o_t ← scale · Sᵀ q_t        in a problem that is not causal: after the last token
@@ -23,13 +23,13 @@ pub const fn scratch_len(problem: &Problem) -> usize {
     problem.key_dim() + problem.value_dim()
 }
 
-/// Computes all results of one state of a sequence.
+/// Computes the last value of one state of a sequence, and all outputs that are read from the state.
 ///
 /// `output` receives the outputs of the heads in [`Problem::readers`], `[readers, tokens, d_v]`, with tokens in the
 /// order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a bidirectional problem, that is the last
 /// state of the second pass, which a run does not output. `sequence` is an index as in [`Problem::sequence`]. The
-/// inputs must have passed [`Inputs::check`], with one exception: for an in-place problem, they also contain the past
-/// state before the call.
+/// inputs must have passed [`Inputs::check`]. For an in-place problem, the past states as they were before the call
+/// must then be added to the checked inputs.
 ///
 /// # Panics
 /// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if

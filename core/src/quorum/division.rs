@@ -1,4 +1,4 @@
-//! Divisions: the interest set of each level, and the numbers of tasks.
+//! Divisions: the interest set of each level, and the numbering of the tasks.
 
 use super::path::{MAX_LEVELS, TaskPath};
 use super::set::InterestSet;
@@ -15,7 +15,7 @@ pub struct Division {
 }
 
 impl Division {
-    /// Creates a division with one level per entry `c` of `chunks`, whose set is [`InterestSet::of`]`(c)`.
+    /// Creates a division with one level per entry `c` of `chunks`. The set of a level is [`InterestSet::of`]`(c)`.
     ///
     /// # Errors
     /// Returns an error if there is no level, if there are more than [`MAX_LEVELS`], if no set exists for a number of

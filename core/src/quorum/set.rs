@@ -7,8 +7,8 @@ use heapless::Vec;
 /// Largest number of chunks with an interest set.
 pub(crate) const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 
-/// Orders of the available sets, one less than their numbers of members: 0 and 1, which are trivial, and the prime
-/// powers up to 32.
+/// Orders of the available sets: 0 and 1, which are trivial, and the prime powers up to 32. A set has one member more
+/// than its order.
 const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
 
 /// The sets in table 3 of the paper that are difference sets, with their numbers of chunks; the set printed there for

@@ -110,8 +110,8 @@ impl Task {
         labels.into_iter().all(|((a, b), owned)| a != b || a == owned)
     }
 
-    /// Returns the keys with which this task pairs `query`, as ranges in the order of the task. Key runs that are
-    /// adjacent in the original sequence too are joined.
+    /// Returns the keys with which this task pairs `query`, as ranges in the order of the task. Adjacent key runs are
+    /// joined if they are also adjacent in the original sequence.
     #[must_use]
     pub fn keys_of<'a>(&'a self, query: &'a Run) -> KeySpans<'a> {
         KeySpans { task: self, query, next: 0 }

@@ -1,8 +1,8 @@
 //! Blelloch's scan: up-sweep and down-sweep over a binary tree, in place, for any length.
 //!
-//! The tree cuts the elements at multiples of powers of two. A node of step `t` covers `[m 2^{t+1}, (m+1) 2^{t+1})`, or
-//! as much of it as there are elements; its left child covers the first `2^t` elements, its right child the remaining
-//! ones. The value of a subtree is stored at its last element, so a right child and its parent share a place:
+//! The tree cuts the elements at multiples of powers of two. A node of step `t` covers the existing elements of
+//! `[m 2^{t+1}, (m+1) 2^{t+1})`; its left child covers the first `2^t` of them, its right child the remaining ones. The
+//! value of a subtree is stored at its last element, so a right child and its parent share a place:
 //!
 //! ```text
 //! up-sweep      steps 0, 1, …   items[last] ← items[mid] ⊕ items[last]

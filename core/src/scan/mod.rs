@@ -26,7 +26,7 @@
 //! round; [`Scan::identity_merges`] returns how many a longest path contains.
 //!
 //! **The published depth** of the two-level scan, [`elsa_depth`], exceeds the executed depth of [`two_level`] by at
-//! least three for any length, because its inter-block term is taken as zero where it would be negative.
+//! least three. This holds for any length, because [`elsa_depth`] replaces a negative inter-block term by zero.
 
 mod algorithm;
 pub mod blelloch;

@@ -63,7 +63,7 @@ pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
 
-/// Returns the value with the bound that it has after rounding to `dtype`.
+/// Returns `judged` with its bound increased by the error of rounding to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
     // A NaN is zero times an infinite error: no bound is known. The factor 1.001 covers the terms of second order.

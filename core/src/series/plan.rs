@@ -10,9 +10,9 @@
 //! from a scan of the maps: a product of factors may be beyond the range of f32 although the state is not, and such a
 //! part is processed again from its exact state.
 //!
-//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. For the FFT, the number of
-//! operations per output grows with the logarithm of the length; they are in f64 and do not use the vector instructions
-//! of the kernel. [`method`] compares the two.
+//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number of
+//! operations per output that grows with the logarithm of the length, in f64 and without the vector instructions of the
+//! kernel. [`method`] compares the two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -33,7 +33,7 @@ pub const MAX_PARTS: usize = 1024;
 /// of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
-/// The series kernels of an instruction set, as the planner and the error bounds see them.
+/// Properties of the series kernels of an instruction set that the planner and the error bounds use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesKernelSpec {
     /// Common name of the kernels: `series_f32_c<channels per tile>__<instruction set>`.
@@ -101,7 +101,7 @@ pub struct SeriesLayout {
     pub convert: Span,
     /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// Factor, addend and state before each part of each tile. This region is shared and follows those of all workers.
+    /// For each part of each tile: factor, addend, and the state before the part. Shared; follows the workers' regions.
     pub maps: Span,
     /// Total number of f32 values, without the padding for alignment.
     pub total: usize,
@@ -125,8 +125,7 @@ pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops:
     start..start + each + (part < more) as usize
 }
 
-/// Returns the method that computes a convolution in less time, estimated from the number of operations and vector
-/// lanes.
+/// Returns the faster method for a convolution, as estimated from the number of operations and vector lanes.
 #[must_use]
 pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Method {
     let (tokens, taps) = (problem.tokens(), problem.taps());
@@ -145,7 +144,7 @@ const fn doubles(n: usize) -> usize {
     n.saturating_mul(2)
 }
 
-/// Completes a layout: places the regions of `workers` workers, each as `worker` measured it, and then the maps.
+/// Completes a layout: places `workers` regions, each with the size that `worker` has allocated, and then the maps.
 fn lay(
     worker: Cursor,
     layout: SeriesLayout,

@@ -123,7 +123,7 @@ impl Series {
 }
 
 /// The output tensors of a call: the output, the states after the last token, or both. `E` is the type of a series'
-/// elements, `F` that of f32 values: slices on the host ([`Outputs`]), or places in device memory.
+/// elements, `F` that of f32 values: slices on the host ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output.
@@ -151,7 +151,7 @@ pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
     Some(Memory { elements, element_size: dtype.size(), view: None })
 }
 
-/// Returns the memory of states of shape `shape`. The view allows in-place states to be copied.
+/// Returns the memory of states of shape `shape`, with a dense view.
 pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     let [a, b, c] = shape;
     let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
@@ -234,9 +234,9 @@ macro_rules! problem {
 }
 pub(super) use problem;
 
-/// Implements how the tensors of a call are found by operand, and how inputs are made of them. The lists have the fields
-/// of `InputTensors` by operand: series and f32 values that every call has, series that the problem may lack, and f32
-/// values that the call may omit.
+/// Implements the lookup of a call's tensors by operand, and the construction of inputs. The lists give the operand of
+/// each field of `InputTensors`: first series and f32 values that every call has, then series that the problem may
+/// lack, then f32 values that the call may omit.
 macro_rules! tensors {
     (
         series $($series:ident = $of_series:ident),*;

@@ -6,14 +6,15 @@
 //! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
 //! ```
 //!
-//! The parts of a term have these errors, to first order:
+//! The parts of a term have these errors, to first order; `score`, `upstream`, `forward` and `additions` are fields of
+//! [`Structure`]:
 //!
 //! ```text
-//! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
+//! score       δ  = (score + 8) u E + 4 u (E + |rest|)               E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
 //! probability    = 2 δ + 2 exp2 + (forward + 6) u                   its own score, those of S, the exponentials, S, 1/S
-//! dp, D          = (upstream + joins) u  and  2 δ + 2 exp2 + (forward + 6) u for the output in D
+//! dp, D          = upstream u  and  2 δ + 2 exp2 + (forward + 6) u  for the output in D
 //! ds c           = 4 u, and with a soft cap X 12 u + 4 δ max(1, 1/X) for c         products and difference
-//! sum            = additions u                                       the last five products, scale included
+//! sum            = (additions + 4) u                                 with the last products, scale included
 //! ```
 //!
 //! The error of `p` and the error of `o` affect the same term, whose error is at most their sum. A probability below

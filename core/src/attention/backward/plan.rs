@@ -139,7 +139,7 @@ pub struct BackwardRegions {
     pub d_keys: Span,
     /// Gradients of the values of a chunk, `[chunk + tile_keys][value_row]`.
     pub d_values: Span,
-    /// Queries of a tile, scaled to scores, `[panel][head_dim][rows of a panel]`.
+    /// Queries of a tile, times the factor of the scores, `[panel][head_dim][rows of a panel]`.
     pub query_columns: Span,
     /// Upstream gradients of a tile, `[panel][value_dim][rows of a panel]`.
     pub upstream_columns: Span,

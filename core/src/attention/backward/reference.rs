@@ -24,7 +24,7 @@ pub struct Pair {
     pub magnitude: f64,
 }
 
-/// Token of a row, token of the first key of its sequence, and index along the batch axis.
+/// Position of a row: index along the batch axis, token of the row, and token of the first key of its sequence.
 struct Place {
     batch: usize,
     query: usize,

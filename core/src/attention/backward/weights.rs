@@ -3,7 +3,8 @@
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};
 
-/// Largest exponent of a weight. Scores exceed their reference by at most [`HEADROOM`](crate::state::HEADROOM).
+/// Limit of the exponent of a weight. Except in rows with very large references, scores exceed their reference by at
+/// most [`HEADROOM`](crate::state::HEADROOM), so their exponents stay below it.
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
 /// Magnitude in natural-log units above which the conversion of a reference to base-2 units is inexact.
@@ -32,7 +33,7 @@ impl RowWeights {
     /// [`Statistics::get`](super::Statistics::get). `scale` is the factor by which the exponential of a kernel exceeds `2^x`
     /// ([`Lanes::WEIGHT_SCALE`] of the kernels), or 1 for an exact exponential.
     ///
-    /// Every probability is zero in a row without keys, and NaN in a poisoned row.
+    /// Every probability is zero in a row without keys, and NaN in a row whose `m` or `S` is not finite.
     ///
     /// [`Lanes::WEIGHT_SCALE`]: crate::attention::plan::KernelSpec::weight_scale
     #[must_use]
@@ -54,9 +55,9 @@ impl RowWeights {
 
     /// Creates the weights for a reference so large that scores are integer multiples of 128. The keys with the largest
     /// score share all the probability, and all other keys have weight zero. Two neighbouring references in base-2
-    /// units may be rounded to the same number in natural-log units. Therefore `whole` is the number before the lower
-    /// of the two references, and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows
-    /// which of the two references the run used: for the wrong one, undoing the factor of
+    /// units may be rounded to the same `m` in natural-log units. Therefore `whole` is the next number below the lower
+    /// one, and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows which of the two
+    /// references the run used: for the wrong one, undoing the factor of
     /// [`natural_reference`](crate::state::natural_reference) yields a sum far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;

@@ -44,7 +44,7 @@ pub struct Path {
     pub segment: usize,
     /// Largest number of roundings of a term within its segment.
     pub steps: usize,
-    /// `true` if terms are products, which round as well.
+    /// `true` if terms are products, whose roundings count as well.
     pub products: bool,
     /// `true` if a product rounds together with its addition.
     pub fused: bool,

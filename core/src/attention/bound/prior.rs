@@ -35,9 +35,9 @@
 //! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and assumes the largest
 //! error of the exponential.
 //!
-//! Every quantity except `1 − B` is a sum, product or quotient of nonnegative numbers, and `B` is at most one half. So
-//! the bounds take fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`, and `OUTWARD`
-//! widens the results accordingly.
+//! Every quantity except `1 − B` is a sum, product or quotient of nonnegative numbers, and `B` is at most one half, so
+//! no rounding is amplified much. The bounds take fewer than a thousand operations in f64, each off by a factor within
+//! `1 ± 2^-52`, and `OUTWARD` widens the results accordingly.
 
 use super::{
     ABOVE, ADDED, Arithmetic, GATE, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,

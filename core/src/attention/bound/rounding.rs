@@ -18,8 +18,8 @@
 //! and with the kernel's declared error `η` of the exponential, the weight of key `j` is off by a factor within
 //! `1 ± E_j`, `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the roundings of a weighted
-//! value on the longest path, and `l` those of a weight. Then
+//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the number of roundings of a
+//! weighted value on the longest path, and `l` that of a weight. Then
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -63,8 +63,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Half the distance between two references, in natural-log units, rounded up: the largest rounding of a reference.
-/// When a score moves a reference, the new reference exceeds the score by at most this amount.
+/// Half the distance between two neighbouring references, in natural-log units, rounded up: the largest rounding of a
+/// reference. When a score moves a reference, the new reference exceeds the score by at most this amount.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 
@@ -82,8 +82,7 @@ const MOVED: f64 = 1.0 / 64.0;
 /// Rounding of the constant `log2 e` to f32, in units of `u`. It repeats in every key.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
-/// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if its weight or the change of
-/// its value is zero.
+/// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if it is multiplied by zero.
 fn times(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
@@ -280,8 +279,8 @@ impl<'a> Row<'a> {
 
     /// Creates a row that the guard accepted ([`crate::attention::traversal::guard`]), and whose reference `m` (here in
     /// natural-log units) need not follow its scores. `ln_s` is the exact log-sum-exp of all its keys minus `m`. Because
-    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. It exceeded earlier
-    /// references by at most the headroom.
+    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. Scores exceeded
+    /// earlier references by at most the headroom.
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }

@@ -55,7 +55,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Every part, in the order of an account.
+    /// All parts, in the order in which accounts list them.
     pub const ALL: [Part; 10] = [
         Part::Fixed,
         Part::Queries,
@@ -131,7 +131,7 @@ pub struct Limits {
     pub host: usize,
     /// Limit of device memory in bytes; `None` for no limit.
     pub device: Option<usize>,
-    /// `true` if the device allocates from the host's memory, so the smaller limit applies to both together.
+    /// `true` if the device allocates from the host's memory. The smaller limit then applies to the sum of both.
     pub one_pool: bool,
     /// Bytes that the process uses before the run.
     pub fixed: usize,
@@ -168,7 +168,7 @@ pub struct StreamOptions {
     pub written: Written,
     /// Largest number of segments of keys in a chunk, at least one.
     pub segments: usize,
-    /// Largest number of resident query tiles, over heads and sequences, at least one; `usize::MAX` for no limit.
+    /// Largest number of resident query tiles in all heads and sequences, at least one; `usize::MAX` for no limit.
     pub resident: usize,
     /// Memory limits of the run.
     pub limits: Limits,
@@ -346,7 +346,7 @@ fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
 }
 
 /// Chooses the rows of `problem` that stay in memory while chunks of its keys are streamed, so that the run stays within its
-/// limits. Kernel, block and segment are those of the run in memory, and therefore the results are bit-identical.
+/// limits. Kernel, block and segment are those of a run that does not stream, so the results are bit-identical.
 ///
 /// # Errors
 /// Returns the errors of [`choose`], or an error with the bytes of the smallest choice if that exceeds the budget.
@@ -426,7 +426,7 @@ fn repeated(
     }
 }
 
-/// Adds tiles, then heads, then sequences to a unit, while the choice fits.
+/// Adds tiles, then heads, then sequences to a unit, as long as `fits` accepts the choice.
 fn grow(
     problem: &Problem,
     start: &StreamChoice,

@@ -14,8 +14,8 @@ pub enum Method {
     /// ELSA, a scan over blocks of keys. Only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The baseline: computes the full score matrix, then the softmax, then the product with the values, in the inner
-    /// loops of [`Method::Elsa`].
+    /// The baseline: computes the full score matrix, then the softmax, then the product with the values. It uses the
+    /// inner loops of [`Method::Elsa`].
     Math,
 }
 
@@ -33,7 +33,7 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// `true` if all workers take part, even in a small problem; at most one per tile.
+    /// `true` if all workers take part, at most one per tile, even in a small problem.
     pub all_workers: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
@@ -64,7 +64,7 @@ pub struct Division {
     pub splits: usize,
 }
 
-/// Lengths of the longest path from a key to the output, in a run.
+/// Numbers of merges and additions on the longest path from a key to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestPath {
     /// Number of merges of states on the path, in the tree over segments or splits.
@@ -165,7 +165,7 @@ pub struct CpuChoice {
     pub masked: bool,
     /// The order of tasks.
     pub order: TaskOrder,
-    /// Addends that a worker keeps for its tiles and all keys while its tasks share them.
+    /// Mask and bias that a worker keeps, for its tiles and all keys, while its tasks share them.
     pub keeps: Keeps,
     /// `true` if all queries of a head share one mask row, which a worker keeps while its tasks use it.
     pub row_mask: bool,
@@ -181,8 +181,8 @@ pub struct CpuChoice {
     pub certify: bool,
     /// Schedule of a run.
     pub schedule: Schedule,
-    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)). A run then
-    /// measures keys and values block by block.
+    /// `true` if tiles may skip key blocks before computing any of their products
+    /// ([`foresees`](crate::attention::traversal::foresees)). A run then measures keys and values block by block.
     pub foresees: bool,
     /// Number of query rows whose skipped weights a run records; zero if the schedule is exact.
     pub recorded: usize,
@@ -195,7 +195,7 @@ pub struct CpuChoice {
     pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
-    /// Numbers of query rows and of keys of the longest sequence, and the number of heads times the number of sequences.
+    /// Query rows of the longest sequence, keys of the longest sequence, and number of heads times number of sequences.
     pub extent: [usize; 3],
 }
 
@@ -226,8 +226,9 @@ impl CpuChoice {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Returns the number of parts into which a run divides the keys of a head to measure norms before its tasks begin:
-    /// one per block if unseen blocks may be skipped, one in total for the norm gate, otherwise zero.
+    /// Returns the number of parts into which a run divides the keys of a head to measure their norms before the tasks
+    /// begin: one per block if blocks may be skipped unseen ([`CpuChoice::foresees`]), one in total for the norm gate,
+    /// otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {

@@ -18,8 +18,8 @@
 //!    The plan has enough workers for all the keys that a call may have; a call with shorter lengths uses fewer of them
 //!    ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
-//!    its queries and states must stay in cache together with the block, so they may use half of L2. And if there are
-//!    several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.
+//!    its queries and states must stay in cache together with the block, so they take at most half of L2. And if there
+//!    are several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.
 //! 4. *Blocks are copied only if the kernel cannot read them in place.* Kernels read f32 rows whose length is a
 //!    multiple of four. Blocks of 16-bit types and of other head sizes are copied one by one. So are the keys of a
 //!    kernel that reads panels, and all blocks of problems with a past, whose rows are in two tensors. If blocks are
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// Checks that the group is the kernel's preferred one, or larger if blocks are copied. It is limited by the tiles,
-    /// by half of L2 and, with several workers, by eight tasks per worker.
+    /// Checks that the group has the size that the kernel prefers, or is larger if blocks are copied. Its size is
+    /// limited by the number of tiles, by half of L2 and, with several workers, by eight tasks per worker.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {

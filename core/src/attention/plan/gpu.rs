@@ -17,8 +17,8 @@
 //!    the one that finishes soonest; kernels with blocks of a few rows take part if their blocks leave half of the SMs
 //!    idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It affects the bits, and a sequence must produce the same bits alone
-//!    and in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
-//!    Packed sequences, whose lengths arrive with the data, are not divided.
+//!    and in a batch. The division is a function of queries, keys, heads, windows of a picture, head sizes, device and
+//!    budget. Packed sequences, whose lengths arrive with the data, are not divided.
 //! 3. *The number of splits minimizes the finishing time.* For plain problems, and for small blocks that leave SMs
 //!    idle, [`Race`] compares the numbers of splits. Otherwise the number is the one that brings the blocks of one
 //!    sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are
@@ -29,7 +29,7 @@
 //!    those blocks are short and start last.
 //! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
-//!    improves it.
+//!    improves the utilisation.
 //! 6. *Splits have a minimum size, and partial states a maximum.* With fewer than [`min_chunk`] keys per split, the merge
 //!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
 //!    output if that is larger.
@@ -57,14 +57,14 @@ const CAUSAL_SPLITS: usize = 4;
 const EVEN_SPLITS: usize = 3;
 /// Smallest number of keys per split if [`EVEN_SPLITS`] applies.
 const EVEN_CHUNK: usize = 256;
-/// Limit of the partial states of a sequence, in bytes. A larger output raises the limit to its size.
+/// Limit of the partial states of a sequence, in bytes. If the output is larger, its size is the limit.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
 /// Number of blocks per SM in the kernel that measures the tensors of a call.
 pub(super) const MEASURING_BLOCKS: usize = 2;
-/// Largest number of rows times the head size for which a block counts as small.
+/// Largest product of rows and head size for which a block counts as small.
 const SMALL_BLOCK: usize = 2048;
 
 /// Returns the smallest number of keys per split. A problem with few keys is short, so an idle SM costs more than
@@ -113,7 +113,7 @@ pub(super) fn check_counts(problem: &Problem) -> Result<(), ChooseError> {
     }
 }
 
-/// Checks that a launch can have a number of blocks equal to the product of `counts`.
+/// Checks that a launch can have `counts[0] · counts[1] · …` blocks.
 pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     let blocks = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
     match blocks > i32::MAX as usize {
@@ -143,10 +143,10 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
 }
 
 /// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Among the `kernels` that
-/// can compute the problem, the chooser selects the one that computes the fewest rows times dims, including padding.
-/// Among equals it prefers the one with the lowest limit of queries. For a plain problem, the kernel of equal head size
-/// that finishes soonest then replaces it. Packed sequences, whose lengths arrive with the data, use a kernel that
-/// accepts any number of queries, and undivided keys.
+/// can compute the problem, the chooser selects the one with the smallest product of computed rows and dims, including
+/// padding, and among equals the one that is limited to the fewest queries. For a plain problem, it then prefers the
+/// kernel of equal head size that finishes soonest. Packed sequences, whose lengths arrive with the data, use a kernel
+/// that accepts any number of queries, and their keys are not divided.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if

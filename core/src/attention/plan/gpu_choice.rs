@@ -42,8 +42,9 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Returns the most additions that a weight undergoes on its way into `S`, and a weighted value into `W`, for `keys`
-    /// keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated in memory in f32.
+    /// Returns the largest number of additions that a weight passes through on its way into `S`, and that of a weighted
+    /// value on its way into `W`, for `keys` keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated
+    /// in memory in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -71,19 +72,19 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, and without mask,
-    /// bias, shifted windows, soft cap or past.
+    /// Like `most_queries`, for a plain problem: not causal, without a window that is limited on the right, and without
+    /// mask, bias, shifted windows, soft cap or past.
     pub most_plain: usize,
-    /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
+    /// Like `most_plain`, for a problem that is causal, or whose window is limited on the right.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem of exactly the kernel's head size in which the only additions to the scores are
-    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
+    /// Like `most_queries`, for a problem whose head sizes equal the kernel's and whose scores are changed only by a
+    /// boolean mask, by one mask or bias of f32 elements that are adjacent for adjacent keys, or by both.
     pub most_added: usize,
     /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
-    /// exempt, but their keys are not divided if they have more blocks than half the SMs.
+    /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
     /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
-    /// half of the SMs idle. Its keys are then undivided.
+    /// half of the SMs idle. The keys are then not divided.
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,
@@ -184,8 +185,8 @@ pub struct GpuOptions {
     /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
     /// the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of its weights that a row may skip; `None` if rows skip nothing. The candidates must be kernels that
-    /// support skipping.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With a budget, all candidates must be
+    /// kernels that support skipping.
     pub error_budget: Option<f32>,
 }
 
@@ -225,7 +226,7 @@ pub struct GpuChoice {
     /// Distance between consecutive rows of the score matrix of [`Method::Math`](super::Method::Math), in f32 values;
     /// zero without a matrix.
     pub scores: usize,
-    /// Largest share of its weights that a row may skip; `None` if rows skip nothing.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
     /// Number of counters of skipped tiles, one per block; zero without an error budget. For packed sequences, whose
     /// blocks are not known before a run: per head, the number of blocks that all rows together fill, plus one per
@@ -260,9 +261,8 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns `true` if the plan has plain tiles for query heads of size `d` and value heads of size `dv`: heads of
-    /// the kernel's head size, or shorter heads whose dims tiles need not check. Plain tiles also require rows that can
-    /// be accessed four elements at a time, which the caller checks.
+    /// Returns `true` if tiles need no checks of single dims (plain tiles) for query heads of size `d` and value heads
+    /// of size `dv`. The caller checks that rows can also be accessed four elements at a time.
     #[must_use]
     pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
         let whole = [d, dv] == [self.kernel.head_dim; 2];
@@ -312,8 +312,8 @@ impl GpuChoice {
         }
     }
 
-    /// Returns the order in which sums are accumulated. The order of weighted values is unknown if a window excludes
-    /// keys on the left, because chains may then begin at any key.
+    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains of weighted
+    /// values may begin at any key, so their order is unknown.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {

@@ -32,12 +32,11 @@ pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
     /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; within an error
-    /// budget also the skipped sums, `[width]`. State `i` starts at an additional offset of `i` times the length of
-    /// this span.
+    /// budget also the sums of skipped weights, `[width]`. State `i` starts `i` times the length of this span later.
     pub state: Span,
-    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without one. If unseen
-    /// blocks may be skipped, two more lines follow: the norms of the rows, and lower bounds of the scores of their own
-    /// keys.
+    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without an error budget.
+    /// If blocks may be skipped unseen, two more lines follow: the norms of the rows, and lower bounds of the scores of
+    /// the keys on their diagonals.
     pub totals: Span,
     /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
     pub progress: Span,
@@ -56,16 +55,16 @@ pub struct WorkspaceLayout {
     pub keys: Span,
     /// Values of a block, `[block][value_dim]`.
     pub values: Span,
-    /// Intermediate rows, `[max(block, width)][max(head_dim, value_dim)]`.
+    /// Scratch for rows that are packed, transposed or converted, `[max(block, width)][max(head_dim, value_dim)]`.
     pub rows: Span,
     /// Bias of a tile and a block, `[block][width]`.
     pub bias: Span,
     /// Second bias if mask and bias are both added, `[block][width]`.
     pub second_bias: Span,
-    /// Kept bias, `[tile][blocks · block][width]`.
+    /// Prepared mask or bias that the worker keeps from task to task, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` words for the kept bias and
-    /// `[blocks]` words for the kept mask row.
+    /// Header of the inputs that a worker keeps: 16 words that identify them, then `[tile][blocks]` words for the kept
+    /// bias and `[blocks]` words for the kept mask row.
     pub kept: Span,
     /// Mask row that all queries share, `[blocks · block]`.
     pub kept_row: Span,
@@ -81,7 +80,7 @@ pub struct WorkspaceLayout {
     pub scratch: Span,
     /// Records of the scalar run: one [`RowRoom`] per row of a tile.
     pub scratch_rows: Span,
-    /// Counters of the worker for a schedule: a [`Report`].
+    /// Counters of a worker in a run with a schedule: a [`Report`].
     pub counts: Span,
     /// The tiles of a worker's group, one after another. Tiles that stay in memory while chunks of keys are streamed
     /// belong to no worker: their region follows those of the workers, and its offset is relative to the start of the
@@ -101,7 +100,8 @@ pub struct WorkspaceLayout {
     /// workers and the states.
     pub left_out: Span,
     /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
-    /// [`CpuChoice::measured_parts`] parts. The region has room for one set per query head, and follows `left_out`.
+    /// [`CpuChoice::measured_parts`] parts. The region follows `left_out` and is as large as if every query head had a
+    /// key head.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,

@@ -78,11 +78,11 @@ impl Share {
     }
 }
 
-/// Largest number of splits that are compared.
+/// Largest number of splits that [`Race`] considers.
 pub const MOST_SPLITS: usize = 8;
 /// Time of an edge tile in a kernel with slow edges, relative to that of a plain tile.
 const SLOW_EDGE: usize = 3;
-/// Longest acceptable time with fewer splits than the best number, in percent of the best time.
+/// Time up to which a smaller number of splits is preferred, in percent of the shortest time.
 const WITHIN: usize = 121;
 
 /// A model of a kernel that computes a problem. Blocks are distributed evenly over the SMs. A tile takes the shared pace

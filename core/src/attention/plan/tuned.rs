@@ -2,8 +2,8 @@
 //!
 //! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
 //! the measured shapes. It overrides only these two decisions: all kernels that it may select compute the same function,
-//! and splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend
-//! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
+//! and a plan with any number of splits has a fixed merge tree and a certificate. Bits therefore depend on the measured
+//! decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};
@@ -147,9 +147,9 @@ impl ShapeClass {
     }
 }
 
-/// Largest work of an alternative, in computed rows times dims, relative to the work of the chooser's own choice.
+/// Largest ratio of an alternative's work, in computed rows times dims, to the work of the chooser's own choice.
 const MOST_WORK: usize = 4;
-/// Largest head size of an alternative kernel, relative to that of the chooser's own kernel.
+/// Largest ratio of an alternative kernel's head size to that of the kernel that the chooser prefers.
 const MOST_DIMS: usize = 2;
 /// Largest number of query rows for which few-row kernels, whose lanes share the keys of a row, are alternatives.
 const FEW_ROWS: usize = 64;

@@ -29,9 +29,10 @@ pub const LARGEST_EXPONENT: f32 = 127.0;
 pub struct Exponents {
     /// Largest exponent relative to the current reference; `−∞` before the first weight.
     largest: f32,
-    /// Largest exponent at the time its power of two was computed; `−∞` before the first weight.
+    /// Largest exponent relative to the reference used to compute its weight; `−∞` before the first weight.
     peak: f32,
-    /// `true` if an exponent was undefined, or if weights that matter were dropped.
+    /// `true` if an exponent exceeded [`LARGEST_EXPONENT`] or was NaN, if the reference moved after an exponent beyond
+    /// [`HEADROOM`], or if a move dropped weights that matter.
     broken: bool,
 }
 

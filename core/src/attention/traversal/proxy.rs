@@ -2,7 +2,7 @@
 //!
 //! A representative is a vector with one element per dim, selected or averaged over several vectors. The score of two
 //! representatives takes one dot product instead of one per pair, and may be near the maximum of the pairs or far from
-//! it. It only affects how many rows are recomputed.
+//! it. Representatives only affect how many rows are recomputed.
 
 use super::setting::{KeySide, QuerySide};
 

@@ -16,12 +16,12 @@ pub struct Spoilt {
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
 /// Largest exponents `x` for which `2^x` counts as zero, in f16 and in f32. In f16, half the smallest subnormal number
-/// rounds to zero; in f32, the kernels cut smaller weights off.
+/// rounds to zero; in f32, kernels replace weights below this limit by zero.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
-    /// Counts a row in the counters for f16 and for f32. `peak` is the largest exponent of its weights at the time they
-    /// were computed. `largest` is the largest exponent of all its scores relative to its last reference.
+    /// Counts a row in the counters for f16 and for f32. `peak` is the largest exponent with which a weight of the row
+    /// was computed. `largest` is the largest exponent of a score relative to the row's last reference.
     pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
         for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
             counter.overflowing += u64::from(peak >= overflows);
@@ -30,7 +30,7 @@ impl Spoilt {
     }
 }
 
-/// Counters of a run, and the error of its outputs.
+/// Counters of a run, and the shares of the weights that its rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Rows accepted as the schedule computed them, including rows that attend no key.
@@ -57,16 +57,16 @@ pub struct Report {
     /// move, and all pairs of a schedule with λ. Scores that only the guard needs do not count.
     pub sought_row_blocks: u64,
     /// Number of pairs in `blocks` that were not skipped, and in which a row that already had sums moved its reference
-    /// and rescaled the sums. The exact step of a kernel does not count them while the norm gate is closed.
+    /// and rescaled the sums. Kernels count them only within an error budget.
     pub rescaled_blocks: u64,
     /// Number of pairs in `row_blocks` that were not skipped, and in which a row that already had sums moved its
     /// reference and rescaled the sums.
     pub rescaled_row_blocks: u64,
     /// Rows that f16 weights would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
-    /// Rows that f32 weights spoilt or would have spoilt.
+    /// Like `half`, for f32 weights.
     pub single: Spoilt,
-    /// Largest share of its weights that an accepted row skipped: the upper bound of `D / (S + D)` that
+    /// Largest share of weights that an accepted row skipped: the upper bound of `D / (S + D)` that
     /// [`share`](super::share) computes.
     pub worst_share: f64,
     /// Sum over the accepted rows of the shares that they skipped.
@@ -181,7 +181,7 @@ impl Report {
         ratio(kept - self.rescaled_blocks, kept)
     }
 
-    /// Returns the mean share of its weights that an accepted row skipped.
+    /// Returns the share of weights that an accepted row skipped, averaged over the accepted rows.
     #[must_use]
     pub fn mean_share(&self) -> f64 {
         if self.accepted == 0 { 0.0 } else { self.share_sum / self.accepted as f64 }

@@ -56,8 +56,8 @@ pub struct RowRoom {
     /// computed.
     pub(super) kept: f32,
     pub(super) lost: f32,
-    /// Lower bound of the score of the row's own key, used until the tile visits an own block; `−∞` if it is unknown or
-    /// not needed.
+    /// Lower bound of the score of the key on the row's diagonal, used until the tile visits a block on its diagonal;
+    /// `−∞` if it is unknown or not needed.
     pub(super) own: f32,
     /// Number of keys that the row attends in the current block. For that block, `top` is the row's largest score,
     /// `sum` the sum of its weights, `skips` is `true` if the row skips the block, and `moved` if its reference moved.
@@ -132,8 +132,8 @@ impl RowRoom {
         RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
     }
 
-    /// Returns the reference. If the row has none, returns the integer nearest to the lower bound of its own key's
-    /// score, or `−∞` if the bound is unknown.
+    /// Returns the reference. If the row has none, returns the integer nearest to `own`, the lower bound of the score
+    /// of the key on its diagonal; `−∞` if that bound is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }

@@ -64,7 +64,7 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
     }
 }
 
-/// Computes the entire problem by a schedule. All arguments are checked before anything is written.
+/// Computes the entire problem with a schedule. All arguments are checked before anything is written.
 ///
 /// Log-sum-exp covers all keys: it is the logarithm of `S + D`, not of `S` alone. If blocks are skipped before their
 /// weights are computed, `D` is an upper bound, and so is log-sum-exp.
@@ -217,7 +217,7 @@ fn norm(d: usize, element: impl Fn(usize) -> f32) -> f64 {
     libm::sqrt(squares) * (1.0 + 1e-9)
 }
 
-/// One tile of query rows and its pass over the keys.
+/// The computation of one tile of query rows: the rows, and the keys that they attend.
 struct Walk<'a> {
     call: &'a Call<'a>,
     sequence: &'a Sequence,
@@ -257,7 +257,7 @@ impl Walk<'_> {
         gated
     }
 
-    /// Computes a lower bound of the score of every row's own key.
+    /// Computes, for every row, a lower bound of the score of the key on the row's diagonal.
     fn own(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
         let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
         let lines = sheet.rows.iter_mut().zip(sheet.queries.chunks_exact(d));
@@ -471,8 +471,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Moves references if `moves` is set or a row has none. Rows that keep the block turn their scores into weights;
-    /// rows that skip it add an upper bound of their weights to `D`.
+    /// Turns scores into weights in rows that keep the block, after moving the reference if `moves` is set or the row
+    /// has none. Rows that skip the block add an upper bound of its weights to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines =
@@ -573,7 +573,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if a row passes the guard. `left` is the share of its weights that it skipped.
+    /// Returns `true` if a row passes the guard. `left` is the share of weights that the row skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
         // If the row has seen no score, its reference is either unset or was set by the gate.
         let exponents = row.exponents;

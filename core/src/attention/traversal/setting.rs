@@ -13,7 +13,7 @@ pub enum Order {
     SinkOwnRest,
 }
 
-/// Summary that represents the elements of a block's keys in each dim.
+/// Summary of the keys of a block, computed in each dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySide {
     /// The element of the largest magnitude, with its sign; `sabsmax` in the article.
@@ -80,12 +80,12 @@ pub enum Skip {
     /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest` is
     /// the row's largest score in the block, and `m` its reference.
     Blocks(f32),
-    /// Skips a block in single rows of the tile, under the condition of [`Skip::Blocks`] for the row.
+    /// Skips a block separately in each row of the tile, under the condition of [`Skip::Blocks`] for that row.
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`]; its guard checks each
-/// row.
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row
+/// with its guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
@@ -129,7 +129,7 @@ impl Schedule {
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`] with blocks skipped at the threshold `lambda`.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that additionally skips blocks at the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }

@@ -85,9 +85,9 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
     }
 }
 
-/// Returns the largest computed `D / S` at which the exact sums obey `D ≤ budget (S + D)`: `E / (1 − E)`, rounded
-/// inwards. A weight passes through at most `additions` roundings on its way into either sum. Zero if the roundings
-/// leave no budget.
+/// Returns the largest computed `D / S` at which the exact sums certainly obey `D ≤ budget (S + D)`: slightly less than
+/// `budget / (1 − budget)`. A weight passes through at most `additions` roundings on its way into either sum. Zero if
+/// the roundings leave no budget.
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);

@@ -4,7 +4,8 @@ use super::setting::Order;
 use crate::attention::sequence::Sequence;
 use core::ops::Range;
 
-/// Returns the own blocks of `rows` of a sequence: the blocks of `keys` keys that contain the diagonal of some row.
+/// Returns the own blocks of a tile with the rows `rows`: the blocks of `keys` keys that contain the diagonal of some
+/// row.
 #[must_use]
 pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Range<usize> {
     let diagonal = |i: usize| sequence.offset().saturating_add_unsigned(i).max(0).unsigned_abs();
@@ -20,8 +21,8 @@ pub struct Visit {
     pub special: bool,
 }
 
-/// Iterates over the visits of a tile: one for each of `blocks`, in which the tile attends keys. `own` are the blocks
-/// on the tile's diagonal; any outside `blocks` are ignored. The sink is block zero, if it is among `blocks`.
+/// Iterates over the visits of a tile that attends keys in `blocks`, one visit for each. `own` are the blocks on the
+/// tile's diagonal; those outside `blocks` are ignored. The sink is block zero, if it is among `blocks`.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);

@@ -27,7 +27,7 @@ pub struct Executed {
     /// Largest relative error of the exponential of a gate, or of a sum of gates, rounded to f32. It includes the error
     /// of the sum in f64.
     pub exp_relative: f64,
-    /// Largest relative error of an element of a scaled query, which is also normalised if the problem normalises.
+    /// Largest relative error of an element of a query after scaling and, if the problem normalises, normalisation.
     pub query_relative: f64,
     /// Largest relative error of an element of a key; zero unless the problem normalises.
     pub key_relative: f64,

@@ -66,7 +66,7 @@ pub struct Judgement<'a> {
     pub present_error: &'a mut [f64],
 }
 
-/// Factor that rounds the bounds outwards. It exceeds the f64 roundings of the bounds and of the exact outputs, which
+/// Factor that rounds the bounds outwards. It covers the f64 roundings of the bounds and of the exact outputs, which
 /// are `2^-29` of the f32 roundings.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
@@ -90,7 +90,7 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     }
 }
 
-/// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
+/// Computes, exactly, what [`super::reference::head`] computes, and bounds the error of a run that executed `executed`.
 ///
 /// The arguments are those of [`super::reference::head`]. A bound is infinite if the run guarantees nothing about the
 /// output, and NaN if the exact output is NaN.
@@ -164,7 +164,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Adds the outputs and bounds of the pass, leaves the last state in its buffer, and returns the gain.
+    /// Adds outputs and error bounds of the pass to those in `to`, writes the last state to `to`, and returns the gain.
     fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
         let (rows, columns) = (self.run.problem.key_dim(), self.run.problem.value_dim());
         let delta = self.run.problem.rule().is_delta();
@@ -240,7 +240,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds the outputs of the heads that read the state at a token, and their bounds.
+    /// Adds the outputs at a token, for the heads that read the state, and the bounds of their errors.
     fn answers(
         &self,
         token: usize,

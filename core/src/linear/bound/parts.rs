@@ -22,7 +22,7 @@ use crate::scan::{Slots, blelloch};
 
 /// Sums over the terms of a state, for diagonal rules ([module documentation](self)).
 pub(super) struct Terms<'a> {
-    /// Sum of the absolute terms; `roundings` is the sum in which each is multiplied by its number of roundings. Each is
+    /// Sum of the absolute terms. In `roundings`, every term is multiplied by its number of roundings. Both are
     /// `[d_k, d_v]`, or empty.
     magnitude: &'a mut [f64],
     roundings: &'a mut [f64],
@@ -49,7 +49,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Sets the sums to those of the past state.
+    /// Starts with one term per element of the past state, without roundings.
     pub fn start(&mut self, past: &[f64]) {
         self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
     }
@@ -70,7 +70,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends one of `parts` parts. The next part begins with the state that the scan computed.
+    /// Ends one of `parts` parts: counts the roundings of the scan that computes the state before the next part.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;
@@ -83,8 +83,8 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values per element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each
-/// column.
+/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for
+/// each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
@@ -157,13 +157,13 @@ impl Slots for Norms<'_> {
     }
 }
 
-/// Returns the number of f64 values for the norms of the past state's columns and the elements of `parts` parts.
+/// Returns the number of f64 values for the norms of the past state's columns and for the maps of `parts` parts.
 pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// For a delta rule: folds each part of `part` tokens into an element, and scans the elements. `scratch` has room for a
-/// track and a state; `elements` has [`len`] values.
+/// For a delta rule: represents each part of `part` tokens by the norms of its map, and scans the maps. `scratch` has
+/// the values of a track and of a state; `elements` has [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
     part: usize,
@@ -228,7 +228,7 @@ struct Matrix {
     /// Majorant of a column within the current chunk.
     terms: f64,
     /// For `Solve::Factors`: product of the gates since the start of the chunk. `before` is the norm of the column at
-    /// the start of the chunk, and `rows` the majorant of the solved rows.
+    /// the start of the chunk, and `rows` bounds the norm of what the chunk has added to it.
     decay: f64,
     before: f64,
     rows: f64,
@@ -276,7 +276,7 @@ impl Matrix {
     }
 }
 
-/// Sets the error of the state before part `p`, from the scanned elements.
+/// Sets the error of the state before part `p`, from the maps that [`fold`] has scanned.
 pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;

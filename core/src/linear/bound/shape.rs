@@ -12,8 +12,8 @@
 //! an output              |q · e_c| ≤ σ_c √(qᵀ P q)
 //! ```
 //!
-//! The sum of two ellipsoids is contained in the ellipsoid above for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`.
-//! The chosen `a` and `b` give the smallest trace.
+//! The sum of two ellipsoids is contained in the ellipsoid above for any `a, b > 0`, because
+//! `2 s t ≤ (b/a) s² + (a/b) t²`. The chosen `a` and `b` give the smallest trace.
 
 /// The ellipsoid `E(unit · P)`.
 pub(super) struct Shape<'a> {
@@ -97,7 +97,8 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Makes room for an error whose matrix has the trace `b²`, and returns the factor by which to multiply that matrix.
+    /// Enlarges the shape for an error whose matrix has the trace `b²`, and returns the factor by which to multiply
+    /// that matrix before it is added.
     fn grow(&mut self, b: f64) -> f64 {
         let a = self.length();
         if a == 0.0 || a < b * 1e-30 {
@@ -158,7 +159,7 @@ mod tests {
 
     const D: usize = 4;
 
-    /// Errors that were added, with any signs, as vectors that every later token transforms.
+    /// The errors that were added, as vectors. Their signs do not matter, and every later token transforms them.
     struct Added {
         vectors: [[f64; D]; 80],
         len: usize,

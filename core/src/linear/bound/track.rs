@@ -118,8 +118,8 @@ pub(super) struct Track<'a> {
     small: &'a mut [f64],
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
-    /// For [`Solve::Factors`]: `‖S‖` at the start of the chunk; `norms` is the majorant of the rows, in norm. Each is
-    /// `[d_v]`.
+    /// For [`Solve::Factors`]: norms of the columns of `S` at the start of the chunk, `[d_v]`. `norms` bounds the norms
+    /// of what the chunk has added to the columns so far.
     before: &'a mut [f64],
     norms: &'a mut [f64],
     /// Errors `ε` of a solved row, `[d_v]`.
@@ -127,7 +127,7 @@ pub(super) struct Track<'a> {
     /// Upper bound of the product of the gates since the start of the chunk.
     decay: f64,
     /// For the delta rules: directions of errors, in units of `scales`, which has the scale of each column, `[d_v]`. A
-    /// column whose scale is zero only has a norm.
+    /// column whose scale is zero is bounded by its norm alone.
     shape: Shape<'a>,
     scales: &'a mut [f64],
 }
@@ -180,8 +180,8 @@ impl<'a> Track<'a> {
         self.shape.set(length);
     }
 
-    /// Returns the largest ratio of `of(column)` to the scale of the column. A column whose ratio is not finite loses
-    /// its scale.
+    /// Returns the largest ratio of `of(column)` to the scale of the column. If a column's ratio is not
+    /// finite, its scale becomes zero.
     fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
         let mut largest = 0.0f64;
         for c in 0..self.scales.len() {
@@ -205,7 +205,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Returns the errors: of each element, or for the delta rules of each column in norm.
+    /// Returns the error of each element or, for the delta rules, the norm of the error of each column.
     pub fn errors(&mut self) -> &mut [f64] {
         self.error
     }

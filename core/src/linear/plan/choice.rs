@@ -42,7 +42,7 @@ pub struct Choice {
     pub direction: Direction,
     /// The order in which operations are executed.
     pub form: Form,
-    /// Number of tokens per chunk. The state is complete at the end of each chunk of a sequence.
+    /// Number of tokens per chunk. At the end of each chunk, the stored state includes all gates of the chunk.
     pub chunk: usize,
     /// Number of tokens in one pass over the state. Within a pass, tokens interact through products of queries with
     /// keys, and of keys with keys.
@@ -56,7 +56,7 @@ pub struct Choice {
     pub strips: Strips,
     /// Number of groups into which the strips of a state are divided. Each group is a separate task.
     pub groups: usize,
-    /// Number of chunk states that exist at once in [`Form::Chunk`]; zero in other forms.
+    /// Number of states before chunks that exist at once in [`Form::Chunk`]; zero in other forms.
     pub boundaries: usize,
     /// Number of heads whose parts exist at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
@@ -79,7 +79,7 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part before the number of parts of a scan is limited to the range from two to [`PARTS`].
+/// Number of tokens per part, unless a scan would then have fewer than two or more than [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.

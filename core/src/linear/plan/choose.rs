@@ -15,8 +15,9 @@
 //!    is not a multiple of four (queries, keys) or of the vector length (values, outputs), and rows that become unit
 //!    vectors.
 //! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
-//!    then the number of chunk states that exist at once, and then the number of workers, one by one. None of these
-//!    steps changes the bits of the output. If the workspace is still too large, the error reports the smallest size in bytes.
+//!    then the number of states before chunks that exist at once, and then the number of workers, one by one. None of
+//!    these steps changes the bits of the output. If the workspace is still too large, the error reports the smallest
+//!    size in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
@@ -34,7 +35,7 @@ use core::mem::size_of;
 /// passes.
 const CUT: usize = 64;
 
-/// Largest number of chunk states that exist at once.
+/// Largest number of states before chunks that exist at once.
 const BOUNDARIES: usize = 16;
 
 /// Number of tasks per worker, so that workers do not idle for long during the last tasks.
@@ -142,8 +143,8 @@ pub fn choose(
     }
 }
 
-/// Returns the strips of a state. A delta rule has the widest ones if all rows of one strip fit half of the level 1
-/// cache and the wide strips are not more numerous. The width does not change the output's bits.
+/// Returns the strips of a state. A delta rule has the kernel's widest strips if one of them, with all rows, fits half
+/// of the level 1 cache, and if narrower strips would not be fewer. The width does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

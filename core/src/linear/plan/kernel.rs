@@ -39,8 +39,8 @@ pub const LONG_PASS: usize = 1024;
 const SEGMENT: usize = 16;
 
 /// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens, not
-/// counting those that occur in every pass. A product is rounded within its segment, in the sum of the segments, and
-/// within the sum over the tokens of a register tile, which has fewer terms than a segment.
+/// counting those that a pass of any length has. A product is rounded within its segment, in the sum of the segments,
+/// and within the sum over the tokens of a register tile, which has fewer terms than a segment.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
     let most = 2 * SEGMENT + 1 + among;

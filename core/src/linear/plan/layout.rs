@@ -5,7 +5,7 @@ use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
 use crate::room::{self, Cursor, Span, checked_bytes, table};
 
-/// Working memory that a kernel needs for a choice, in f32 values.
+/// Sizes of the working memory that a kernel needs for a [`Choice`], in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
     /// Memory to prepare the tokens of a chunk.
@@ -32,19 +32,19 @@ pub struct WorkerSpans {
     pub outputs: Span,
     /// The part of a state that belongs to a group of strips.
     pub state: Span,
-    /// States of a group before each chunk, one after another.
+    /// States before each chunk, one after another: the parts of them that belong to a group of strips.
     pub boundaries: Span,
     /// Working memory of the kernel for preparing a chunk.
     pub head: Span,
     /// Working memory of the kernel for processing a strip.
     pub strip: Span,
-    /// A transition, stored by rows, `[rows][rows]`.
+    /// The matrix `A` of a part, stored by rows, `[rows][rows]`.
     pub transition: Span,
-    /// A copy of the strip that a transition multiplies.
+    /// A copy of the strip that `A` multiplies.
     pub before: Span,
 }
 
-/// The affine map `S ↦ A S + b` of a part of a sequence: its regions, as offsets from its start, in f32 values.
+/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from its start, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
     /// The addend `b`, stored in strips of columns.

@@ -3,7 +3,7 @@
 //! # A chunk
 //!
 //! Let `S` be the state before a chunk, `G_i` the sum of the gate logarithms of its tokens up to and including `i`, and
-//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. With gates per dim, all three are
+//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. With gates per dim, `G_i` and `D_ij` are
 //! vectors over the rows of the state. Then for every token `i` of the chunk
 //!
 //! ```text
@@ -15,9 +15,9 @@
 //!
 //! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of the delta
 //!    rules. Neither the inverse nor a power of the matrix is formed.
-//! 2. **Gates are summed in f64**, from token `i` back to `j`, so that large sums do not cancel each other.
-//! 3. **A gate of `−∞` ends these sums.** The state and the tokens before the gate are skipped; nothing is multiplied
-//!    by zero.
+//! 2. **Logarithms of gates are summed in f64**, from token `i` back to `j`, so that large sums do not cancel.
+//! 3. **A logarithm of `−∞` ends these sums.** The state and the tokens before that gate are skipped; nothing is
+//!    multiplied by zero.
 //! 4. **Long sums are divided into segments**, whose sums are added one after another.
 //! 5. **Gates per dim are split into factors** `exp(G_i)` and `exp(−G_j)` if both stay within `2^±FACTORED` for every
 //!    token of the chunk. If not, an exponential is computed for every pair of tokens.
@@ -95,8 +95,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the number of values in a room for chunks of `chunk` tokens and states that `readers` heads read; `None`
-    /// on overflow.
+    /// Returns the number of values of scratch for chunks of `chunk` tokens and states that `readers` heads read;
+    /// `None` on overflow.
     pub fn len(rows: usize, columns: usize, gates: usize, chunk: usize, readers: usize) -> Option<usize> {
         let vectors = readers.checked_add(1)?;
         let factors = if gates > 1 { rows.checked_mul(2)? } else { 0 };
@@ -107,7 +107,7 @@ impl<'a> Room<'a> {
         chunk.checked_mul(token)?.checked_add(vectors.checked_mul(vector)?)?.checked_add(rest)
     }
 
-    /// Creates a room in `scratch`, which has [`Room::len`] values.
+    /// Divides `scratch`, which has [`Room::len`] values, among the fields.
     pub fn new(
         mut scratch: &'a mut [f32],
         rows: usize,

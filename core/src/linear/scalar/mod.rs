@@ -42,7 +42,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Creates a walk in form `form` with chunks of 16 tokens and parts of 256.
+    /// Selects the form `form`, with chunks of 16 tokens and parts of 256.
     #[must_use]
     pub const fn new(form: Form) -> Walk {
         Walk { form, chunk: 16, part: 256 }
@@ -68,7 +68,7 @@ impl Walk {
     }
 }
 
-/// Number of f32 values that a walk needs for each purpose.
+/// Numbers of f32 values of scratch that a call needs, by purpose.
 struct Needs {
     state: usize,
     room: usize,
@@ -158,7 +158,7 @@ pub fn run(
     Ok(())
 }
 
-/// Processes every state, from its contents before the first token; in a bidirectional problem, once per direction.
+/// Processes every state: loads its past and passes over its tokens, twice if the problem is bidirectional.
 fn drive(
     problem: &Problem,
     walk: &Walk,
@@ -207,7 +207,7 @@ fn drive(
     }
 }
 
-/// Processes all tokens of a stage: advances `state`, and writes outputs to `sink`.
+/// Processes all tokens of `stage`: advances `state`, and writes outputs to `sink` if there is one.
 fn pass(
     walk: &Walk,
     stage: &Stage<'_>,

@@ -1,4 +1,4 @@
-//! Loads the tokens of one state as f32 values, and passes on its outputs.
+//! Loads the tokens that update one state as f32 values, and writes the outputs that are read from the state.
 
 use crate::dtype::{Elements, ElementsMut};
 use crate::linear::data::{Inputs, Outputs};
@@ -34,7 +34,7 @@ impl Stage<'_> {
         view.row(self.sequence.batch, head, self.sequence.start + self.token(i))
     }
 
-    /// Loads `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises. The result is rounded once.
+    /// Loads a row `x` as `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises, rounded once.
     fn load(&self, data: &Elements<'_>, row: usize, factor: f64, to: &mut [f32]) {
         let Some(epsilon) = self.problem.spec().normalize else {
             for (x, to) in to.iter_mut().enumerate() {

@@ -183,7 +183,7 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
 }
 
 /// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
-/// values: slices on the host ([`Inputs`]), or places in device memory.
+/// values: slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].

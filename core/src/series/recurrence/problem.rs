@@ -103,7 +103,7 @@ impl Problem {
 }
 
 /// The input tensors of a call. `E` is the type of a series' elements, `F` that of f32 values: slices on the host
-/// ([`Inputs`]), or places in device memory.
+/// ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Gates, with the layout [`Spec::a`].

@@ -212,7 +212,7 @@ impl Problem {
 }
 
 /// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
-/// values: slices on the host ([`Inputs`]), or places in device memory.
+/// values: slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].

@@ -417,8 +417,8 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// Checks that bytes beyond the length of a frame count as noise when they arrive, and that all bytes do at the end of
-/// the stream if no record arrived.
+/// Checks that bytes beyond the length of a frame count as noise when they arrive. If no record arrived, all bytes
+/// count as noise at the end of the stream.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));
