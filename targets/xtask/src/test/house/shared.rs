@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn a_shared_file_that_names_an_operator_is_found() {
         let file = |path: &str, text: &str| (path.to_string(), text.to_string());
-        let text = "Shared files name no operator, except `core/src/a.rs` and `core/src/b.rs`.\n\n`core/src/c.rs`";
+        let text =
+            "Shared files name no operator, except `core/src/a.rs` and `core/src/b.rs`.\n\n`core/src/c.rs`";
         let files = [
             file("core/src/a.rs", "use crate::linear::Rule;"),
             file(
