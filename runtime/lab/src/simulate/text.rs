@@ -174,7 +174,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
     if let Some(rows) = streaming.rows_that_hide {
         writeln!(
             out,
-            "  overlap  from {} resident rows on computing takes longer than reading",
+            "  overlap  with {} or more resident rows, computing takes longer than reading",
             count(rows)
         )?;
     }

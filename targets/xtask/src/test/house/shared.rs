@@ -4,7 +4,7 @@ use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 /// First words of ARCHITECTURE.md's list of files that may name operators.
-const EXCEPT: &str = "What is shared names no operator, except";
+const EXCEPT: &str = "Shared files name no operator, except";
 
 /// Source folders of crates that have a module per operator.
 const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn a_shared_file_that_names_an_operator_is_found() {
         let file = |path: &str, text: &str| (path.to_string(), text.to_string());
-        let text = "What is shared names no operator, except `core/src/a.rs` and `core/src/b.rs`.\n\n`core/src/c.rs`";
+        let text =
+            "Shared files name no operator, except `core/src/a.rs` and `core/src/b.rs`.\n\n`core/src/c.rs`";
         let files = [
             file("core/src/a.rs", "use crate::linear::Rule;"),
             file(
