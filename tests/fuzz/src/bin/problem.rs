@@ -33,7 +33,8 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     };
     assert!(problem.scale().is_finite());
     assert_eq!(problem.keys(), problem.past() + problem.spec().key.tokens());
-    assert_eq!(problem.heads() % problem.kv_heads(), 0);
+    // Without key heads there are no query heads either.
+    assert_eq!(problem.heads().checked_rem(problem.kv_heads()).unwrap_or(problem.heads()), 0);
     let spec = problem.spec();
     let views = [Some(spec.query), Some(spec.key), Some(spec.value), Some(spec.output), spec.past_key];
     for view in views.into_iter().flatten().chain(spec.past_value) {
