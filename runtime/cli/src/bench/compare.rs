@@ -119,7 +119,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// Reports changes like [`compare`], from rows that have been read from the files `before` and `after`.
+/// Reports changes like `compare`, from rows that have been read from the files `before` and `after`.
 ///
 /// # Errors
 /// Returns an error if rows became slower, or if the output fails.
