@@ -56,10 +56,9 @@ fn a_billion_tokens_are_told_as_the_paper_tells_them() {
 fn every_board_with_a_profile_is_simulated_and_says_what_it_is() {
     let desk = Desk::new();
     let tx2 = desk.ok("simulate --tokens 100K --board jetson-tx2 --memory 256MiB --link 0.3");
-    assert!(
-        tx2.contains("predicted") && tx2.contains("nobody has measured") && tx2.contains("resident rows on"),
-        "{tx2}"
-    );
+    for words in ["predicted", "nobody has measured", "or more resident rows, computing"] {
+        assert!(tx2.contains(words), "{words}: {tx2}");
+    }
     assert!(desk.ok("simulate --tokens 1M --board h200 --c 13 --levels 1..3").contains("c = 13, l = 4"));
     // A single token is not divided further, so only one level is listed.
     assert_eq!(json(&desk, "--tokens 1")["levels"].as_array().unwrap().len(), 1);
