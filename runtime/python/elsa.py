@@ -586,7 +586,7 @@ class _Numpy(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes a dense array, of the described type if `dtype` is None."""
+        """Returns a function that makes a dense array of type `dtype`, by default that of `description`."""
         numpy = _Numpy.module
         return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
@@ -664,7 +664,7 @@ class _Torch(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes a tensor: dense if `strides` is None, of the described type if `dtype` is None."""
+        """Returns a function that makes a tensor, by default dense and of the type of `description`."""
         torch, (like, _, device, _) = _Torch.module, description[0]
         dtype = like if dtype is None else getattr(torch, dtype)
         return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)

@@ -17,7 +17,7 @@ pub(crate) enum Execution<O: Operator> {
     Cpu(O::Cpu),
     Gpu {
         gpu: O::Gpu,
-        /// Plan for the CPU, which computes calls on which the GPU fails; `None` with [`Fallback::Fail`].
+        /// CPU plan for calls that fail on the GPU; `None` with [`Fallback::Fail`].
         standby: Option<O::Cpu>,
     },
 }

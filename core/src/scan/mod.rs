@@ -14,8 +14,8 @@
 //! | [`two_level`] | yes | yes | | the elements, one block and one element per block |
 //! | [`stack`] | yes | | | slots of the caller; used to merge attention segments |
 //!
-//! Every parallel algorithm consists of a number of steps and a pure function from a step and an index to the
-//! elements that merge. Merges of one step are independent; the next step begins when all are done. The loops here
+//! Every parallel algorithm consists of a number of steps and a pure function that returns, for a step and an index,
+//! the elements that merge. Merges of one step are independent; the next step begins when all are done. The loops here
 //! execute the merges of a step one by one, and any machine that keeps the order of the steps gets the same bits.
 //!
 //! Every algorithm is written for [`Slots`], numbered places that hold the elements: a slice of a

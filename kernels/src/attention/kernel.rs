@@ -103,11 +103,10 @@ pub struct Sums {
     pub w: *mut f32,
 }
 
-/// Additional operands of a step inside an error budget, in which `D` is the sum of the weights left out.
+/// Additional operands of a step inside an error budget. `D` is the sum of the weights left out.
 ///
-/// Contract, for a tile of `width` rows: `left_out` and `top` are readable and writable for `width` values each,
-/// `totals` for `4 · width`. The totals are initialised, and so is `left_out` unless the step is the first that writes
-/// its sums.
+/// Contract, for a tile of `width` rows: `left_out` and `top` are readable and writable for `width` values each, and
+/// `totals` for `4 · width`. `totals` is initialised, and so is `left_out` unless `first` is set for the step.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).

@@ -321,7 +321,7 @@ fn addresses_and_sizes_that_are_refused() {
     assert_eq!(refusal(unsafe { elsa_states_finish(0, DIM, &none, null_mut(), null_mut()) }), None);
 }
 
-/// NaN in the sum of a row whose reference is minus infinity is poison; such a row does not count as empty.
+/// A row whose sum is NaN is poisoned even if its reference is minus infinity; it does not count as empty.
 #[test]
 fn poison_without_a_reference_stays_poison() {
     let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [f32::NAN; DIM] });

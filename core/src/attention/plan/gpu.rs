@@ -78,8 +78,8 @@ const fn min_rows_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 128 }
 }
 
-/// Returns `true` if the only additions to the scores are f32 elements that are adjacent for adjacent keys, a boolean
-/// mask, or both; `false` if nothing is added.
+/// Returns `true` if the only additions to the scores are a boolean mask, one f32 mask or bias with key stride 1, or
+/// both; `false` if nothing is added.
 pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);

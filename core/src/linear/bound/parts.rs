@@ -228,7 +228,7 @@ struct Matrix {
     /// Majorant of a column within the current chunk.
     terms: f64,
     /// For `Solve::Factors`: product of the gates since the start of the chunk. `before` is the norm of the column at
-    /// the start of the chunk, and `rows` bounds the norm of what the chunk has added to it.
+    /// the start of the chunk, and `rows` bounds the norm of the sum that the chunk has added to it.
     decay: f64,
     before: f64,
     rows: f64,

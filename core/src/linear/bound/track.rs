@@ -119,7 +119,7 @@ pub(super) struct Track<'a> {
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
     /// For [`Solve::Factors`]: norms of the columns of `S` at the start of the chunk, `[d_v]`. `norms` bounds the norms
-    /// of what the chunk has added to the columns so far.
+    /// of the sums that the chunk has added to the columns so far.
     before: &'a mut [f64],
     norms: &'a mut [f64],
     /// Errors `ε` of a solved row, `[d_v]`.

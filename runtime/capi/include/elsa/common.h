@@ -169,7 +169,7 @@ typedef struct {
    */
   const uint32_t *cores;
   /*
-   Number of entries of cores; 0 leaves placement to the system.
+   Length of the list cores; 0 leaves placement to the system.
    */
   size_t core_count;
   /*
@@ -404,8 +404,8 @@ typedef uint32_t elsa_certified_flags;
 
 /*
  Proven bound on the error of a run, from the arithmetic of its plan and the norms of its tensors. Element c of a row is
- within bound * sum_j p_j |v_jc| of the exact result, where p_j are the exact probabilities. absolute also includes lost
- weights and underflow. Unknown numbers are NaN.
+ within bound * sum_j p_j |v_jc| of the exact result, where p_j are the exact probabilities. This excludes lost weights
+ and underflow; the field absolute includes both. Unknown numbers are NaN.
  */
 typedef struct {
   /*

@@ -273,8 +273,8 @@ typedef uint32_t elsa_taps;
 
 /*
  Causal convolution of each channel with a filter, out_t = sum over k of alpha_k u_{t-k}. It is linear attention with
- a relative decay; with bias and silu, it is the convolution before Mamba's scan and CausalConvWithState of ONNX
- opset 27.
+ a relative decay. With bias and silu, it is CausalConvWithState of ONNX opset 27, and the convolution before Mamba's
+ scan.
 
  Views follow the rules of elsa_recurrence_problem. States are the last taps - 1 inputs of each channel, oldest
  first, dense f32 [batch, channels, taps - 1].

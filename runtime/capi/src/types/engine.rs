@@ -75,7 +75,7 @@ pub struct elsa_engine_options {
     /// core_count]. The calling thread is thread zero and is not pinned. The list is read only during the call. A core
     /// on which the system does not let the process run returns ELSA_STATUS_ARGUMENT.
     pub cores: *const u32,
-    /// Number of entries of cores; 0 leaves placement to the system.
+    /// Length of the list cores; 0 leaves placement to the system.
     pub core_count: usize,
     /// Hook that lends threads of the host, which replace the worker threads of the engine; null for no hook. With a
     /// hook, cores and priority are rejected, and threads is the maximum number of workers of a call.

@@ -160,8 +160,8 @@ pub struct elsa_certificate {
 }
 
 /// Proven bound on the error of a run, from the arithmetic of its plan and the norms of its tensors. Element c of a row is
-/// within bound * sum_j p_j |v_jc| of the exact result, where p_j are the exact probabilities. absolute also includes lost
-/// weights and underflow. Unknown numbers are NaN.
+/// within bound * sum_j p_j |v_jc| of the exact result, where p_j are the exact probabilities. This excludes lost weights
+/// and underflow; the field absolute includes both. Unknown numbers are NaN.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_certified {

@@ -82,7 +82,7 @@ pub struct BenchArgs {
     /// Methods to measure [default: both, if the device and the budget allow it]
     #[arg(long, value_parser = one_of(METHODS))]
     pub method: Option<&'static [Method]>,
-    /// Time for each shape, excluding the warm-up
+    /// Time for each shape, excluding the warm-up; --spot takes half of it
     #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
     /// Minimum warm-up in milliseconds, as in trtexec [default: until the latency shows no trend]

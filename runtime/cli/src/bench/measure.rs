@@ -40,7 +40,7 @@ const DIVIDED: f64 = 0.2;
 const KEPT: usize = 1 << 17;
 
 /// Settings of a measurement.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     /// The methods.
     pub methods: &'a [Method],

@@ -94,6 +94,11 @@ fn run(
         iterations: args.iterations.unwrap_or(1) as u64,
         keep: output.keeps_times(),
     };
+    // A spot check measures only its points, and each for half the time.
+    let settings_of = |case: &Case| match recorded {
+        Some(_) => Settings { methods: spot::methods(case), seconds: args.seconds / 2.0, ..settings },
+        None => settings,
+    };
     output.record(&Record::Start(start))?;
     if let (Some(time), Some(case)) = (args.soak, cases.first()) {
         let reasons = watch.refusal();
@@ -110,7 +115,7 @@ fn run(
         progress.begin(&format!("{} {}", case.shape, case.dtype));
         let reasons = watch.refusal();
         if reasons.is_empty() {
-            let measured = measure(engine, &settings, case, &watch, &progress)?;
+            let measured = measure(engine, &settings_of(case), case, &watch, &progress)?;
             progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
             watch.note(measured.iter().all(|measured| measured.cell.clean));
             measured.iter().try_for_each(verify)?;
@@ -126,7 +131,7 @@ fn run(
     for _ in 0..if recorded.is_some() { spot::AGAIN } else { 0 } {
         for case in recorded.iter().flat_map(|(_, rows)| spot::slower(rows, &all)).collect::<Vec<_>>() {
             if watch.refusal().is_empty() {
-                let measured = measure(engine, &settings, &case, &watch, &progress)?;
+                let measured = measure(engine, &settings_of(&case), &case, &watch, &progress)?;
                 progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
                 measured.iter().try_for_each(verify)?;
                 spot::keep_faster(&mut all, measured);

@@ -5,7 +5,7 @@
 //! its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
 //! slower point is measured again up to twice, after all others.
 
-use super::args::{ELSA, MATH};
+use super::args::{BOTH, ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
 use super::csv::{self, Row};
 use super::grid::{COLUMNS, Case, cell};
@@ -15,6 +15,7 @@ use crate::error::{Error, one_line};
 use crate::report::{self, object};
 use elsa_core::dtype::DType;
 use elsa_core::telemetry::record::{Cell, Start};
+use elsa_runtime::Method;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,12 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Returns the methods to measure on a case: those of its points.
+#[must_use]
+pub fn methods(case: &Case) -> &'static [Method] {
+    if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }
 }
 
 /// Returns the last saved table of this board, with its path.
@@ -287,6 +294,9 @@ mod tests {
             assert!(GRID.contains(&case.shape.keys) && COLUMNS.contains(&case.shape.mask), "{case:?}");
         }
         assert_eq!(cases().len(), 12);
+        // Every point of speed is measured, and of the slow method nothing else.
+        assert!(speed().iter().all(|(case, method)| *method == ELSA || methods(case) == BOTH));
+        assert_eq!(cases().iter().filter(|case| methods(case) == BOTH).count(), 2);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
 /// Bytes that an error message adds to the smallest sufficient budget. The next process may have more pages of the
-/// program in memory than this one, and needs some memory for its files between the plan and the run.
+/// program in memory than this one. After planning, it also needs some memory to open its files.
 pub const MARGIN: usize = 3 << 20;
 
 /// Bytes that the tool uses in addition to the stream's account: pieces of files, and modules that the driver loads

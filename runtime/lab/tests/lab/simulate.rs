@@ -53,7 +53,7 @@ fn a_billion_tokens_are_told_as_the_paper_tells_them() {
 }
 
 #[test]
-fn every_board_with_a_profile_is_simulated_and_says_what_it_is() {
+fn every_board_with_a_profile_is_simulated_and_the_output_says_so() {
     let desk = Desk::new();
     let tx2 = desk.ok("simulate --tokens 100K --board jetson-tx2 --memory 256MiB --link 0.3");
     for words in ["predicted", "nobody has measured", "or more resident rows, computing"] {

@@ -120,7 +120,7 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns what a part must compute if the state before it is known: the outputs, or only its last state.
+    /// Returns the pass over a part whose earlier state is known: to the outputs, or only to its last state.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

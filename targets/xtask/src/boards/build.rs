@@ -8,8 +8,8 @@
 //!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
-//!     share/python/elsa.py        the Python library, which loads the C library from lib/; next to it its compiled module
-//!                                 or, for a board, the source of this module
+//!     share/python/elsa.py        the Python library, which loads the C library from lib/
+//!     share/python/_elsa.*        its optional extension module: compiled for the host, or as source for a board
 //!     share/NAME/                 the board: profile, toolchain files, board.md
 //!     share/required.txt          kernels that must run on the board
 //!     share/licences/             licences of this project and of the linked packages

@@ -111,7 +111,7 @@ impl Bench<'_> {
             return Err(format!("{line}: all rows fit, so that more memory would not help"));
         }
         Ok([
-            "peak memory (VmHWM) over the budget".to_owned(),
+            "peak memory (VmHWM) / budget".to_owned(),
             format!("{mebibytes} MiB, {queries} queries"),
             format!("{peak} bytes, {:.1} %", 100.0 * peak / budget as f64),
             "at most 100 %, at least 95 %".to_owned(),
@@ -153,7 +153,7 @@ impl Bench<'_> {
             [name.to_owned(), setting.clone(), shown(values), wanted.to_owned()]
         };
         Ok([
-            row("speed from the page cache over that in memory", ratios, "at least 0.95"),
+            row("speed of cached stream relative to in memory", ratios, "at least 0.95"),
             row("Overlap_eff", overlaps, "near 1"),
         ])
     }
@@ -178,7 +178,7 @@ impl Bench<'_> {
         let (peak, read) = (number(&report, "peak_rss_bytes")?, number(&report, "bytes_read")?);
         let (seconds, overlap) = (number(&report, "ms")? / 1e3, number(&report, "overlap_eff")?);
         Ok([
-            "a file of keys and values under 1 GiB".to_owned(),
+            "file of keys and values, 1 GiB budget".to_owned(),
             format!("{gib} GiB, {keys} keys, 256 queries"),
             format!(
                 "peak {peak} bytes; {read} bytes in {seconds:.1} s ({:.2} GB/s), Overlap_eff {overlap:.3}",

@@ -2,8 +2,8 @@
 //!
 //! A module uses another if an import or a path in its code names an item that the other defines. A re-exported item
 //! counts for the module that defines it. Four things are not uses: `mod child;`, the re-export of an item that a
-//! descendant defines, a method call, and the import of a module, because the paths that start with that module count.
-//! Inside a macro's body, the import of a module counts as well: the paths may be in the body of another macro.
+//! descendant defines, a method call, and the import of a module (the paths that start with it count instead).
+//! Inside a macro's body, this import counts too: the paths may be in the body of another macro.
 //!
 //! `cargo modules --acyclic` is no replacement: it does not read paths in function bodies, it does not count the import of
 //! an item as a use of the item's module, and installing it compiles rust-analyzer.
