@@ -70,6 +70,18 @@ fn failed(desk: &Desk, output: &Output, words: &[&str]) {
 }
 
 #[test]
+fn a_run_leaves_the_temporary_file_of_another_running_process() {
+    let desk = desk();
+    let child = waiting(&desk, "", "y.npy");
+    let held = parts(&desk);
+    desk.ok(&format!("{INPUTS} --out @y.npy"));
+    assert_eq!(parts(&desk), held);
+    let output = go_on(&desk, child);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(parts(&desk), [""; 0]);
+}
+
+#[test]
 fn an_input_that_changes_during_the_run_is_noticed() {
     type Change = fn(&Desk);
     let changes: [Change; 5] = [
