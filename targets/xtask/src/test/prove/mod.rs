@@ -232,10 +232,14 @@ fn red(fault: &Fault, out: &Output) -> Result<String, String> {
         return Err("GREEN: nothing noticed it".to_owned());
     }
     let lines = || out.stdout.lines().chain(out.stderr.lines()).map(str::trim);
-    let failed =
-        |line: &&str| line.contains(&fault.red) && (line.starts_with("test ") || line.starts_with("---- "));
-    let found = lines().find(failed).or_else(|| lines().find(|line| line.contains(&fault.red)));
-    match found {
+    let of_fault = |line: &&str| line.contains(&fault.red);
+    let is_test = |line: &str| line.starts_with("test ");
+    let failed = |line: &&str| {
+        of_fault(line) && (is_test(line) && line.ends_with("FAILED") || line.starts_with("---- "))
+    };
+    // Other tests of the command, which pass or are ignored, prove nothing.
+    let other = || lines().filter(|line| !is_test(line)).find(of_fault);
+    match lines().find(failed).or_else(other) {
         Some(line) => {
             let line = line.trim_start_matches("test ").trim_start_matches("---- ");
             Ok(line.trim_end_matches(" ... FAILED").chars().take(120).collect())
@@ -291,6 +295,8 @@ mod tests {
         assert_eq!(red(&fault, &out(false, "see x::y\ntest x::y ... FAILED\n")).as_deref(), Ok("x::y"));
         assert_eq!(red(&fault, &out(false, "ERROR: in x::y\n")).as_deref(), Ok("ERROR: in x::y"));
         assert!(red(&fault, &out(true, "test x::y ... ok\n")).unwrap_err().contains("GREEN"));
+        let another = "test x::y ... ok\ntest x::y_2 ... ignored, slow\ntest z ... FAILED\n";
+        assert!(red(&fault, &out(false, another)).unwrap_err().contains("without 'x::y'"));
         assert!(red(&fault, &out(false, "test z ... FAILED\n")).unwrap_err().contains("without 'x::y'"));
     }
 
