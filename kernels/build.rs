@@ -48,12 +48,15 @@ mod modules {
     /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
     /// group.
     const TOGETHER: usize = 500_000;
+    /// The same in a debug build. It compresses less, but the tests load modules a few hundred times.
+    const TOGETHER_IN_DEBUG: usize = 100_000;
 
     /// Writes the groups of compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed={CUBINS}");
         let out = PathBuf::from(variable("OUT_DIR")?);
         let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_53");
+        let together = if variable("PROFILE")? == "debug" { TOGETHER_IN_DEBUG } else { TOGETHER };
         let cubins = env::var_os(CUBINS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
         let cubins = match &cubins {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
@@ -74,7 +77,7 @@ mod modules {
             let fault = |fault| format!("{}: {fault}", path.display());
             let text = renumbered(text.as_bytes()).map_err(fault)?;
             let packed = packed(&text).map_err(fault)?;
-            if !group.is_empty() && group.len() + packed.len() > TOGETHER {
+            if !group.is_empty() && group.len() + packed.len() > together {
                 groups += &store(&out, number, &group)?;
                 group.clear();
                 number += 1;

@@ -5,8 +5,8 @@
 // so one wait is enough: a lane that writes into the first slot again has passed the wait in between, and so have all
 // readers. Lanes that meet at different places in the sources end the launch, even if their number is right.
 //
-// A lane is a stack. One thread of the operating system runs a block and switches between the stacks of its lanes;
-// blocks run on all processors. Sanitizers are told of each switch. For ThreadSanitizer (STANDIN_THREAD) a lane is a
+// A lane is a stack. One thread of the operating system runs a block and switches between the stacks of its lanes: from
+// a lane that waits to the next one of its warp, or to the scheduler if none can continue. Blocks run on all processors. Sanitizers are told of each switch. For ThreadSanitizer (STANDIN_THREAD) a lane is a
 // fiber, and only the waits above order the accesses of two lanes: it finds a missing barrier in any order of the
 // lanes. This file is compiled without that sanitizer, because the switches themselves are not under test.
 #include "block.h"
@@ -69,7 +69,8 @@ struct Thread : host::Lane {
   unsigned round = 0;
 };
 
-thread_local Thread* current = nullptr;
+// Every barrier reads it, so its address is a constant distance from the thread's pointer.
+__attribute__((tls_model("initial-exec"))) thread_local Thread* current = nullptr;
 
 struct Block {
   const Kernel* kernel = nullptr;
@@ -258,6 +259,25 @@ void start(Thread& t) {
   t.waits = nullptr;
 }
 
+// Returns whether a lane that waited can continue.
+bool released(const Thread& t) { return t.waits != nullptr && t.waits->round != t.round; }
+
+// Returns the stack that continues while `self` waits: the next lane of its warp that can, else the scheduler's. Lanes that
+// have not begun are left to the scheduler, because its switch orders what came before them.
+const Stack& next(const Thread& self) {
+  std::vector<Thread>& threads = self.of->threads;
+  const int first = self.thread / WARP * WARP;
+  for (int i = 1; i < WARP; i++) {
+    Thread& t = threads[first + (self.thread + i) % WARP];
+    if (!t.done && released(t)) {
+      t.waits = nullptr;
+      current = &t;
+      return t.stack;
+    }
+  }
+  return self.of->scheduler;
+}
+
 // Waits for the whole group; returns the slots of this round.
 int meet(Group& g, Kind kind, host::Site at, bool any) {
   check_place(g, kind, at);
@@ -272,7 +292,7 @@ int meet(Group& g, Kind kind, host::Site at, bool any) {
     Thread* const self = current;
     self->waits = &g;
     self->round = round;
-    change(self->stack, self->of->scheduler, false);
+    change(self->stack, next(*self), false);
   }
 #if defined(STANDIN_THREAD)
   __tsan_acquire(&g.any[round & 1]);
@@ -295,8 +315,8 @@ void run_block(Block& b) {
         alive = false;
         for (size_t i = first; i < first + WARP; i++) {
           Thread& t = b.threads[i];
-          if (t.done || (t.waits != nullptr && t.waits->round == t.round)) continue;
           const bool begins = t.waits == nullptr;
+          if (t.done || (!begins && !released(t))) continue;
           t.waits = nullptr;
           current = &t;
           change(b.scheduler, t.stack, begins);

@@ -121,7 +121,9 @@ fn modules_are_what_an_old_driver_loads() {
         .map(<[u8]>::len)
         .sum();
     let text: usize = GPU_KERNELS.iter().map(|kernel| kernel.ptx.bytes).sum();
-    assert!(stored * 15 < text, "{text} bytes of PTX take {stored}; allowed: a fifteenth");
+    // Debug builds compress fewer modules together.
+    let share = if cfg!(debug_assertions) { 11 } else { 15 };
+    assert!(stored * share < text, "{text} bytes of PTX take {stored}; allowed: one part in {share}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::cases::{Case, Data, MaskData};
 use elsa_core::attention::{Alignment, BiasView, MASK_LIMIT, MaskView};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
+use std::ops::Range;
 
 /// Unit roundoff of f32.
 const U: f64 = 5.960_464_477_539_063e-8;
@@ -61,41 +62,31 @@ pub fn attention(case: &Case) -> Answer {
         depth: d,
     };
     for sequence in sequences(case) {
-        let Sequence { b, q0, nq, k0, nk, valid } = sequence;
+        let Sequence { b, q0, nq, valid, .. } = sequence;
+        let mut rows = Rows::default();
         for h in 0..heads {
             let hk = h * spec.key.heads() / heads;
-            let element =
-                |past_data: Option<(&View, &Data)>, view: &View, data: &Data, j: usize, x: usize| {
-                    f64::from(match past_data {
-                        Some((view, data)) if j < past => data.get(view.row(b, hk, j) + x),
-                        _ => data.get(view.row(b, hk, k0 + j - past) + x),
-                    })
-                };
-            let past_key = spec.past_key.as_ref().zip(case.past.as_ref().map(|p| &p.0));
-            let past_value = spec.past_value.as_ref().zip(case.past.as_ref().map(|p| &p.1));
+            if h == 0 || hk != (h - 1) * spec.key.heads() / heads {
+                rows = Rows::of(case, &sequence, hk, past);
+            }
             for i in 0..nq {
                 let query = spec.query.row(b, h, q0 + i);
+                let near = (0..valid).filter(|j| near_diagonal(case, i, *j, past, nq, valid));
+                let unmasked: Vec<(usize, [f64; 2])> =
+                    near.filter_map(|j| Some((j, added(case, b, h, i, j)?))).collect();
+                let attended = unmasked.len();
+                let span =
+                    unmasked.first().map_or(0, |first| first.0)..unmasked.last().map_or(0, |last| last.0 + 1);
+                let query: Vec<f64> = (0..d).map(|x| f64::from(case.q.get(query + x))).collect();
+                let products = rows.products(&query, span.clone());
                 // Each entry has a key, its score, and the sum of the magnitudes in that score.
                 let mut keys: Vec<(usize, f64, f64)> = Vec::new();
-                let mut attended = 0;
-                for j in 0..nk {
-                    if j >= valid || !near_diagonal(case, i, j, past, nq, valid) {
-                        continue;
-                    }
-                    let Some([bias, size]) = added(case, b, h, i, j) else { continue };
-                    let mut score = 0.0;
-                    let mut magnitude = 0.0;
-                    for x in 0..d {
-                        let product =
-                            f64::from(case.q.get(query + x)) * element(past_key, &spec.key, &case.k, j, x);
-                        score += product;
-                        magnitude += product.abs();
-                    }
-                    score *= scale;
+                for (j, [bias, size]) in unmasked {
+                    let [sum, magnitude] = products[j - span.start];
+                    let mut score = sum * scale;
                     if cap != 0.0 {
                         score = cap * (score / cap).tanh();
                     }
-                    attended += 1;
                     if score + bias != f64::NEG_INFINITY {
                         // The soft cap of an infinite score is exact.
                         let exact = cap != 0.0 && magnitude.is_infinite();
@@ -127,12 +118,15 @@ pub fn attention(case: &Case) -> Answer {
                     }
                 }
                 let to = spec.output.row(b, h, q0 + i);
-                for x in 0..dv {
-                    for ((w, (j, ..)), lost) in weights.iter().zip(&keys).zip(&lost) {
-                        let v = element(past_value, &spec.value, &case.v, *j, x);
-                        answer.y[to + x] += w * v / sum;
-                        answer.spread[to + x] += w * v.abs() / sum;
-                        answer.lost[to + x] += lost.unwrap_or(0.0) * v.abs();
+                let outputs = answer.y[to..][..dv].iter_mut();
+                let sums = outputs.zip(&mut answer.spread[to..][..dv]).zip(&mut answer.lost[to..][..dv]);
+                let mut sums: Vec<_> = sums.collect();
+                for ((w, (j, ..)), lost) in weights.iter().zip(&keys).zip(&lost) {
+                    let lost = lost.unwrap_or(0.0);
+                    for (((y, spread), left), v) in sums.iter_mut().zip(&rows.values[j * dv..]) {
+                        **y += w * v / sum;
+                        **spread += w * v.abs() / sum;
+                        **left += lost * v.abs();
                     }
                 }
             }
@@ -162,12 +156,65 @@ impl Case {
     }
 }
 
+/// Keys and values of a head of a sequence, in f64, so that a loop over keys or over columns reads neighbours.
+#[derive(Default)]
+struct Rows {
+    /// Number of keys that are not beyond the sequence's length.
+    count: usize,
+    /// Elements of the keys, `[dim, count]`.
+    keys: Vec<f64>,
+    /// Elements of the values, `[count, value dim]`.
+    values: Vec<f64>,
+}
+
+impl Rows {
+    /// Reads the rows of head `head`; the first `past` keys of a sequence are in the tensors of the past.
+    fn of(case: &Case, sequence: &Sequence, head: usize, past: usize) -> Rows {
+        let spec = &case.spec;
+        let Sequence { b, k0, valid: count, .. } = *sequence;
+        let [past_key, past_value] = [
+            spec.past_key.as_ref().zip(case.past.as_ref().map(|data| &data.0)),
+            spec.past_value.as_ref().zip(case.past.as_ref().map(|data| &data.1)),
+        ];
+        let element =
+            |past_data: Option<(&View, &Data)>, view: &View, data: &Data, j: usize, x: usize| match past_data
+            {
+                Some((view, data)) if j < past => f64::from(data.get(view.row(b, head, j) + x)),
+                _ => f64::from(data.get(view.row(b, head, k0 + j - past) + x)),
+            };
+        let mut rows = Rows { count, ..Rows::default() };
+        for x in 0..spec.key.dim() {
+            rows.keys.extend((0..count).map(|j| element(past_key, &spec.key, &case.k, j, x)));
+        }
+        for j in 0..count {
+            let columns = 0..spec.value.dim();
+            rows.values.extend(columns.map(|x| element(past_value, &spec.value, &case.v, j, x)));
+        }
+        rows
+    }
+
+    /// Returns the dot product of `query` with each key of `span`, and the sum of the products' magnitudes. Products are
+    /// added in the order of the columns.
+    fn products(&self, query: &[f64], span: Range<usize>) -> Vec<[f64; 2]> {
+        let mut sums = vec![[0.0; 2]; span.len()];
+        for (q, keys) in query.iter().zip(self.keys.chunks_exact(self.count.max(1))) {
+            for (sum, k) in sums.iter_mut().zip(&keys[span.clone()]) {
+                let product = q * k;
+                sum[0] += product;
+                sum[1] += product.abs();
+            }
+        }
+        sums
+    }
+}
+
+/// Tokens of a sequence.
 struct Sequence {
     b: usize,
     q0: usize,
     nq: usize,
     k0: usize,
-    nk: usize,
+    /// Number of keys that rows may attend, with those of the past.
     valid: usize,
 }
 
@@ -177,15 +224,8 @@ fn sequences(case: &Case) -> Vec<Sequence> {
         let pairs = cq.windows(2).zip(ck.windows(2));
         return pairs
             .map(|(q, k)| {
-                let nk = (k[1] - k[0]) as usize;
-                Sequence {
-                    b: 0,
-                    q0: q[0] as usize,
-                    nq: (q[1] - q[0]) as usize,
-                    k0: k[0] as usize,
-                    nk,
-                    valid: nk,
-                }
+                let [nq, valid] = [q, k].map(|ends| (ends[1] - ends[0]) as usize);
+                Sequence { b: 0, q0: q[0] as usize, nq, k0: k[0] as usize, valid }
             })
             .collect();
     }
@@ -193,7 +233,7 @@ fn sequences(case: &Case) -> Vec<Sequence> {
     (0..spec.query.batch())
         .map(|b| {
             let valid = case.lengths.as_ref().map_or(nk, |l| l[b] as usize);
-            Sequence { b, q0: 0, nq: spec.query.tokens(), k0: 0, nk, valid }
+            Sequence { b, q0: 0, nq: spec.query.tokens(), k0: 0, valid }
         })
         .collect()
 }
