@@ -8,10 +8,10 @@
 //! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would leave all lanes except one empty.
 //!    Here a score is a dot product along the key's dims with one sum across lanes, weights are computed for `N`
 //!    keys at once, and a value is added along its dims.
-//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed: rows are read one after
-//!    another from beginning to end, the order that hardware prefetching follows.
+//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed: keys are read in groups of
+//!    four neighbouring rows, each row from beginning to end, which hardware prefetching follows.
 //! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
-//!    independent.
+//!    independent, and use each vector of the query that is loaded.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
 //! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
@@ -53,13 +53,13 @@ unsafe fn dots<L: Lanes, const K: usize>(
         while x < whole {
             let end = whole.min(x + CHAIN * L::N);
             let mut acc = [zero; K];
-            for k in 0..K {
-                let row = keys.add(k * stride);
-                let mut i = x;
-                while i < end {
-                    acc[k] = L::load(isa, row.add(i)).mul_add(L::load(isa, query.add(i)), acc[k]);
-                    i += L::N;
+            let mut i = x;
+            while i < end {
+                let q = L::load(isa, query.add(i));
+                for k in 0..K {
+                    acc[k] = L::load(isa, keys.add(k * stride + i)).mul_add(q, acc[k]);
                 }
+                i += L::N;
             }
             for k in 0..K {
                 total[k] += acc[k].lane_sum();
