@@ -189,7 +189,9 @@ fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
 /// Returns `true` if the command line divides the call among boards and names the file of a task, but not the task.
 fn forgot_task(words: &[String]) -> bool {
     let given = |flag: &str| {
-        words.iter().any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+        words
+            .iter()
+            .any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
     };
     given("--quorum")
         && (given("--state-out") || given("--shares-out"))

@@ -78,8 +78,8 @@ The answer is compared with attention in f64. The first word is the verdict:
   PASS      Rounding explains every difference, and its bound is smaller than the terms that are
             added up.
   FAIL      (exit status 4) One of these: rounding cannot explain a number; a number is NaN or
-            infinite but not in exact attention, or the reverse; a row attends another key most; more
-            numbers are beyond the likely case than chance allows, as with TF32 and 16-bit
+            infinite but not in exact attention, or the reverse; a row attends another key most;
+            more numbers are beyond the likely case than chance allows, as with TF32 and 16-bit
             arithmetic. The last is tested in a scenario, and with --y if no tokens repeat.
   NO CLAIM  (exit status 6) Nothing fails, but one of these: the bound is as large as sum p |v|, so
             an answer of zeros would pass; numbers left the range of FP32; with --y, numbers are
