@@ -66,7 +66,7 @@ impl Series {
         self.0.tokens()
     }
 
-    /// Returns the number of channels, saturating at `usize::MAX`, which only an empty series can reach.
+    /// Returns the number of channels. In an empty series it may exceed `usize::MAX`, which is then returned.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.0.heads().saturating_mul(self.0.dim())
@@ -288,9 +288,9 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
     if reverse { tokens - 1 - step } else { step }
 }
 
-/// Returns whether a call writes anything: elements of an output `[batch, tokens, channels]`, or states.
+/// Returns `true` if a call writes anything: elements of an output `[batch, tokens, channels]`, or states.
 ///
-/// A problem without elements may have a batch of any size, over which no loop should iterate.
+/// A problem without elements may have a batch of any size. A caller that gets `false` skips its loop over the batch.
 #[must_use]
 pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: usize) -> bool {
     output && batch > 0 && tokens > 0 && channels > 0 || states > 0

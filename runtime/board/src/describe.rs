@@ -131,7 +131,7 @@ pub fn describe(root: &Root) -> Description {
     }
     let throttle = Throttle::find(root);
     if !throttle.counts() {
-        let why = if throttle.cools() { "only seen while a cooling device is at work" } else { "not told" };
+        let why = if throttle.cools() { "only seen while a cooling device is at work" } else { "unknown" };
         notes.push(format!("throttling: {why}; the system counts no events"));
     }
     let all = || cores.iter().chain(gpu.as_ref().map(|gpu| &gpu.clock)).chain(emc.as_ref().ok());

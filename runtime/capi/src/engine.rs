@@ -19,11 +19,11 @@ pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 /// it is small, never waits.
 ///
 /// An engine with parallel_for creates no threads. For work that needs several threads, its calls use the host's
-/// threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and so
-/// may a host thread that is already inside the hook. The hook must return, must not throw, and must stay callable
-/// until the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all
-/// does not change results: each share of the work is computed once, the calling thread computes any shares left over,
-/// and a call waits for shares that have begun. A task needs the same stack size as elsa_run.
+/// threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and a
+/// thread that is inside the hook may call it again. The hook must return, must not throw, and must stay callable until
+/// the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all does not
+/// change results: each share of the work is computed once, the calling thread computes any shares left over, and a
+/// call waits for shares that have begun. A task needs the same stack size as elsa_run.
 ///
 /// In a child process after fork, engines of the parent compute on the CPU, on the calling thread alone, with the same
 /// bits; with ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child

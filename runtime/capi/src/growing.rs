@@ -1,8 +1,8 @@
 //! Extensible structs: each begins with its size, which the caller sets.
 //!
-//! A field that is zero has its default, or is absent. If a program was compiled against a newer header, this library
-//! reads the program's structs only if the fields that it does not know are zero. It rejects an output struct that is
-//! larger than the one it knows.
+//! A zero in a field selects the field's default, or means that the tensor is absent. If a program was compiled against
+//! a newer header, this library reads the program's structs only if the fields that it does not know are zero. It
+//! rejects an output struct that is larger than the one it knows.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;

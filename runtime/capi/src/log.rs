@@ -26,7 +26,7 @@ unsafe impl Sync for Sink {}
 struct Forward;
 
 /// The current destination; `None` if logging is disabled. The lock is held only to copy, drop or replace the
-/// reference, never while the callback runs, so a message never waits for a callback, nor a callback for a message.
+/// reference, never while the callback runs, so messages and callbacks never wait for each other.
 static SINK: Mutex<Option<Arc<Sink>>> = Mutex::new(None);
 /// Signalled when a call of the callback has returned.
 static RETURNED: Condvar = Condvar::new();

@@ -43,8 +43,8 @@ impl From<elsa_integers> for Given {
 /// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. The address is null only if there
 /// are no elements.
 ///
-/// `present` is a flag because an `Option` would initialise only its tag for `None`. A compiler that reads `elements`
-/// before the tag then makes memory checkers report a jump that depends on uninitialised memory.
+/// `present` is a flag because an `Option` would initialise only its tag for `None`. Compiled code may read `elements`
+/// before the tag, and memory checkers then report a jump that depends on uninitialised memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     name: &'static str,

@@ -182,8 +182,8 @@ unsafe fn finish(
 ///
 /// The merged m is the larger of the two. S = S_a exp(m_a - m) + S_b exp(m_b - m), and W is formed in the same way,
 /// computed in f64 from the exact difference of the references and rounded once to f32. If one state has no key, the
-/// other is returned bit for bit; if neither has, the merged state is (minus infinity, 0, 0). The W of a state with no
-/// key is ignored, even if it holds infinities or NaN. A NaN in S poisons the merged S.
+/// other is returned bit for bit; if neither has one, the merged state is (minus infinity, 0, 0). The W of a state with
+/// no key is ignored, even if it holds infinities or NaN. A NaN in S poisons the merged S.
 ///
 /// Valid states are those that a run or a merge produces: m of minus infinity with S of 0; finite m with finite S
 /// greater than 0; or NaN in S and in all of W, with any m except NaN. W may hold infinities and NaN next to a finite

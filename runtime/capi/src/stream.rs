@@ -31,8 +31,8 @@ static STREAMS: Table<Stream> = Table::new("stream");
 ///
 /// The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
 /// ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
-/// the memory that the process has when the stream is created. It does not include later allocations of the
-/// program or its callbacks.
+/// the memory that the process uses when the stream is created. It does not include later allocations of the program or
+/// its callbacks.
 ///
 /// # Safety
 /// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
@@ -130,9 +130,9 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
 /// computation. An input that several units need is read for each of them; every row of an output is written once.
 ///
-/// Callbacks may call any function of this library, including elsa_stream_destroy and other runs of the same stream;
-/// take any time; and write to the rows that they fill. They must return normally, without an exception, a longjmp or
-/// ending the thread, and preserve the floating-point environment. They must not use data or rows after they return.
+/// Callbacks may take any time, and may call any function of this library, including elsa_stream_destroy and other runs
+/// of the same stream. They must return normally, without an exception, a longjmp or ending the thread, and preserve
+/// the floating-point environment. They must not use data or rows after they return.
 ///
 /// A callback that returns a non-zero value ends the run early. After a failed read, nothing else is read, and the data
 /// read before it is still computed and written. After a failed write, nothing else is written, and at most two more

@@ -41,10 +41,10 @@ pub unsafe extern "C" fn elsa_workspace_create(
 }
 
 /// Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
-/// plans may use it, one call at a time. Other plans, of any shape and created at any time, may use it too if their
-/// workspace_bytes do not exceed those of the most demanding plan, and if their engine has the same GPU or neither
-/// engine has one. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory, the first
-/// call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
+/// plans may use it, one call at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
+/// not exceed those of the most demanding plan, and its engine has the same GPU as the engine of these plans, or
+/// neither engine has a GPU. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory,
+/// the first call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 ///
 /// # Safety
 /// `plans` is null or valid for reads of `count` handles, and nothing writes there during the call (*read*). The output
@@ -127,9 +127,9 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
 /// time of one or two runs, and temporarily allocates tensors like those of a run. It does not access the caller's
 /// tensors.
 ///
-/// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
-/// reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up
-/// prepares elsa_run_device and then frees the memory for copies.
+/// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; reports
+/// of later runs name the back end that computed. For a workspace in GPU memory of the caller, the warm-up prepares
+/// elsa_run_device and then frees the memory for copies.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
     call(|| {

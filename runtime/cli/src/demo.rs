@@ -129,15 +129,15 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     if disturbed > 0 {
         writeln!(
             out,
-            "\n* Something else used the machine during {disturbed} of {} rows; repeat on a quiet one.",
+            "\n* {disturbed} of {} rows were disturbed, for example by other programs; repeat on a quiet machine.",
             WORKLOADS.len()
         )?;
     }
     writeln!(
         out,
-        "\nwith scores: the same if all scores were stored, as unfused attention does.\n\
-         error: the answer against f64, relative L2 over {ROWS} rows. proven: no element of the answer is further off than\n\
-         this, for these inputs."
+        "\nwith scores: the memory if all scores were stored, as in unfused attention.\n\
+         error: relative L2 difference from f64, over {ROWS} rows of the answer.\n\
+         proven: bound on the error of every element of the answer, for these inputs."
     )?;
     if let Some(Row { bound: Some(bound), .. }) = shown {
         writeln!(
@@ -151,7 +151,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
         "\nThe tensors of the first row are in {folder}. Next:\n  \
          {program} run --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --out {folder}/out.npy --certificate\n  \
          {program} verify --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --y {folder}/y.npy\n  \
-         {program} bench"
+         {program} bench --shape 1,12,197,197,64 --force"
     )?;
     Ok(())
 }

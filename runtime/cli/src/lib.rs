@@ -100,7 +100,7 @@ pub fn prepare(name: &'static str) {
     logger.init();
     if let Some(found) = refused {
         log::warn!(
-            "{LOG}: '{found}'; allowed: off, error, warn, info, debug, trace or MODULE=LEVEL, several with commas; warn holds"
+            "{LOG}: '{found}'; allowed: off, error, warn, info, debug, trace or MODULE=LEVEL, several with commas; using warn"
         );
     }
     if let Err(e) = signals::watch() {

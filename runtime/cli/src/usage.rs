@@ -33,6 +33,9 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
             format!("command: '{found}'; allowed: {}{}", verbs.join(", "), meant(near))
         }
         ErrorKind::UnknownArgument => unknown(&root, &words, verb.as_ref(), flag, error),
+        ErrorKind::MissingRequiredArgument if forgot_task(&words) => {
+            "--task: missing; allowed: I/N, task I of the N tasks of --quorum, or --task-path".to_owned()
+        }
         ErrorKind::MissingRequiredArgument => {
             let flags: Vec<&str> = argument.iter().map(|argument| name(argument)).collect();
             let usage = usage(error);
@@ -181,6 +184,19 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
 fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     let long = flag.strip_prefix("--")?;
     command.get_arguments().find(|arg| arg.get_long() == Some(long))
+}
+
+/// Returns `true` if the command line divides the call among boards and names the file of a task, but not the task.
+fn forgot_task(words: &[String]) -> bool {
+    let given = |flag: &str| {
+        words
+            .iter()
+            .any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+    };
+    given("--quorum")
+        && (given("--state-out") || given("--shares-out"))
+        && !given("--task")
+        && !given("--task-path")
 }
 
 /// Returns `--flag` for `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.

@@ -189,7 +189,7 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the size of a workspace with arbitrary alignment, in bytes.
+    /// Returns the size of a workspace in bytes, for memory of any alignment.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         room::bytes(self.total)

@@ -29,8 +29,8 @@
 #define ELSA_ABI_MAJOR 1
 
 /*
- Minor version of the ABI: the number of additions so far. A library runs every program whose minor version is not
- greater than that of the library.
+ Minor version of the ABI: the number of additions so far. A library runs every program whose minor version does not
+ exceed its own.
  */
 #define ELSA_ABI_MINOR 0
 
@@ -382,7 +382,7 @@ typedef struct {
    */
   size_t workers;
   /*
-   Bytes of tensors copied between host and GPU; 0 if all were used in place, and on the CPU.
+   Bytes of tensors copied between host and GPU; 0 on the CPU, or if all were used in place.
    */
   size_t copied_bytes;
   /*
@@ -396,9 +396,9 @@ typedef struct {
 } elsa_report;
 
 /*
- Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements:
- queries; outputs on the CPU; keys and values from the first to the last that length, causality and window allow any
- row of the sequence to attend; and all elements of mask and bias.
+ Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements: all
+ queries, masks and biases; on the CPU also all outputs. Length, causality and window limit the keys that the rows of
+ a sequence may attend; keys and values are measured from the first of these keys to the last.
  */
 typedef uint32_t elsa_certified_flags;
 
@@ -833,11 +833,11 @@ elsa_status elsa_view_init(elsa_layout layout,
  it is small, never waits.
 
  An engine with parallel_for creates no threads. For work that needs several threads, its calls use the host's
- threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and so
- may a host thread that is already inside the hook. The hook must return, must not throw, and must stay callable
- until the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all
- does not change results: each share of the work is computed once, the calling thread computes any shares left over,
- and a call waits for shares that have begun. A task needs the same stack size as elsa_run.
+ threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and a
+ thread that is inside the hook may call it again. The hook must return, must not throw, and must stay callable until
+ the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all does not
+ change results: each share of the work is computed once, the calling thread computes any shares left over, and a
+ call waits for shares that have begun. A task needs the same stack size as elsa_run.
 
  In a child process after fork, engines of the parent compute on the CPU, on the calling thread alone, with the same
  bits; with ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child
@@ -953,10 +953,10 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 
 /*
  Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
- plans may use it, one call at a time. Other plans, of any shape and created at any time, may use it too if their
- workspace_bytes do not exceed those of the most demanding plan, and if their engine has the same GPU or neither
- engine has one. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory, the first
- call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
+ plans may use it, one call at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
+ not exceed those of the most demanding plan, and its engine has the same GPU as the engine of these plans, or
+ neither engine has a GPU. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory,
+ the first call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 
  # Safety
  `plans` is null or valid for reads of `count` handles, and nothing writes there during the call (*read*). The output
@@ -1008,9 +1008,9 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
  time of one or two runs, and temporarily allocates tensors like those of a run. It does not access the caller's
  tensors.
 
- If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
- reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up
- prepares elsa_run_device and then frees the memory for copies.
+ If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; reports
+ of later runs name the back end that computed. For a workspace in GPU memory of the caller, the warm-up prepares
+ elsa_run_device and then frees the memory for copies.
  */
 elsa_status elsa_plan_warm(elsa_plan plan,
                            elsa_workspace workspace);

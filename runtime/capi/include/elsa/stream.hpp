@@ -61,8 +61,8 @@ public:
     std::size_t bytes() const noexcept { return bytes_; }
 
     // Returns a pointer to the where().length contiguous elements of row (b, h, t), with indices below the counts. If T
-    // has another size than where().element_bytes, or an index is not below its count, it ends the program, or throws
-    // with ELSA_THROW.
+    // has another size than where().element_bytes, or an index is not below its count, the call ends the program, or
+    // throws with ELSA_THROW.
     template <class T>
     row_of<T> *row(std::size_t b, std::size_t h, std::size_t t) const {
         static_assert(std::is_trivially_copyable<T>::value, "elsa: elements of tensors are plain");

@@ -20,7 +20,7 @@ pub struct elsa_report {
     pub fallback: u32,
     /// Number of workers that shared the work: threads on the CPU, thread blocks on a GPU.
     pub workers: usize,
-    /// Bytes of tensors copied between host and GPU; 0 if all were used in place, and on the CPU.
+    /// Bytes of tensors copied between host and GPU; 0 on the CPU, or if all were used in place.
     pub copied_bytes: usize,
     /// Name of the kernel; static, never freed.
     pub kernel: *const c_char,

@@ -47,10 +47,11 @@ pub const ELSA_FORM_SCAN: elsa_form = 5;
 
 /// Problem of linear attention. All zeros except the views of q, k, v and out means ELSA_RULE_LINEAR over f32.
 ///
-/// Each head of v has a state. The number of key heads divides the number of state heads: state s uses key head s / (state
-/// heads / key heads). The number of query heads is either a multiple of the state heads (query head i reads state i /
-/// (heads / state heads)) or divides it (query head s / (state heads / heads) reads state s). out has as many heads as the
-/// larger of q and v.
+/// Each head of v has a state. The number of key heads divides the number of state heads: state s uses key head s /
+/// (state heads / key heads). If there are at least as many query heads as states, their number is a multiple of the
+/// number of states, and query head i reads state i / (heads / state heads). If there are fewer, their number divides
+/// the number of states, and query head s / (state heads / heads) reads state s. out has as many heads as the larger of
+/// q and v.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_linear_problem {

@@ -10,8 +10,8 @@ pub const ELSA_VERSION_PATCH: u32 = 0;
 /// Major version of the ABI, which is part of the shared library's name. Programs linked against another major version
 /// do not start.
 pub const ELSA_ABI_MAJOR: u32 = 1;
-/// Minor version of the ABI: the number of additions so far. A library runs every program whose minor version is not
-/// greater than that of the library.
+/// Minor version of the ABI: the number of additions so far. A library runs every program whose minor version does not
+/// exceed its own.
 pub const ELSA_ABI_MINOR: u32 = 0;
 
 /// Maximum bytes of stack that a function needs on the calling thread, on the CPU. Holds for release builds of the
@@ -136,9 +136,9 @@ pub const ELSA_MASK_SOURCE_I64: elsa_mask_source = 2;
 /// f64, added to the scores in natural-log units.
 pub const ELSA_MASK_SOURCE_F64: elsa_mask_source = 3;
 
-/// Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements:
-/// queries; outputs on the CPU; keys and values from the first to the last that length, causality and window allow any
-/// row of the sequence to attend; and all elements of mask and bias.
+/// Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements: all
+/// queries, masks and biases; on the CPU also all outputs. Length, causality and window limit the keys that the rows of
+/// a sequence may attend; keys and values are measured from the first of these keys to the last.
 pub type elsa_certified_flags = u32;
 /// A query is NaN.
 pub const ELSA_CERTIFIED_Q_NAN: elsa_certified_flags = 1;

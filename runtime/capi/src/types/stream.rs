@@ -95,7 +95,7 @@ pub type elsa_stream_write = Option<
 pub struct elsa_stream_options {
     /// sizeof(elsa_stream_options). elsa_stream_options_init sets it.
     pub size: usize,
-    /// Maximum memory of the process during a run, in bytes, including the memory that it has when the stream is
+    /// Maximum memory of the process during a run, in bytes, including the memory that it uses when the stream is
     /// created. A stream that does not fit is rejected, and the message gives the required bytes; a budget beyond the
     /// memory that the system has left is rejected too.
     pub host_budget: usize,
@@ -140,7 +140,7 @@ pub struct elsa_stream_info {
     pub units: usize,
     /// Bytes of host memory at the peak of a run: the sum of the fields below.
     pub host_bytes: usize,
-    /// Bytes that the process has when the stream is created, plus those of the code and threads that a run adds.
+    /// Bytes that the process uses when the stream is created, plus those of the code and threads that a run adds.
     pub fixed_bytes: usize,
     /// Bytes of query rows, in two buffers.
     pub query_bytes: usize,

@@ -22,14 +22,16 @@ Examples:
 With p = exp(s - lse) of the scores s of elsa run, and d-out the gradient of a loss with respect to its output:
   ds = p (<d-out, v> - <d-out, out>), times 1 - tanh^2 with --softcap
   dv = sum_i p d-out;  dq = scale sum_j ds k;  dk = scale sum_i ds q
-Query heads that share a key head add to its gradients. Queries without keys, and keys that no query attends, get zeros.
-The CPU computes, with the same bits for any number of threads; with a GPU the report says so. Gradients are f32 in the
-shapes of q, k and v, whatever their type. Without --out and --lse the forward pass runs first and keeps references and
-sums apart, which stays exact where scores are large: a log-sum-exp of 4000 in f32 is off by up to 1.2e-4, and so is every
-p of its row. An --out of 16 bits is rounded, and so are the gradients. There is no backward pass of a past.
-A task reads the tokens that it holds of each file, or takes them alone with --gathered, and what its rows have of the whole:
---state, or --out and --lse, of elsa merge. Its shares are sums in f32 over its pairs; elsa merge adds those of all tasks in a
-fixed tree, ((0 + 1) + (2 + 3)) + ..., with log2 of their number more roundings. --quorum alone does the same in one process.
+Gradients of a key head are sums over the query heads that share it. Queries without keys, and keys that no query
+attends, get zeros. Gradients are f32 in the shapes of q, k and v, for inputs of any type. They are computed on the CPU,
+with the same bits for any number of threads; if there is a GPU, the report says so.
+Without --out and --lse, the forward pass runs first. It keeps references and sums apart, so gradients stay exact if
+scores are large. A log-sum-exp of 4000 in f32 is off by up to 1.2e-4, and so is every p of its row. An --out of 16 bits
+is rounded, which adds an error to the gradients. A past is not supported.
+A task reads its own tokens from each file; with --gathered, the files contain only these. It also reads results of the
+whole sequence for its rows, which elsa merge writes: --state, or --out and --lse. Its shares are sums in f32 over its
+pairs. elsa merge adds the shares of all tasks in a fixed tree, ((0 + 1) + (2 + 3)) + ..., which adds log2 of their
+number of roundings. --quorum without --task does the same in one process.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
 

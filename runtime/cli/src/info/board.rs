@@ -118,7 +118,7 @@ mod tests {
             "rail      VDD_IN            1649 mW, 0-0041, counted",
             "power     VDD_IN",
             "note      memory clock: in none of the places that are known",
-            "note      throttling: not told; the system counts no events",
+            "note      throttling: unknown; the system counts no events",
         ];
         assert_eq!(lines, expected);
     }

@@ -39,11 +39,11 @@ Examples:
   elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 \\
       --picture crossovers.svg
   elsa linear bench --rule gated --per-dim --lengths 1 --dims 64 --json
-Keys and queries are random unit vectors. Forms alternate every few milliseconds. The table has the median time of a call in
-nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the
-problem does not have or for which memory has no room. A crossover is the number of tokens from which another form is the
-fastest, interpolated between those that were measured. On a GPU the time is the device's, with the tensors in its memory.
-rel L2 is the distance of the first head from the recurrence in f64, of the worst form.
+Keys and queries are random unit vectors. Forms alternate every few milliseconds. The table has the median time of a
+call in nanoseconds per token and state. An asterisk marks the form that a plan chooses by itself. A dash marks a form
+that does not support the problem or does not fit into memory. A crossover is the number of tokens from which another
+form is the fastest, interpolated between the measured numbers. On a GPU, times are those of the device, with the
+tensors in its memory. rel L2 is the distance of the first head from the recurrence in f64, for the least accurate form.
 
 Exit status 4: an answer is wrong.";
 

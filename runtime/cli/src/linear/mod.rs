@@ -38,7 +38,7 @@ rate beta, and then reads it with its query q:
   delta         S <- S + beta k (v - S'k)'
   gated-delta   S <- a S, then as delta
   output        scale S'q
-The rules are those of LinearAttention in ONNX opset 27. All forms are exact algebra, and differ in rounding and speed alone.";
+The rules are those of LinearAttention in ONNX opset 27. All forms are algebraically equal; they differ only in rounding and speed.";
 
 /// `elsa linear`.
 #[derive(Args, Debug)]

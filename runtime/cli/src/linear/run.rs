@@ -26,14 +26,15 @@ Examples:
       --normalize --out y.npy
   elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy \\
       --present-state s.npy --force --out y.npy
-Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike; decay and
+The first example reads files that numpy.save('q.npy', q) writes: float32 arrays [batch, heads, tokens, dim]. decay and
 beta are [batch, heads, tokens]. With --layout bnhd they are [batch, tokens, heads, dim] and [batch, tokens, heads].
-Heads of k divide those of v, each of which has a state; heads of q divide them, or are a multiple. The output has as many
-heads as the larger of q and v.
-A decode step is a call with one token whose present state is the past of the next one; with --force both may be the same file.
-The certificate says how wrong the output may be, proved for the form and the kernel that ran and for these tensors, and how
-wrong it is against the recurrence in f64. It takes several times as long as the run.
-Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16 states are widened.
+Each head of v has a state. The heads of k divide those of v; the heads of q divide them, or are a multiple. The output
+has as many heads as the larger of q and v.
+A decode step is a call with one token. Its present state is the past state of the next step; with --force both may be
+the same file.
+The certificate gives a bound on the error of the output, proved for the form, the kernel and these tensors, and the
+error relative to the recurrence in f64. It takes several times as long as the run.
+Files are those of elsa run. States are f32 for any type of q; f16 and bf16 states are widened.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
 when all of them are complete.";

@@ -27,11 +27,12 @@ Examples:
   elsa linear verify --rule delta --shape 1,1,65536,32 --form chunk
   elsa linear verify --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --reverse
   elsa linear verify --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --y torch.npy
-Output and last states are compared with the recurrence in f64, element by element, against the bound of what the form
-executes: that of the recurrence of absolute values, or of norms for the delta rules, times roundings. Used is the largest part
-of its bound that an error takes. Gain is by how much the tokens magnify an error: at most 1 where gates and beta |k|^2 <= 2
-contract; beyond, answers may grow, and so does the bound. --y judges the file by the bound of the form recurrent, or of --form.
-With --shape keys and queries are random unit vectors, gates lie around 0.88 and rates around 0.5.
+Output and last states are compared with the recurrence in f64, element by element. The bound of an element counts the
+roundings of the form, times the recurrence over absolute values, or over norms for the delta rules.
+Used is the largest quotient of an error and its bound. Gain is the factor by which the tokens magnify an error. It is
+at most 1 if gates and beta |k|^2 <= 2 contract; otherwise answers may grow, and so does the bound.
+--y judges a file by the bound of the form recurrent, or of --form. With --shape, keys and queries are random unit
+vectors, gates are near 0.88 and rates near 0.5.
 
 Exit status: 0 PASS; 2 the request was wrong; 3 the device or the system failed; 4 FAIL: an error exceeds its bound; 6 NO CLAIM:
 a bound is infinite.";

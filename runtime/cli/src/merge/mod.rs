@@ -29,18 +29,20 @@ Examples:
       --shares-out grad0.npz
   elsa merge grad0.npz grad1.npz grad2.npz grad3.npz grad4.npz grad5.npz grad6.npz \\
       --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy
-The first is done for each task, 0/7 to 6/7, by as many boards or processes; each reads l/c of the tokens, with c = l (l - 1) + 1
-chunks: 3 of 7. --quorum 7,7 divides each task again. --task-path 3 beside 0.0 to 0.6 and so on mixes tasks of two depths.
-States are maxima, sums and weighted sums of rows, so no score overflows, and they merge in the order of the tasks, whatever the
-order of the files: the same files give the same bits. Shares of gradients are added by the same tree.
-Files are refused that hold states which no run leaves, or are of another problem, of another --run-id, or, without that, of other
-tensors: each has a checksum of every token's queries, and of its keys and values, and of shares of its --d-out, and all tasks
-that hold a token must agree; each token is held by several. What this does not see: files that are all of one other run; other
-masks; other numbers in --out and --lse of a backward pass; keys beyond --kv-lens, which do not count; with --run-id other
-tensors in a run of the same name; and files that somebody forges.
+Run the first command for each task, 0/7 to 6/7, on as many boards or processes as you like. With c = l (l - 1) + 1
+chunks, a task reads l of them: 3 of 7. --quorum 7,7 divides each task again. Tasks of two depths can be mixed, such as
+--task-path 3 with 0.0 to 0.6.
+States are maxima, sums and weighted sums of rows, so no score overflows. They merge in the order of the tasks, so the
+same files give the same bits in any order. Shares of gradients are added in the same tree.
+A file is refused if it holds states that no run produces, or if it belongs to another problem or to another --run-id.
+Without --run-id, a file of other tensors is refused, too: files contain checksums of each token's queries, keys and
+values, and shares also of its --d-out. Several tasks hold each token, and their checksums must agree.
+These mistakes are not detected: files that all belong to one other run; other masks; other numbers in --out and --lse
+of a backward pass; keys beyond --kv-lens, which have no effect; with --run-id, other tensors in a run of the same name;
+and forged files.
 
-Exit status: 0 done; 2 a task is missing, given twice or foreign, or a file is no task's, and nothing was written; 3 the system
-failed.";
+Exit status: 0 done; 2 a task is missing, given twice or of another run, or a file is not that of a task, and nothing was
+written; 3 the system failed.";
 
 /// `elsa merge`.
 #[derive(Args, Debug)]

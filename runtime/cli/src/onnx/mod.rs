@@ -24,23 +24,25 @@ pub struct OnnxArgs {
 
 /// The text below the flags of `elsa onnx rewrite`.
 const HELP: &str = "\
-Attention is what leads from a product of queries and keys through a Softmax to a product with values: scales, soft caps,
-masks and changes of layout on the way are taken in. Attention of ONNX and MultiHeadAttention of ONNX Runtime are
-replaced, too. What is read elsewhere, or is not proved, stays, with the reason in its line.
+The command recognises a product of queries and keys, a Softmax, and a product with values as attention, including
+scales, soft caps, masks and changes of layout between them. It also replaces the operators Attention of ONNX and
+MultiHeadAttention of ONNX Runtime. Attention stays as it is if other nodes read its intermediate results or if the
+replacement is not proved; its line gives the reason.
 
-A replacement holds for every size of every dynamic axis. Values that depend on one are still computed at run time: a
-mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model runs.
-Each replacement is also computed in f64 beside the nodes that it replaces, on random tensors and masks, with at least
-five sizes of the dynamic axes, over some of the queries where there are many, within 256 MB. Rows that attend no key
-are not compared: the operator answers zeros where a mask is -inf. The mask of shifted windows, -100 or less, becomes an
-attribute; an answer changes by less than f32 rounds while no masked score lies 78 above the largest attended one.
+A replacement holds for every size of every dynamic axis. Values that depend on such a size are still computed at run
+time: a mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model
+runs. Each replacement is also compared in f64 with the nodes that it replaces, on random tensors and masks and for at
+least five sizes of the dynamic axes. If there are many queries, only some of them are compared, within 256 MB. Rows
+that attend no key are not compared: the operator returns zeros if their mask is -inf. The mask of shifted windows, -100
+or less, becomes an attribute. This changes an answer by less than the rounding of f32 unless a masked score exceeds the
+largest attended score by 78 or more.
 
-Then both models run in ONNX Runtime, if one is found (--check), on inputs of three sizes of the dynamic axes, for at most a
-minute. A file whose answers differ is not written, and the exit status is 4; one that was not checked is named, with the
-reason. Nothing is compared where the original answers NaN.
+If ONNX Runtime is found, both models then run in it on inputs of three sizes of the dynamic axes, for at most a minute
+(--check). If their answers differ, OUT is not written and the exit status is 4. If the check is not possible, the
+report gives the reason. Nothing is compared where the original returns NaN.
 
-All else in the file stays as it is, byte by byte; the domain ai.elsa is added to its imports. Files with weights beside
-the model are not touched, and OUT must lie in the same folder.";
+Everything else in the file stays the same, byte by byte, except that the domain ai.elsa is added to its imports. Files
+with weights next to the model are not changed, so OUT must be in the same folder.";
 
 /// Action on a model.
 #[derive(Subcommand, Debug)]

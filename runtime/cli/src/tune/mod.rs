@@ -24,16 +24,16 @@ use std::path::PathBuf;
 fn help() -> String {
     format!(
         "\
-Without --shape and --workload: the shapes of elsa bench. For each, every kernel with suitable blocks of rows and every
-sensible number of splits of the keys takes its turns on the GPU. Their time is the device's, from events around a CUDA
-graph where the driver has graphs. A candidate wins that is at least 2 % faster than what would be chosen anyway, in the
-median; its answer is compared with the f64 oracle. Shapes that differ in the batch alone have one winner, because the
-bits of a sequence never depend on the batch.
+Without --shape and --workload, the shapes are those of elsa bench. For each shape, all kernels with suitable blocks of
+rows and all sensible numbers of splits of the keys alternate on the GPU. Times are those of the device, measured by
+events around a CUDA graph if the driver supports graphs. A candidate wins if its median is at least 2 % below that of
+the default choice. Its answer is compared with the f64 oracle. Shapes that differ only in the batch have one winner,
+because the bits of a sequence never depend on the batch.
 
 {}
-The winners go to --out, else to the file that ELSA_TUNED names, else to elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config.
-Shapes of an earlier file are not kept. Nothing uses the file unless it is told to, by --tuned or ELSA_TUNED.
-A tuned shape keeps every promise except one: its bits are those of the tuned division, not of the chooser's.",
+The winners are written to --out, else to the file that ELSA_TUNED names, else to elsa/tuned.toml in XDG_CONFIG_HOME or
+~/.config. Shapes of an earlier file are not kept. The file is used only with --tuned or ELSA_TUNED. A tuned shape keeps
+every promise except one: its bits are those of the tuned division, not of the default one.",
         shape::HELP
     )
 }

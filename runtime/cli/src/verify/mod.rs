@@ -77,13 +77,13 @@ Examples:
 The answer is compared with attention in f64. The first word is the verdict:
   PASS      Rounding explains every difference, and its bound is smaller than the terms that are
             added up.
-  FAIL      (exit status 4) Rounding cannot explain a number. Or a number is NaN or infinite where
-            exact attention is not, or the reverse. Or another key is attended most. In a scenario,
-            and with --y if no tokens repeat: or more numbers are beyond the likely case than chance
-            allows, as with TF32 and 16-bit arithmetic.
-  NO CLAIM  (exit status 6) Nothing fails, but the bound is as large as sum p |v|, so that zeros
-            would be within it, or numbers left the range of FP32. With --y also: numbers are beyond
-            the likely case and tokens repeat.
+  FAIL      (exit status 4) One of these: rounding cannot explain a number; a number is NaN or
+            infinite but not in exact attention, or the reverse; a row attends another key most;
+            more numbers are beyond the likely case than chance allows, as with TF32 and 16-bit
+            arithmetic. The last is tested in a scenario, and with --y if no tokens repeat.
+  NO CLAIM  (exit status 6) Nothing fails, but one of these: the bound is as large as sum p |v|, so
+            an answer of zeros would pass; numbers left the range of FP32; with --y, numbers are
+            beyond the likely case and tokens repeat.
 If values cancel, an answer may be smaller than its bound: bounds are relative to sum p |v|, and the verdict says so.
 
 Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):

@@ -59,6 +59,14 @@ fn everything_that_is_missing_is_named_at_once() {
         "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy, path.npz#name or",
     );
     wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
+    wrong_line(
+        "run --q q.npy --k k.npy --v v.npy --quorum 7 --state-out s.npz",
+        "--task: missing; allowed: I/N",
+    );
+    wrong_line(
+        "backward --q q.npy --k k.npy --v v.npy --d-out d.npy --quorum=7 --shares-out s.npz",
+        "--task: missing; allowed: I/N",
+    );
     wrong_line("verify", "--q|: missing");
     wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
     let text = said(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));

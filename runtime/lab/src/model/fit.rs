@@ -68,7 +68,7 @@ pub struct Fit<const K: usize> {
     pub rms: f64,
 }
 
-/// Fits `Σ_k a_k f_k(tokens)` to `samples`; `functions` returns all `f_k` of a number of tokens.
+/// Fits `Σ_k a_k f_k(tokens)` to `samples`; `functions` returns the values of all `f_k` at a number of tokens.
 ///
 /// # Errors
 /// Returns an error for fewer different sizes than coefficients, or for samples that are not positive and finite.

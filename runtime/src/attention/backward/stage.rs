@@ -110,7 +110,8 @@ impl TileRows<'_> {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `columns`, `strips` and `convert`
-///   are regions of the worker with room for a tile of `padded`, `width` and `width` dims respectively.
+///   are regions of the worker. `columns` has room for a tile of `padded` dims, the other two for a tile of `width`
+///   dims each.
 unsafe fn both_ways(
     c: &Context<'_>,
     tile: &TileRows<'_>,

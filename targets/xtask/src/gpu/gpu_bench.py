@@ -4,7 +4,8 @@
 
 Every cell is a call captured as a CUDA graph of several calls and replayed. Ours and each peer's alternate, so that a
 slowdown of the machine affects all of them. A call that cannot be captured is timed by events around it, and its cell
-records that. The ratio is the median over the rounds of peer's time / ours. Peers compute in FP32 without TF32.
+records that. The ratio is the median over the rounds of peer's time / ours. FP32 peers run with allow_tf32 off.
+PyTorch's kernel `efficient` nevertheless uses Tensor Cores: it computes each FP32 product as three TF32 products.
 Prints a JSON line for each cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
 """
 

@@ -21,7 +21,7 @@ Examples:
 
 o(t) = sum over k of alpha(k) u(t - k), channel by channel: relative decay, and with --order newest-last CausalConvWithState of
 ONNX and the convolution before Mamba's scan. States are the last inputs, oldest first. By FFT in f64, errors are relative
-to norms of filter and input, not to each output. The bits do not depend on threads and batch.
+to the norms of filter and input, not to each output. The bits do not depend on threads and batch.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
 error beyond the bound.";

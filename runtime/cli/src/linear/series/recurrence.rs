@@ -18,8 +18,9 @@ Examples:
   elsa linear recurrence --a log-decay.npy --log --b x.npy --past-state h0.npy \\
       --present-state h1.npy --out h.npy --verify
 
-h = a h + b for each token, channel by channel. A factor of zero, or a logarithm of -inf, clears the state whatever it
-holds; a NaN poisons it. The bits do not depend on threads and batch; --parts changes the last ones.
+h = a h + b for each token, channel by channel. A factor of zero, or a logarithm of -inf, clears any
+state, even NaN. A NaN factor poisons the state. The bits do not depend on threads and batch, but --parts changes the
+rounding.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
 error beyond the bound.";
