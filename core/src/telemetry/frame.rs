@@ -76,7 +76,7 @@ impl Encoder {
         Encoder { run, next: 0 }
     }
 
-    /// Skips the numbers of `records` records for which no frame is made, so that a reader counts them as lost.
+    /// Advances the record number by `records` without making frames. A reader counts these records as lost.
     pub const fn skip(&mut self, records: u32) {
         self.next = self.next.wrapping_add(records);
     }

@@ -47,6 +47,6 @@ pub struct KernelSpec {
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
     /// `true` if the kernel raises weights so that products are not subnormal. Such a kernel needs the largest value of
-    /// every block, and blocks of tiny values are copied.
+    /// every block. If the values of a block are tiny, the kernel uses multiplied copies of them.
     pub raises: bool,
 }

@@ -110,8 +110,8 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Divides the pass's keys and values that a row of the task's sequence may attend into `n` pieces, and measures piece
-/// `i`.
+/// Measures piece `i` of `n` pieces of keys and values. The pieces together contain the keys of the pass that some row of
+/// the task's sequence may attend.
 ///
 /// # Safety
 /// - As for [`inputs`].

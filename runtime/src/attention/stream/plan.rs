@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Number of bytes by which the memory of a process before a run may differ between two starts of the same program. It
-/// differs because some pages of the program are not always in memory.
+/// Allowed difference between the memory of a process before a run and its memory before the same run of an earlier start,
+/// in bytes. Some pages of a program are not always in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
