@@ -179,7 +179,7 @@ static PyObject *frame_of(PyObject *made_by, PyObject *names, PyObject *tensors,
         PyTuple_SetItem(types, n, type);
     }
     if (types != NULL && description != NULL)
-        key = PyTuple_Pack(5, types, description, made_by, names, options);
+        key = PyTuple_Pack(6, types, description, made_by, names, options, Py_None);
     if (key != NULL)
         local = PyObject_GetAttr(engine, local_name);
     if (local != NULL)

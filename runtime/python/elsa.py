@@ -261,6 +261,7 @@ def _open():
             ("elsa_plan_describe", [handle, pointer]),
             ("elsa_plan_destroy", [handle]),
             ("elsa_workspace_create", [handle, pointer]),
+            ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
             ("elsa_workspace_destroy", [handle]),
         ]
         for problem in (_Problem, _LinearProblem, _RecurrenceProblem, _SelectiveProblem, _ConvolutionProblem):
@@ -339,15 +340,6 @@ def backends():
     return found
 
 
-def _capturing(name):
-    """Returns `name`, the name of the first tensor, if torch's current stream is being captured as a CUDA graph, else None."""
-    return name if sys.modules["torch"].cuda.is_current_stream_capturing() else None
-
-
-def _not_captured(name):
-    return UnsupportedError(f"{name}: captured as a CUDA graph; allowed: after a call of the same shapes on this thread")
-
-
 class Engine(object):
     """A back end with its threads, and the plans of the shapes that came last.
 
@@ -358,9 +350,9 @@ class Engine(object):
     Any number of threads may use an engine; each has its own workspace. After os.fork, calls of the child compute on the
     calling thread.
 
-    A call may be captured as a CUDA graph after a call of the same shapes on the same thread. Its workspace then belongs to
-    the graph and lives as long as the engine. Captured calls of a thread that share a workspace must be replayed one
-    after another.
+    Calls on CUDA tensors have a workspace for each stream, which torch allocates. The workspace of a call that is captured
+    as a CUDA graph is in the graph's memory pool. A captured call with key_lengths or cu_seqlens keeps its lengths and its
+    workspace as long as the engine.
     """
 
     def __init__(self, backend=None, threads=0, device=0):
@@ -382,7 +374,7 @@ class Engine(object):
         self.device = info.device.decode("utf-8", "replace")
         self._plans = {}
         self._local = _Local()
-        # Workspaces that CUDA graphs use.
+        # Workspaces with lengths that CUDA graphs read.
         self._captured = []
 
     # At the end of the process, the module's names may be gone before its last objects; hence the default argument.
@@ -399,48 +391,44 @@ class Engine(object):
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
-    def _plan(self, key, problem, options, capturing):
-        """Returns the plan of a call's key. `capturing` is the result of `_capturing`."""
+    def _plan(self, key, problem, options):
+        """Returns the plan of a call's key."""
         plan = self._plans.get(key)
         if plan is None:
-            if capturing:
-                raise _not_captured(capturing)
             plan = self._plans.setdefault(key, _Plan(self, problem, options))
             _bound(self._plans)
         return plan
 
-    def _workspace(self, place, plan, capturing):
-        """Returns a workspace of the calling thread that serves a plan."""
+    def _place(self, *key):
+        """Returns the place of the calling thread for an operator's prefix and a stream."""
+        places = self._local.places
+        place = places.setdefault(key, _Place())
+        _bound(places)
+        return place
+
+    def _workspace(self, place, plan, memory):
+        """Returns a workspace of the calling thread that serves a plan. `memory` allocates on a CUDA device, else is None."""
         workspace = place.workspace
-        if capturing:
-            # Nothing can be allocated now: use the workspace of the last call, or of the capture's earlier calls.
-            if place.captured is not None and (workspace is None or not workspace.serves(plan)):
-                workspace = place.captured
-            if workspace is None or not workspace.serves(plan):
-                raise _not_captured(capturing)
-            if workspace is not place.captured:
-                place.captured, place.workspace = workspace, None
-                self._captured.append(workspace)
-            return workspace
         if workspace is None or not workspace.serves(plan):
-            workspace = place.workspace = _Workspace(plan)
-            # The known frames hold the previous workspace.
+            # The known frames hold the previous workspace, whose memory is freed first.
             for frame in list(self._local.frames.values()):
                 frame.known = None
+            workspace = place.workspace = None
+            workspace = place.workspace = _Workspace(plan, memory)
         return workspace
 
 
 class _Local(threading.local):
-    """State of a thread for an engine: its frames by key, and each operator's workspaces by prefix."""
+    """State of a thread for an engine: its frames by key, and its places by operator and stream."""
 
     def __init__(self):
         self.frames, self.places = {}, {}
 
 
 class _Place(object):
-    """The workspaces of a thread for an operator: one for its calls and one for its captured calls."""
+    """The workspace of a thread for the calls of an operator, on a CUDA device in one stream."""
 
-    workspace = captured = None
+    workspace = None
 
 
 class _Plan(object):
@@ -484,11 +472,17 @@ def _operations(problem):
 
 
 class _Workspace(object):
-    """A workspace of one thread, for all plans of its `_Place` that need no more memory."""
+    """A workspace of one thread, for all plans of its `_Place` that need no more memory: in memory of the library, or in a
+    tensor that `memory` makes."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, memory=None):
         self.bytes, self.gpu, self.handle = plan.bytes, plan.gpu, _Handle()
-        _check(_lib.elsa_workspace_create(plan.handle, ctypes.byref(self.handle)))
+        if memory is None:
+            _check(_lib.elsa_workspace_create(plan.handle, ctypes.byref(self.handle)))
+        else:
+            self.tensor = memory(plan.bytes)
+            place = self.tensor.data_ptr(), plan.bytes
+            _check(_lib.elsa_workspace_create_on_device(plan.handle, *place, ctypes.byref(self.handle)))
 
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
@@ -644,8 +638,11 @@ class _Torch(object):
 
     @staticmethod
     def use(torch):
-        """Sets the module, and for "cpu" and "cuda" the functions that return whether torch.autocast is on, and its type."""
+        """Sets the module and the functions that ask for its state: for "cpu" and "cuda" whether torch.autocast is on, and
+        its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
+        _Torch.capturing = torch.cuda.is_current_stream_capturing
+        _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
         elif hasattr(torch, "is_autocast_cpu_enabled"):
@@ -661,6 +658,17 @@ class _Torch(object):
             # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return tensor.device.index if tensor.is_cuda else None
+
+    @staticmethod
+    def stream_of(device):
+        """Returns the handle of the current stream of a CUDA device."""
+        return _Torch.module.cuda.current_stream(device).cuda_stream
+
+    @staticmethod
+    def memory(device, size):
+        """Allocates bytes on a CUDA device: of the capture's pool during the capture of a graph."""
+        torch = _Torch.module
+        return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
 
     @staticmethod
     def maker(description, dtype, shape, strides):
@@ -830,8 +838,8 @@ class _Frame(object):
     fields = {}
     busy, runs, plan, known = False, True, None, None
 
-    def __init__(self, engine, kind, key, descriptions, capturing):
-        types, _, _, names, options = key
+    def __init__(self, engine, kind, key, descriptions):
+        types, _, _, names, options, stream = key
         start, size = ctypes.sizeof(self.Inputs), ctypes.sizeof(self.Outputs)
         # The last word takes the addresses of tensors without elements, which the library does not read.
         self.sink = (start + size) // _WORD
@@ -853,10 +861,12 @@ class _Frame(object):
         results = [given.index(name) for name in ("out", "lse", "present_state") if name in given]
         # Selects the function's result from the tensors: one of them, or a tuple of several.
         self.results = operator.itemgetter(*results)
+        self.memory = None if self.device is None else functools.partial(kind.memory, self.device)
         if self.runs is not None:
             prefix = self.problem.prefix
-            self.plan = engine._plan(key, self.problem, self.options, capturing)
-            self.place = engine._local.places.setdefault(prefix, _Place())
+            # Plans serve every stream.
+            self.plan = engine._plan(key[:-1], self.problem, self.options)
+            self.place = engine._place(prefix, stream)
             self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
         # Calls do not need these.
         del self.arrays, self.index, self.problem, self.options
@@ -1048,8 +1058,10 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
     """
     kind = _KINDS.get(type(tensors[0])) or _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
+    # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
+    stream = None if device is None else kind.stream_of(device) or 1
     try:
-        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options
+        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options, stream
     except Exception:
         _of_one_library(kind, names, tensors)
         raise
@@ -1063,9 +1075,8 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         for name, tensor in zip(names[-written:], tensors[-written:]):
             if not kind.writable(tensor):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
-    capturing = None if device is None else _capturing(names[0])
     if frame is None or frame.busy:
-        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors), capturing)
+        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors))
         _bound(frames)
     frame.busy = True
     if frame.copies:
@@ -1079,12 +1090,15 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
     if frame.runs:
         plan, workspace = frame.plan, frame.place.workspace
-        if capturing or workspace is None or not workspace.serves(plan):
-            workspace = engine._workspace(frame.place, plan, capturing)
+        if device is not None and kind.capturing():
+            # Its memory may be reused by what the graph does after this call, as that of any tensor.
+            workspace = _Workspace(plan, frame.memory)
+            if lengths is not None:
+                engine._captured.append(workspace)
+        elif workspace is None or not workspace.serves(plan):
+            workspace = engine._workspace(frame.place, plan, frame.memory)
         inputs, outputs = frame.structs
         if device is not None:
-            # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
-            stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
             _check(frame.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
         elif plan.long and threading.current_thread() is threading.main_thread():
             run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
