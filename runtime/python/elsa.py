@@ -10,7 +10,7 @@
 One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
 are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
 in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
-calls over numpy arrays faster.
+calls over numpy arrays, and over tensors of torch 2.10 and later, faster.
 
 The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
 that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
@@ -45,7 +45,7 @@ __all__ = [
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 1
+INTERFACE = 2
 # Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -606,17 +606,22 @@ class _Torch(object):
     gradients = operator.attrgetter("requires_grad")
     writable = staticmethod(lambda tensor: True)
     autocasts = staticmethod(lambda device: False)
+    # Return whether a tensor is a negated view, and what `_calls` describes.
+    negative, read = staticmethod(lambda tensor: False), staticmethod(lambda tensors: None)
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
     def describe(tensors):
         """Returns the properties of each tensor on which a frame depends, except the class. Raises if `check` refuses one."""
         torch = _Torch.module
-        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
+        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)) or any(map(_Torch.negative, tensors)):
             raise UnsupportedError
-        return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
+        return _Torch.read(tensors) or _Torch.descriptions(tensors)
 
-    descriptions = describe
+    @staticmethod
+    def descriptions(tensors):
+        """Returns the description of each tensor."""
+        return tuple(zip(map(_Torch.description, tensors), map(_Torch.module.Tensor.stride, tensors)))
 
     @staticmethod
     def check(name, tensor):
@@ -625,6 +630,8 @@ class _Torch(object):
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
             )
+        if _Torch.negative(tensor):
+            raise ArgumentError(f"{name}: a view that negates its elements; allowed: Tensor.resolve_neg() of it")
         if tensor.layout is not _Torch.module.strided:
             raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
 
@@ -643,6 +650,12 @@ class _Torch(object):
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
         _Torch.capturing = torch.cuda.is_current_stream_capturing
         _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
+        _Torch.negative = getattr(torch.Tensor, "is_neg", _Torch.negative)
+        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if _calls is not None and table is not None:
+            classes = torch.Tensor, torch.nn.Parameter
+            if _calls.reads_torch(table, classes, torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing):
+                _Torch.read, _Torch.known = _calls.describe, _known
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
         elif hasattr(torch, "is_autocast_cpu_enabled"):
@@ -1090,7 +1103,8 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
     if frame.runs:
         plan, workspace = frame.plan, frame.place.workspace
-        if device is not None and kind.capturing():
+        captured = device is not None and kind.capturing()
+        if captured:
             # Its memory may be reused by what the graph does after this call, as that of any tensor.
             workspace = _Workspace(plan, frame.memory)
             if lengths is not None:
@@ -1105,20 +1119,21 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
             _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
-            if kind.known and lengths is None and not frame.copies and not plan.long:
-                frame.known = kind.known(frame, workspace)
+        if kind.known and lengths is None and not (frame.copies or captured or plan.long and device is None):
+            frame.known = kind.known(frame, workspace, stream)
     frame.busy = False
     return frame.results(tensors)
 
 
-def _known(frame, workspace):
+def _known(frame, workspace, stream):
     """Returns the parts of a frame that `_calls` needs."""
-    run, words = ctypes.cast(frame.run, ctypes.c_void_p).value, ctypes.addressof(frame.words)
-    handles, structs = (frame.plan.handle.id, workspace.handle.id), (words, words + frame.words[0])
-    return _elsa.Known(run, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
+    run = ctypes.cast(frame.run if stream is None else frame.run_device, ctypes.c_void_p).value
+    words, handles = ctypes.addressof(frame.words), (frame.plan.handle.id, workspace.handle.id)
+    structs = words, words + frame.words[0]
+    return _elsa.Known(run, stream or 0, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
 
 
-# Replaces `_call` if _elsa is present: computes calls over numpy arrays whose frames are known, and else calls it.
+# Replaces `_call` if _elsa is present: computes calls whose frames are known, and else calls it.
 _calls = None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)

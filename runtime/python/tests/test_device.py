@@ -1,5 +1,6 @@
 """elsa.py over tensors of a CUDA device, without torch: a module replaces the parts of torch that elsa.py uses, and its
-tensors are in memory that the driver allocates. That is NVIDIA's driver or the stand-in, whose log counts calls.
+tensors are in memory that the driver allocates. That is NVIDIA's driver or the stand-in, whose log counts calls. With
+_elsa, the module publishes DLPack's table, as torch does, so that repeated calls are those of _elsa.
 
 `python3 test_device.py` with elsa.py on PYTHONPATH and a driver. Python 3.6 and later.
 """
@@ -44,6 +45,7 @@ class Tensor(object):
         self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
         self.is_cuda, self.device = device is not None, Place("cpu" if device is None else "cuda", device)
+        self.sizes = (ctypes.c_int64 * (2 * self.array.ndim))(*self.shape + self.stride())
         if whole is None:
             self.address, self.pool = Pool.take(max(self.array.nbytes, 1))
             if not STREAM.captured:
@@ -51,6 +53,9 @@ class Tensor(object):
 
     def stride(self):
         return tuple(n // self.array.itemsize for n in self.array.strides)
+
+    def is_neg(self):
+        return False
 
     def data_ptr(self):
         return (self.whole or self).address.value + (self.array.ctypes.data - (self.whole or self).array.ctypes.data)
@@ -80,6 +85,45 @@ class Tensor(object):
     def __del__(self):
         if self.whole is None and hasattr(self, "address"):
             Pool.give(self.pool, self.address, max(self.array.nbytes, 1))
+
+
+class Lent(ctypes.Structure):
+    """DLTensor of DLPack."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32), ("axes", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def lend(tensor, lent):
+    """Describes a tensor. Its address is split, as DLPack allows."""
+    codes = {"i": 0, "u": 1, "f": 2, "b": 6}
+    sizes, kind = ctypes.addressof(tensor.sizes), tensor.array.dtype
+    lent[0] = Lent(
+        tensor.data_ptr() - 8, 2 if tensor.is_cuda else 1, tensor.place or 0, tensor.array.ndim, codes[kind.kind],
+        8 * kind.itemsize, 1, sizes, sizes + 8 * tensor.array.ndim, 8,
+    )  # fmt: skip
+    return 0
+
+
+def lend_stream(kind, device, stream):
+    stream[0] = current_stream(device).cuda_stream
+    return 0
+
+
+class Table(ctypes.Structure):
+    """DLPackExchangeAPI of DLPack."""
+
+    READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Lent))
+    STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2), ("others", ctypes.c_void_p * 4), ("read", READ), ("stream", STREAM),
+    ]  # fmt: skip
+
+
+TABLE = Table((1, 3), (None,) * 4, Table.READ(lend), Table.STREAM(lend_stream))
 
 
 class Pool(object):
@@ -169,7 +213,10 @@ def stand_for_torch():
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured
     )
-    torch._C = types.SimpleNamespace()
+    torch._C, torch.nn = types.SimpleNamespace(_is_tracing=lambda: False), types.SimpleNamespace(Parameter=Tensor)
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    Tensor.__dlpack_c_exchange_api__ = capsule(ctypes.addressof(TABLE), b"dlpack_exchange_api", None)
     sys.modules["torch"] = torch
 
 
@@ -225,14 +272,15 @@ class Device(unittest.TestCase):
                 self.assertEqual(turn(wanted).tobytes(), found.numpy().tobytes())
                 self.assertEqual(last.tobytes(), present.numpy().tobytes())
                 self.assertEqual(past.tobytes(), state.numpy().tobytes())
-                self.assertEqual(STREAM.asked, [0])
+                self.assertEqual(set(STREAM.asked), {0})
+                del STREAM.asked[:]
                 # The same call with other tensors reads these, in the stream that is then current.
                 again = {name: Tensor(turn(x[..., ::-1].copy())) for name, x in given.items()}
                 other = {name: x[..., ::-1].copy() for name, x in given.items()}
                 found, _ = function(past_state=state, present_state=True, layout=axes, **again, **options)
                 answer, _ = function(past_state=past, present_state=True, engine=engine, **other, **options)
                 self.assertEqual(turn(answer).tobytes(), found.numpy().tobytes())
-                self.assertEqual(STREAM.asked, [0, 0])
+                self.assertEqual(STREAM.asked, [0])
                 # States in place, a given output, and no past.
                 out = Tensor(np.zeros_like(turn(wanted)))
                 same = function(past_state=state, present_state=state, out=out, layout=axes, **tensors, **options)
@@ -382,18 +430,26 @@ class Device(unittest.TestCase):
         try:
             for function, arrays in self.calls():
                 tensors = [Tensor(array) for array in arrays]
-                # The repeated call gets the outputs of earlier calls, so that no tensor is made.
-                READY[:] = [found for _ in range(2) for found in function(*tensors)]
-                kept = made[:] = []
+                # The repeated calls get the outputs of earlier calls, so that no tensor is made.
+                READY[:] = [found for _ in range(3) for found in function(*tensors)]
+                kept, calls = [], []
+                del made[:]
                 with open(LOG.name) as log:
                     log.seek(0, os.SEEK_END)
                     kept = function(*tensors)
                     asked = {line.split()[0] for line in log}
+                sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))
+                try:
+                    function(*tensors)
+                finally:
+                    sys.setprofile(None)
                 self.assertEqual(made, [])
                 self.assertIn("cuLaunchKernel", asked)
                 # Lengths are copied to the device, after the previous copy.
                 lengths = {"cuMemcpyHtoDAsync_v2", "cuEventSynchronize"} if "cuMemcpyHtoDAsync_v2" in asked else set()
                 self.assertLessEqual(asked, allowed | lengths)
+                # The compiled module makes the calls of `_call`, except those with lengths.
+                self.assertEqual("_call" in calls, elsa._calls is None or lengths != set())
                 self.assertEqual(len(READY), len(kept))
                 del READY[:]
         finally:
