@@ -375,6 +375,19 @@ class Device(unittest.TestCase):
                 else:
                     self.assertNotEqual(wanted[0].tobytes(), first[0].numpy().tobytes())
 
+    def test_a_graph_keeps_its_lengths(self):
+        elsa._engines.clear()
+        q, k, v = [Tensor(array) for array in next(self.calls())[1]]
+        with Graph() as graph:
+            found = elsa.attention(q, k, v, key_lengths=[7])
+        gc.collect()
+        # Host memory that the graph does not keep would be used again.
+        others = [elsa.Engine("cuda") for _ in range(9)]
+        for engine in others:
+            elsa.attention(q, k, v, key_lengths=[90], engine=engine)
+        graph.replay()
+        self.assertEqual(found.numpy().tobytes(), elsa.attention(q, k, v, key_lengths=[7]).numpy().tobytes())
+
     def test_workspaces_are_tensors(self):
         elsa._engines.clear()
         gc.collect()

@@ -195,6 +195,7 @@ impl Pending {
                 return Ok(());
             }
             let entered = self.context.enter()?;
+            let _relaxed = entered.relax()?;
             self.done.synchronize(&entered)?;
         }
         Ok(())

@@ -6,15 +6,16 @@
 //! 1. A captured stream cannot wait for work outside the capture, and nothing outside the capture can wait for an event
 //!    recorded in it.
 //! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
-//!    for events. The mode *relaxed* of the thread permits such calls, also while another thread captures. A thread has
-//!    this mode while it has entered a context ([`Context::enter`](super::Context::enter)). The calls that this library
-//!    makes disturb no capture, since they neither use the default stream nor wait for captured work.
+//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]), also while another thread
+//!    captures. Everything that allocates, loads, frees or waits for a workspace uses it.
 //! 3. A stream that waits for an event of the capture joins the capture, and the originally captured stream must wait
 //!    for that stream before the capture ends.
 
-use super::context::{Context, Entered};
+use super::api::Api;
+use super::context::{Entered, log_error};
 use super::stream::RawStream;
 use crate::error::DeviceError;
+use std::marker::PhantomData;
 
 /// The number of a capture, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Capture(u64);
 /// Status that the driver reports for a stream that is not captured.
 const NOT_CAPTURED: u32 = 0;
 /// The driver's number for the mode *relaxed*, which permits calls that might disturb captures.
-pub(super) const RELAXED: u32 = 2;
+const RELAXED: u32 = 2;
 
 impl RawStream {
     /// Returns the capture that the stream belongs to; `None` if it is not captured.
@@ -41,17 +42,46 @@ impl RawStream {
     }
 }
 
-impl Context {
-    /// Sets the mode of this thread and returns the previous one.
+/// Keeps this thread in the mode *relaxed* until the value is dropped.
+pub struct Relaxed<'a> {
+    entered: &'a Entered<'a>,
+    /// The mode that is restored when the value is dropped.
+    mode: u32,
+    thread: PhantomData<*const ()>,
+}
+
+impl Entered<'_> {
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls
+    /// that this library makes disturb no capture, since they neither use the default stream nor wait for captured
+    /// work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
-    pub(super) fn exchange(&self, mut mode: u32) -> Result<u32, DeviceError> {
-        if let Some(api) = &self.api().capture {
-            // SAFETY: *room*: the call reads and writes one number.
-            let code = unsafe { (api.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
-            self.check("cuThreadExchangeStreamCaptureMode", code)?;
+    pub fn relax(&self) -> Result<Relaxed<'_>, DeviceError> {
+        let mode = exchange(self.context.api(), RELAXED);
+        Ok(Relaxed { entered: self, mode: mode.map_err(|code| self.failed(code))?, thread: PhantomData })
+    }
+
+    fn failed(&self, code: u32) -> DeviceError {
+        let failed = self.check("cuThreadExchangeStreamCaptureMode", code);
+        failed.err().unwrap_or(DeviceError::Symbol { name: "cuThreadExchangeStreamCaptureMode" })
+    }
+}
+
+/// Sets the mode of this thread and returns the previous one, or the driver's error code.
+fn exchange(api: &Api, mut mode: u32) -> Result<u32, u32> {
+    let Some(api) = &api.capture else { return Ok(mode) };
+    // SAFETY: *room*: the call reads and writes one number.
+    match unsafe { (api.cuThreadExchangeStreamCaptureMode)(&raw mut mode) } {
+        0 => Ok(mode),
+        code => Err(code),
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let Err(code) = exchange(self.entered.context.api(), self.mode) {
+            log_error(Err(self.entered.failed(code)));
         }
-        Ok(mode)
     }
 }

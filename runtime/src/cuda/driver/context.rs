@@ -1,7 +1,6 @@
 //! Contexts, and the proof that a context is current.
 
 use super::api::{Api, CONTEXT_BLOCKING, code};
-use super::capture::RELAXED;
 use super::device::{Device, Driver};
 use crate::error::DeviceError;
 use cudarc::driver::sys::{CUcontext, CUdevice};
@@ -121,8 +120,7 @@ impl Context {
         self.device.driver.check(call, code)
     }
 
-    /// Makes the context current for this thread, until the returned value is dropped. Until then the thread may also
-    /// make calls that might disturb captures.
+    /// Makes the context current for this thread, until the returned value is dropped.
     ///
     /// # Errors
     /// Returns the errors of [`Context::usable`], or the error that the driver reports.
@@ -130,9 +128,7 @@ impl Context {
         self.usable()?;
         // SAFETY: *handle*: only dropping `self` releases it.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api().cuCtxPushCurrent_v2)(self.raw) })?;
-        let mut entered = Entered { context: self, mode: None, thread: PhantomData };
-        entered.mode = Some(self.exchange(RELAXED)?);
-        Ok(entered)
+        Ok(Entered { context: self, thread: PhantomData })
     }
 
     /// Releases the context. All its resources must have been released.
@@ -171,8 +167,6 @@ pub(super) fn log_error(done: Result<(), DeviceError>) {
 #[derive(Debug)]
 pub struct Entered<'a> {
     pub(super) context: &'a Context,
-    /// The thread's previous mode for captures, once it has been replaced.
-    mode: Option<u32>,
     // A context is current for one thread, so this type must not move to another.
     thread: PhantomData<*const ()>,
 }
@@ -181,9 +175,6 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if self.context.device.driver.usable().is_err() {
             return;
-        }
-        if let Some(mode) = self.mode {
-            log_error(self.context.exchange(mode).map(drop));
         }
         let mut popped = ptr::null_mut();
         // SAFETY: *room*: `popped` has room for a handle. `enter` pushed the context on this thread.
