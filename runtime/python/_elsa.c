@@ -485,7 +485,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *na
 }
 
 static PyMethodDef calls_methods[] = {
-    {"describe", describe, METH_O, "Returns what a frame depends on for a tuple of tensors, except their classes; None for others."},
+    {"describe", describe, METH_O, "Returns the properties of a tuple of tensors on which a frame depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
     {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
     {NULL, NULL, 0, NULL},

@@ -645,7 +645,7 @@ class _Torch(object):
 
     @staticmethod
     def use(torch):
-        """Sets the module and the functions that ask for its state: for "cpu" and "cuda" whether torch.autocast is on, and
+        """Sets the module and the functions that return its state: for "cpu" and "cuda" whether torch.autocast is on, and
         its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
         _Torch.capturing = torch.cuda.is_current_stream_capturing
@@ -1105,7 +1105,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         plan, workspace = frame.plan, frame.place.workspace
         captured = device is not None and kind.capturing()
         if captured:
-            # Its memory may be reused by what the graph does after this call, as that of any tensor.
+            # Later work in the graph may reuse its memory, as that of any tensor.
             workspace = _Workspace(plan, frame.memory)
             if lengths is not None:
                 engine._captured.append(workspace)

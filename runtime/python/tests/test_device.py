@@ -165,7 +165,7 @@ class STREAM(object):
 
 
 class Graph(object):
-    """A CUDA graph of what the block makes, captured in the mode that forbids every thread to disturb it."""
+    """A CUDA graph of the calls in the block, captured in the mode that forbids every thread to disturb it."""
 
     def __enter__(self):
         self.graph, self.launched = ctypes.c_void_p(), ctypes.c_void_p()
@@ -432,7 +432,7 @@ class Device(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")
     def test_what_a_repeated_call_asks_of_the_driver(self):
-        """It allocates nothing, plans nothing, asks for no attribute of the device, and waits for nothing."""
+        """It allocates nothing, plans nothing, waits for nothing, and asks one question for each tensor."""
         allowed = {
             "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuPointerGetAttributes", "cuStreamGetCaptureInfo", "cuLaunchKernel",
             "cuEventRecord",

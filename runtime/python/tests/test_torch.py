@@ -531,7 +531,7 @@ class Cuda(Case):
         (plan,) = engine._plans.values()
         self.assertGreater(plan.bytes, 0)
         self.assertGreaterEqual(torch.cuda.memory_allocated(), before + plan.bytes)
-        # The library allocates nothing beside torch, which has kept memory or takes a segment.
+        # The library allocates nothing itself; torch has kept memory or takes a segment.
         self.assertLessEqual(held - torch.cuda.mem_get_info()[0], 20 << 20)
         graph, _ = self.captured(lambda: elsa.attention(q, k, v, out=out, engine=engine))
         graph.replay()
