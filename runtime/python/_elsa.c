@@ -10,8 +10,8 @@
  * needs no mark that it is in use here.
  *
  * The limited API of CPython 3.8 makes one file serve all later versions. The fields of an array are where every compiled
- * extension of numpy reads them; elsa.py compares them with attributes before it uses them. Torch, from 2.10, publishes a
- * table of functions that read a tensor and the current stream, whose layout the standard DLPack fixes.
+ * extension of numpy reads them; elsa.py compares them with attributes before it uses them. Torch, as in 2.11, publishes a
+ * table of functions that read a tensor and the current stream. The standard DLPack fixes its layout.
  */
 
 #define PY_SSIZE_T_CLEAN

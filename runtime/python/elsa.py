@@ -10,7 +10,7 @@
 One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
 are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
 in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
-calls over numpy arrays, and over tensors of torch 2.10 and later, faster.
+calls faster over arrays of numpy, and over tensors of a torch that publishes DLPack's table, as 2.11 does.
 
 The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
 that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem

@@ -105,9 +105,9 @@ api! {
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
-    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     cuPointerGetAttribute(*mut c_void, c_int, CUdeviceptr);
     cuPointerGetAttributes(c_uint, *mut c_int, *mut *mut c_void, CUdeviceptr);
     cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
@@ -159,7 +159,6 @@ pub mod pointer {
     pub const BUFFER_ID: i32 = 7;
     pub const RANGE_START: i32 = 11;
     pub const RANGE_SIZE: i32 = 12;
-    pub const MAPPED: i32 = 13;
     pub const TYPE_HOST: u32 = 1;
     pub const TYPE_DEVICE: u32 = 2;
 }

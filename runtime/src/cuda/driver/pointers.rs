@@ -98,7 +98,7 @@ impl Entered<'_> {
             return Err(Some(found));
         }
         let last = address.saturating_add(needed.saturating_sub(1) as u64);
-        if pooled && self.query::<u32>(pointer::MAPPED, last) != Some(1) {
+        if pooled && self.query::<u32>(pointer::MEMORY_TYPE, last) != Some(pointer::TYPE_DEVICE) {
             return Err(None);
         }
         Ok(address)
