@@ -47,7 +47,7 @@ mod modules {
     const LEVEL: u32 = 9;
     /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
     /// group.
-    const TOGETHER: usize = 500_000;
+    const TOGETHER: usize = 1_000_000;
 
     /// Writes the groups of compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
