@@ -37,7 +37,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum size of a stripped binary in bytes.
-pub const BINARY: u64 = 4_600_000;
+pub const BINARY: u64 = 4_250_000;
 /// Maximum number of bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
