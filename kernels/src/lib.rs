@@ -16,7 +16,8 @@
 //!
 //! The crate needs no operating system. The feature `std` detects instruction sets at run time; without it, the crate
 //! uses only instruction sets that the compilation target guarantees. `--cfg elsa_without="avx2"` (or `"avx512"`)
-//! leaves out the kernels for an instruction set, in builds for one known processor.
+//! leaves out the kernels for an instruction set, in builds for one known processor. `"scalar"` leaves out the scalar
+//! kernels on aarch64, where every processor has NEON.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

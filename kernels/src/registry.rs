@@ -21,7 +21,9 @@ pub static ATTENTION: &[&Kernel] = &[
     &crate::neon::attention::ROW_KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::attention::KERNEL,
+    #[cfg(not(all(target_arch = "aarch64", elsa_without = "scalar")))]
     &crate::scalar::attention::ROW_KERNEL,
+    #[cfg(not(all(target_arch = "aarch64", elsa_without = "scalar")))]
     &crate::scalar::attention::KERNEL,
 ];
 
@@ -45,6 +47,7 @@ pub static BACKWARD: &[&BackwardKernel] = &[
     &crate::avx2::backward::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::backward::KERNEL,
+    #[cfg(not(all(target_arch = "aarch64", elsa_without = "scalar")))]
     &crate::scalar::backward::KERNEL,
 ];
 
@@ -63,6 +66,7 @@ pub static LINEAR: &[&linear::Kernel] = &[
     &crate::avx2::linear::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::linear::KERNEL,
+    #[cfg(not(all(target_arch = "aarch64", elsa_without = "scalar")))]
     &crate::scalar::linear::KERNEL,
 ];
 
@@ -81,6 +85,7 @@ pub static SERIES: &[&SeriesKernel] = &[
     &crate::avx2::series::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::series::KERNEL,
+    #[cfg(not(all(target_arch = "aarch64", elsa_without = "scalar")))]
     &crate::scalar::series::KERNEL,
 ];
 

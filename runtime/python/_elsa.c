@@ -1,16 +1,17 @@
-/* Runs the calls of elsa.py whose frames are prepared: the path of its `_call`, from the description of arrays to the
+/* Runs the calls of elsa.py whose frames are prepared: the path of its `_call`, from the description of tensors to the
  * library's call, without the interpreter.
  *
- * A `Calls` wraps a function of elsa.py. It passes on, unchanged, every call that it does not compute: tensors
- * that are not arrays of numpy, first calls, integers for the library, read-only outputs, frames in use. Each check and
- * each message is therefore elsa.py's, which also does all of it where this module is absent. A `Known` holds a prepared
- * frame as C values.
+ * A `Calls` wraps a function of elsa.py. It passes on, unchanged, every call that it does not compute: tensors that are
+ * neither arrays of numpy nor plain tensors of torch, first calls, integers for the library, read-only outputs, frames in
+ * use, tensors with gradients, recorded or captured calls. Each check and each message is therefore elsa.py's, which also
+ * does all of it where this module is absent. A `Known` holds a prepared frame as C values.
  *
  * Between the first address that a call writes and the library's return, the thread executes no Python. A frame therefore
  * needs no mark that it is in use here.
  *
  * The limited API of CPython 3.8 makes one file serve all later versions. The fields of an array are where every compiled
- * extension of numpy reads them; elsa.py compares them with attributes before it uses them.
+ * extension of numpy reads them; elsa.py compares them with attributes before it uses them. Torch, as in 2.11, publishes a
+ * table of functions that read a tensor and the current stream. The standard DLPack fixes its layout.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -28,16 +29,42 @@ typedef struct {
     PyObject *base, *dtype;
 } Array;
 
+/* DLTensor of DLPack: a tensor that its owner lends. */
+typedef struct {
+    char *data;
+    int32_t device_type, device, axes;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset;
+} Tensor;
+
+/* DLPackExchangeAPI of DLPack. */
+typedef struct {
+    uint32_t major, minor;
+    void *older, *allocate, *give, *take;
+    int (*read)(void *object, Tensor *tensor);
+    int (*stream)(int32_t device_type, int32_t device, void **stream);
+} Exchange;
+
+/* Device types of DLPack, its version, and the most tensors of a call that are read here. */
+enum { HOST = 1, CUDA = 2, MAJOR = 1, MOST = 16 };
+
+/* The library that made the tensors of a call. */
+typedef enum { OTHER, NUMPY, TORCH } Kind;
+
 /* elsa_plan, elsa_workspace. */
 typedef struct {
     uint64_t id;
 } Handle;
 
 typedef int32_t Run(Handle plan, Handle workspace, const void *inputs, const void *outputs, void *report);
+typedef int32_t RunDevice(Handle plan, Handle workspace, const void *inputs, const void *outputs, void *stream, void *report);
 
 typedef struct {
     PyObject head;
-    Run *run;
+    /* A RunDevice if there is a stream, else a Run. */
+    void *run, *stream;
     Handle plan, workspace;
     /* The structs of inputs, followed at `outputs` by those of outputs. `order` has the place of each tensor's address. */
     uintptr_t *words;
@@ -52,11 +79,16 @@ typedef struct {
     /* elsa.py's function, its engines, its check of a status; the class of numpy's arrays, NULL before `reads`. */
     PyObject *function, *engines, *check;
     PyTypeObject *arrays;
+    /* NULL before `reads_torch`: torch's table, its classes, and its functions that say whether gradients are on, whether
+     * calls are recorded, and whether the current stream is captured. */
+    const Exchange *exchange;
+    PyObject *classes, *graded, *traced, *captured;
 } Calls;
 
 static PyTypeObject *known_type;
 /* Names of attributes of elsa.py and numpy. */
 static PyObject *local_name, *frames_name, *known_name, *busy_name, *flags_name, *writeable_name;
+static PyObject *gradient_name, *negative_name;
 
 /* Allocates an object of a type of this module, of zeros. */
 static void *allocated(PyTypeObject *type) {
@@ -78,18 +110,20 @@ static void known_freed(PyObject *object) {
     freed(object);
 }
 
-/* Known(run, plan, workspace, words, outputs, order, makers, results, held): addresses and handles as numbers. */
+/* Known(run, stream, plan, workspace, words, outputs, order, makers, results, held): addresses and handles as numbers. The
+ * stream is 0 for tensors of the host. */
 static PyObject *known_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
-    unsigned long long run, plan, workspace, words, outputs;
+    unsigned long long run, stream, plan, workspace, words, outputs;
     PyObject *order, *makers, *results, *held;
     (void)named;
-    if (!PyArg_ParseTuple(arguments, "KKKKKO!O!OO", &run, &plan, &workspace, &words, &outputs, &PyList_Type, &order,
+    if (!PyArg_ParseTuple(arguments, "KKKKKKO!O!OO", &run, &stream, &plan, &workspace, &words, &outputs, &PyList_Type, &order,
                           &PyList_Type, &makers, &results, &held))
         return NULL;
     Known *self = allocated(type);
     if (self == NULL)
         return NULL;
-    self->run = (Run *)(uintptr_t)run;
+    self->run = (void *)(uintptr_t)run;
+    self->stream = (void *)(uintptr_t)stream;
     self->plan.id = plan;
     self->workspace.id = workspace;
     self->words = (uintptr_t *)(uintptr_t)words;
@@ -112,18 +146,26 @@ static PyObject *known_new(PyTypeObject *type, PyObject *arguments, PyObject *na
     return (PyObject *)self;
 }
 
-/* Returns whether every item of a tuple is an array. */
-static int are_arrays(Calls *self, PyObject *tensors) {
-    for (Py_ssize_t n = 0; n < PyTuple_Size(tensors); n++) {
+/* Returns the library whose classes all items of a tuple have. */
+static Kind kind_of(Calls *self, PyObject *tensors) {
+    Py_ssize_t count = PyTuple_Size(tensors);
+    Kind kind = OTHER;
+    for (Py_ssize_t n = 0; n < count && count <= MOST; n++) {
         PyTypeObject *type = Py_TYPE(PyTuple_GetItem(tensors, n));
-        if (self->arrays == NULL || (type != self->arrays && !PyType_IsSubtype(type, self->arrays)))
-            return 0;
+        Kind found = OTHER;
+        if (self->arrays != NULL && (type == self->arrays || PyType_IsSubtype(type, self->arrays)))
+            found = NUMPY;
+        for (Py_ssize_t m = 0; self->classes != NULL && m < PyTuple_Size(self->classes); m++)
+            found = PyTuple_GetItem(self->classes, m) == (PyObject *)type ? TORCH : found;
+        if (found == OTHER || (n > 0 && found != kind))
+            return OTHER;
+        kind = found;
     }
-    return 1;
+    return kind;
 }
 
 /* Returns what a frame depends on for arrays, except the classes: their types, then axes, shapes and strides as bytes. */
-static PyObject *described(PyObject *tensors) {
+static PyObject *described_arrays(PyObject *tensors) {
     Py_ssize_t count = PyTuple_Size(tensors), words = 0;
     for (Py_ssize_t n = 0; n < count; n++)
         words += 1 + 2 * (Py_ssize_t)((Array *)PyTuple_GetItem(tensors, n))->axes;
@@ -150,12 +192,43 @@ static PyObject *described(PyObject *tensors) {
     return all;
 }
 
-static PyObject *describe(PyObject *self, PyObject *tensors) {
-    if (!PyTuple_Check(tensors) || !are_arrays((Calls *)self, tensors)) {
-        PyErr_SetString(PyExc_TypeError, "tensors: allowed: a tuple of arrays");
-        return NULL;
+/* Returns what a frame depends on for tensors of torch, except the classes, as bytes: types, devices, axes, shapes and
+ * strides. Torch raises if a tensor has no memory, as sparse ones. */
+static PyObject *described_tensors(Calls *self, PyObject *tensors) {
+    Tensor read[MOST];
+    Py_ssize_t count = PyTuple_Size(tensors), words = 0;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        if (self->exchange->read(PyTuple_GetItem(tensors, n), &read[n]))
+            return NULL;
+        words += 3 + 2 * (Py_ssize_t)read[n].axes;
     }
-    return described(tensors);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, words * (Py_ssize_t)sizeof(int64_t));
+    char *to = bytes == NULL ? NULL : PyBytes_AsString(bytes);
+    for (Py_ssize_t n = 0; to != NULL && n < count; n++) {
+        const Tensor *tensor = &read[n];
+        int64_t type = tensor->code | tensor->bits << 8 | (int64_t)tensor->lanes << 16;
+        int64_t head[3] = {type, (int64_t)tensor->device_type << 32 | tensor->device, tensor->axes};
+        size_t size = (size_t)tensor->axes * sizeof(int64_t);
+        memcpy(to, head, sizeof head);
+        memcpy(to + sizeof head, tensor->shape, size);
+        memcpy(to + sizeof head + size, tensor->strides, size);
+        to += sizeof head + 2 * size;
+    }
+    return bytes;
+}
+
+static PyObject *described(Calls *self, Kind kind, PyObject *tensors) {
+    return kind == NUMPY ? described_arrays(tensors) : described_tensors(self, tensors);
+}
+
+static PyObject *describe(PyObject *object, PyObject *tensors) {
+    Calls *self = (Calls *)object;
+    Kind kind = PyTuple_Check(tensors) ? kind_of(self, tensors) : OTHER;
+    PyObject *description = kind == OTHER ? NULL : described(self, kind, tensors);
+    if (description != NULL)
+        return description;
+    PyErr_Clear();
+    Py_RETURN_NONE;
 }
 
 static PyObject *reads(PyObject *self, PyObject *type) {
@@ -168,27 +241,43 @@ static PyObject *reads(PyObject *self, PyObject *type) {
     Py_RETURN_NONE;
 }
 
+/* reads_torch(table, classes, graded, traced, captured). */
+static PyObject *reads_torch(PyObject *object, PyObject *arguments) {
+    Calls *self = (Calls *)object;
+    PyObject *table, *given[4];
+    if (!PyArg_ParseTuple(arguments, "OO!OOO", &table, &PyTuple_Type, &given[0], &given[1], &given[2], &given[3]))
+        return NULL;
+    const Exchange *exchange = PyCapsule_GetPointer(table, "dlpack_exchange_api");
+    if (exchange == NULL)
+        return NULL;
+    if (self->exchange != NULL || exchange->major != MAJOR || exchange->read == NULL || exchange->stream == NULL)
+        Py_RETURN_FALSE;
+    self->exchange = exchange;
+    PyObject **kept[4] = {&self->classes, &self->graded, &self->traced, &self->captured};
+    for (int n = 0; n < 4; n++)
+        Py_INCREF(*kept[n] = given[n]);
+    Py_RETURN_TRUE;
+}
+
 /* Returns the frame of a call, a new reference, by the key that `_call` makes; NULL if there is none. */
-static PyObject *frame_of(PyObject *made_by, PyObject *names, PyObject *tensors, PyObject *options, PyObject *engine) {
+static PyObject *frame_of(PyObject *const parts[4], PyObject *tensors, PyObject *description, PyObject *stream) {
     Py_ssize_t count = PyTuple_Size(tensors);
-    PyObject *types = PyTuple_New(count), *description = described(tensors), *key = NULL, *local = NULL, *frames = NULL;
-    PyObject *frame = NULL;
+    PyObject *types = PyTuple_New(count), *key = NULL, *local = NULL, *frames = NULL, *frame = NULL;
     for (Py_ssize_t n = 0; types != NULL && n < count; n++) {
         PyObject *type = (PyObject *)Py_TYPE(PyTuple_GetItem(tensors, n));
         Py_INCREF(type);
         PyTuple_SetItem(types, n, type);
     }
-    if (types != NULL && description != NULL)
-        key = PyTuple_Pack(5, types, description, made_by, names, options);
+    if (types != NULL)
+        key = PyTuple_Pack(6, types, description, parts[0], parts[1], parts[2], stream);
     if (key != NULL)
-        local = PyObject_GetAttr(engine, local_name);
+        local = PyObject_GetAttr(parts[3], local_name);
     if (local != NULL)
         frames = PyObject_GetAttr(local, frames_name);
     if (frames != NULL && PyDict_Check(frames))
         frame = PyDict_GetItemWithError(frames, key);
     Py_XINCREF(frame);
     Py_XDECREF(types);
-    Py_XDECREF(description);
     Py_XDECREF(key);
     Py_XDECREF(local);
     Py_XDECREF(frames);
@@ -215,8 +304,70 @@ static int writable(PyObject *tensors, PyObject *written) {
     return first >= 0 && !PyErr_Occurred();
 }
 
+/* Returns whether a function, or a method of each tensor, returns anything but False. */
+static int says(PyObject *function) {
+    PyObject *found = PyObject_CallObject(function, NULL);
+    Py_XDECREF(found);
+    return found != Py_False;
+}
+
+static int any_says(PyObject *tensors, PyObject *method) {
+    for (Py_ssize_t n = 0; n < PyTuple_Size(tensors); n++) {
+        PyObject *found = PyObject_CallMethodObjArgs(PyTuple_GetItem(tensors, n), method, NULL);
+        Py_XDECREF(found);
+        if (found != Py_False)
+            return 1;
+    }
+    return 0;
+}
+
+/* Returns whether elsa.py refuses no tensor of torch because of what its description does not contain. */
+static int are_plain(Calls *self, PyObject *tensors) {
+    if (says(self->traced) || any_says(tensors, negative_name))
+        return 0;
+    int graded = says(self->graded);
+    for (Py_ssize_t n = 0; graded && n < PyTuple_Size(tensors); n++)
+        if (!has(PyTuple_GetItem(tensors, n), gradient_name, Py_False))
+            return 0;
+    return !PyErr_Occurred();
+}
+
+/* Sets the device and the current stream of the first tensor as elsa.py names them, new references: None for the host.
+ * Returns 0 if elsa.py has to compute. */
+static int place_of(Calls *self, Kind kind, PyObject *tensors, PyObject **device, PyObject **stream) {
+    Tensor first = {.device_type = HOST};
+    void *found = NULL;
+    if (kind == TORCH && self->exchange->read(PyTuple_GetItem(tensors, 0), &first))
+        return 0;
+    if (first.device_type == HOST) {
+        Py_INCREF(*device = Py_None);
+        Py_INCREF(*stream = Py_None);
+        return 1;
+    }
+    if (first.device_type != CUDA || self->exchange->stream(CUDA, first.device, &found) || says(self->captured))
+        return 0;
+    *device = PyLong_FromLong(first.device);
+    /* As in elsa.py: 1 is the device's default stream. */
+    *stream = PyLong_FromVoidPtr(found == NULL ? (void *)1 : found);
+    return *device != NULL && *stream != NULL;
+}
+
+/* Writes the addresses of the tensors. Returns 0 if torch raised. */
+static int write_addresses(Calls *self, Known *known, Kind kind, PyObject *tensors) {
+    for (Py_ssize_t n = 0; n < known->tensors; n++) {
+        PyObject *object = PyTuple_GetItem(tensors, n);
+        Tensor tensor = {.data = NULL};
+        if (kind == NUMPY)
+            tensor.data = ((Array *)object)->data;
+        else if (self->exchange->read(object, &tensor))
+            return 0;
+        known->words[known->order[n]] = (uintptr_t)tensor.data + (uintptr_t)tensor.offset;
+    }
+    return 1;
+}
+
 /* Returns the tensors of a call followed by new outputs; NULL if they are not those of the frame. */
-static PyObject *with_outputs(Calls *self, Known *known, PyObject *tensors) {
+static PyObject *with_outputs(Calls *self, Known *known, Kind kind, PyObject *tensors) {
     Py_ssize_t count = PyTuple_Size(tensors), makers = PyList_Size(known->makers);
     PyObject *all = count + makers == known->tensors ? PyTuple_New(known->tensors) : NULL;
     for (Py_ssize_t n = 0; all != NULL && n < known->tensors; n++) {
@@ -228,55 +379,71 @@ static PyObject *with_outputs(Calls *self, Known *known, PyObject *tensors) {
         if (tensor == NULL || PyTuple_SetItem(all, n, tensor))
             Py_CLEAR(all);
     }
-    if (all != NULL && !are_arrays(self, all))
+    if (all != NULL && kind_of(self, all) != kind)
         Py_CLEAR(all);
     return all;
 }
 
 /* Computes a call of a prepared frame. Returns NULL, perhaps with an error, if elsa.py has to. */
-static PyObject *known_call(Calls *self, PyObject *frame, PyObject *tensors, int32_t *status) {
-    PyObject *found = PyObject_GetAttr(frame, known_name), *all = NULL;
+static PyObject *known_call(Calls *self, Kind kind, PyObject *frame, PyObject *tensors, int32_t *status) {
+    PyObject *found = PyObject_GetAttr(frame, known_name), *all = NULL, *answer = NULL;
     if (found != NULL && Py_TYPE(found) == known_type) {
         Known *known = (Known *)found;
-        all = with_outputs(self, known, tensors);
+        all = with_outputs(self, known, kind, tensors);
         /* Outputs may have run a finalizer, so the frame is looked at now. */
-        if (all != NULL && has(frame, busy_name, Py_False)) {
-            for (Py_ssize_t n = 0; n < known->tensors; n++)
-                known->words[known->order[n]] = (uintptr_t)((Array *)PyTuple_GetItem(all, n))->data;
+        if (all != NULL && has(frame, busy_name, Py_False) && write_addresses(self, known, kind, all)) {
             PyThreadState *state = PyEval_SaveThread();
-            *status = known->run(known->plan, known->workspace, known->words, known->outputs, NULL);
+            if (known->stream == NULL)
+                *status = ((Run *)known->run)(known->plan, known->workspace, known->words, known->outputs, NULL);
+            else
+                *status = ((RunDevice *)known->run)(known->plan, known->workspace, known->words, known->outputs,
+                                                    known->stream, NULL);
             PyEval_RestoreThread(state);
-            PyObject *answer = NULL;
             if (*status == 0)
                 answer = PyObject_CallFunctionObjArgs(known->results, all, NULL);
-            Py_DECREF(all);
-            Py_DECREF(found);
-            return answer;
         }
     }
     Py_XDECREF(all);
     Py_XDECREF(found);
-    return NULL;
+    return answer;
+}
+
+/* Computes a call whose frame is prepared. Returns NULL, perhaps with an error, if elsa.py has to, or if `status` is not 0. */
+static PyObject *prepared(Calls *self, Kind kind, PyObject *parts[4], PyObject *tensors, int32_t *status) {
+    PyObject *device = NULL, *stream = NULL, *description = NULL, *frame = NULL, *answer = NULL;
+    if (place_of(self, kind, tensors, &device, &stream)) {
+        if (parts[3] == Py_None)
+            parts[3] = PyDict_GetItemWithError(self->engines, device);
+        description = parts[3] == NULL ? NULL : described(self, kind, tensors);
+    }
+    if (description != NULL) {
+        PyObject *engine = parts[3];
+        Py_INCREF(engine);
+        frame = frame_of(parts, tensors, description, stream);
+        if (frame != NULL)
+            answer = known_call(self, kind, frame, tensors, status);
+        Py_DECREF(engine);
+    }
+    Py_XDECREF(device);
+    Py_XDECREF(stream);
+    Py_XDECREF(description);
+    Py_XDECREF(frame);
+    return answer;
 }
 
 static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     Calls *self = (Calls *)object;
-    PyObject *made_by, *names, *tensors, *options, *engine, *written = NULL, *lengths = Py_None, *frame, *answer = NULL;
+    /* What made the frame, the names, the options and the engine. */
+    PyObject *parts[4], *tensors, *written = NULL, *lengths = Py_None, *answer = NULL;
     int32_t status = 0;
     if (named == NULL
-        && PyArg_UnpackTuple(arguments, "_call", 5, 7, &made_by, &names, &tensors, &options, &engine, &written, &lengths)
-        && lengths == Py_None && PyTuple_Check(tensors) && are_arrays(self, tensors)
-        && (written == NULL || writable(tensors, written))) {
-        if (engine == Py_None)
-            engine = PyDict_GetItemWithError(self->engines, Py_None);
-        if (engine != NULL) {
-            Py_INCREF(engine);
-            frame = frame_of(made_by, names, tensors, options, engine);
-            Py_DECREF(engine);
-            if (frame != NULL)
-                answer = known_call(self, frame, tensors, &status);
-            Py_XDECREF(frame);
-        }
+        && PyArg_UnpackTuple(arguments, "_call", 5, 7, &parts[0], &parts[1], &tensors, &parts[2], &parts[3], &written,
+                             &lengths)
+        && lengths == Py_None && PyTuple_Check(tensors)) {
+        Kind kind = kind_of(self, tensors);
+        if ((kind == NUMPY && (written == NULL || writable(tensors, written)))
+            || (kind == TORCH && are_plain(self, tensors)))
+            answer = prepared(self, kind, parts, tensors, &status);
     }
     if (answer != NULL)
         return answer;
@@ -295,6 +462,10 @@ static void calls_freed(PyObject *object) {
     Py_XDECREF(self->engines);
     Py_XDECREF(self->check);
     Py_XDECREF(self->arrays);
+    Py_XDECREF(self->classes);
+    Py_XDECREF(self->graded);
+    Py_XDECREF(self->traced);
+    Py_XDECREF(self->captured);
     freed(object);
 }
 
@@ -314,8 +485,9 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *na
 }
 
 static PyMethodDef calls_methods[] = {
-    {"describe", describe, METH_O, "Returns what a frame depends on for a tuple of arrays, except their classes."},
+    {"describe", describe, METH_O, "Returns the properties of a tuple of tensors on which a frame depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
+    {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot calls_slots[] = {
@@ -336,14 +508,15 @@ PyMODINIT_FUNC PyInit__elsa(void) {
         const char *name;
     } attributes[] = {
         {&local_name, "_local"}, {&frames_name, "frames"}, {&known_name, "known"}, {&busy_name, "busy"},
-        {&flags_name, "flags"}, {&writeable_name, "writeable"},
+        {&flags_name, "flags"}, {&writeable_name, "writeable"}, {&gradient_name, "requires_grad"},
+        {&negative_name, "is_neg"},
     };
     for (size_t n = 0; n < sizeof attributes / sizeof attributes[0]; n++)
         if ((*attributes[n].to = PyUnicode_InternFromString(attributes[n].name)) == NULL)
             return NULL;
     /* The file is of one version of elsa.py. */
     if (module == NULL || calls == NULL || known_type == NULL || PyModule_AddObject(module, "Calls", calls)
-        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 1))
+        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 2))
         return NULL;
     Py_INCREF(known_type);
     return module;

@@ -10,7 +10,7 @@
 One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
 are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
 in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
-calls over numpy arrays faster.
+calls faster over arrays of numpy, and over tensors of a torch that publishes DLPack's table, as 2.11 does.
 
 The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
 that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
@@ -45,7 +45,7 @@ __all__ = [
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 1
+INTERFACE = 2
 # Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -261,6 +261,7 @@ def _open():
             ("elsa_plan_describe", [handle, pointer]),
             ("elsa_plan_destroy", [handle]),
             ("elsa_workspace_create", [handle, pointer]),
+            ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
             ("elsa_workspace_destroy", [handle]),
         ]
         for problem in (_Problem, _LinearProblem, _RecurrenceProblem, _SelectiveProblem, _ConvolutionProblem):
@@ -339,15 +340,6 @@ def backends():
     return found
 
 
-def _capturing(name):
-    """Returns `name`, the name of the first tensor, if torch's current stream is being captured as a CUDA graph, else None."""
-    return name if sys.modules["torch"].cuda.is_current_stream_capturing() else None
-
-
-def _not_captured(name):
-    return UnsupportedError(f"{name}: captured as a CUDA graph; allowed: after a call of the same shapes on this thread")
-
-
 class Engine(object):
     """A back end with its threads, and the plans of the shapes that came last.
 
@@ -358,9 +350,9 @@ class Engine(object):
     Any number of threads may use an engine; each has its own workspace. After os.fork, calls of the child compute on the
     calling thread.
 
-    A call may be captured as a CUDA graph after a call of the same shapes on the same thread. Its workspace then belongs to
-    the graph and lives as long as the engine. Captured calls of a thread that share a workspace must be replayed one
-    after another.
+    Calls on CUDA tensors have a workspace for each stream, which torch allocates. The workspace of a call that is captured
+    as a CUDA graph is in the graph's memory pool. A captured call with key_lengths or cu_seqlens keeps its lengths and its
+    workspace as long as the engine.
     """
 
     def __init__(self, backend=None, threads=0, device=0):
@@ -382,7 +374,7 @@ class Engine(object):
         self.device = info.device.decode("utf-8", "replace")
         self._plans = {}
         self._local = _Local()
-        # Workspaces that CUDA graphs use.
+        # Workspaces with lengths that CUDA graphs read.
         self._captured = []
 
     # At the end of the process, the module's names may be gone before its last objects; hence the default argument.
@@ -399,48 +391,44 @@ class Engine(object):
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
-    def _plan(self, key, problem, options, capturing):
-        """Returns the plan of a call's key. `capturing` is the result of `_capturing`."""
+    def _plan(self, key, problem, options):
+        """Returns the plan of a call's key."""
         plan = self._plans.get(key)
         if plan is None:
-            if capturing:
-                raise _not_captured(capturing)
             plan = self._plans.setdefault(key, _Plan(self, problem, options))
             _bound(self._plans)
         return plan
 
-    def _workspace(self, place, plan, capturing):
-        """Returns a workspace of the calling thread that serves a plan."""
+    def _place(self, *key):
+        """Returns the place of the calling thread for an operator's prefix and a stream."""
+        places = self._local.places
+        place = places.setdefault(key, _Place())
+        _bound(places)
+        return place
+
+    def _workspace(self, place, plan, memory):
+        """Returns a workspace of the calling thread that serves a plan. `memory` allocates on a CUDA device, else is None."""
         workspace = place.workspace
-        if capturing:
-            # Nothing can be allocated now: use the workspace of the last call, or of the capture's earlier calls.
-            if place.captured is not None and (workspace is None or not workspace.serves(plan)):
-                workspace = place.captured
-            if workspace is None or not workspace.serves(plan):
-                raise _not_captured(capturing)
-            if workspace is not place.captured:
-                place.captured, place.workspace = workspace, None
-                self._captured.append(workspace)
-            return workspace
         if workspace is None or not workspace.serves(plan):
-            workspace = place.workspace = _Workspace(plan)
-            # The known frames hold the previous workspace.
+            # The known frames hold the previous workspace, whose memory is freed first.
             for frame in list(self._local.frames.values()):
                 frame.known = None
+            workspace = place.workspace = None
+            workspace = place.workspace = _Workspace(plan, memory)
         return workspace
 
 
 class _Local(threading.local):
-    """State of a thread for an engine: its frames by key, and each operator's workspaces by prefix."""
+    """State of a thread for an engine: its frames by key, and its places by operator and stream."""
 
     def __init__(self):
         self.frames, self.places = {}, {}
 
 
 class _Place(object):
-    """The workspaces of a thread for an operator: one for its calls and one for its captured calls."""
+    """The workspace of a thread for the calls of an operator, on a CUDA device in one stream."""
 
-    workspace = captured = None
+    workspace = None
 
 
 class _Plan(object):
@@ -484,11 +472,17 @@ def _operations(problem):
 
 
 class _Workspace(object):
-    """A workspace of one thread, for all plans of its `_Place` that need no more memory."""
+    """A workspace of one thread, for all plans of its `_Place` that need no more memory: in memory of the library, or in a
+    tensor that `memory` makes."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, memory=None):
         self.bytes, self.gpu, self.handle = plan.bytes, plan.gpu, _Handle()
-        _check(_lib.elsa_workspace_create(plan.handle, ctypes.byref(self.handle)))
+        if memory is None:
+            _check(_lib.elsa_workspace_create(plan.handle, ctypes.byref(self.handle)))
+        else:
+            self.tensor = memory(plan.bytes)
+            place = self.tensor.data_ptr(), plan.bytes
+            _check(_lib.elsa_workspace_create_on_device(plan.handle, *place, ctypes.byref(self.handle)))
 
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
@@ -612,17 +606,22 @@ class _Torch(object):
     gradients = operator.attrgetter("requires_grad")
     writable = staticmethod(lambda tensor: True)
     autocasts = staticmethod(lambda device: False)
+    # Return whether a tensor is a negated view, and what `_calls` describes.
+    negative, read = staticmethod(lambda tensor: False), staticmethod(lambda tensors: None)
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
     def describe(tensors):
         """Returns the properties of each tensor on which a frame depends, except the class. Raises if `check` refuses one."""
         torch = _Torch.module
-        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
+        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)) or any(map(_Torch.negative, tensors)):
             raise UnsupportedError
-        return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
+        return _Torch.read(tensors) or _Torch.descriptions(tensors)
 
-    descriptions = describe
+    @staticmethod
+    def descriptions(tensors):
+        """Returns the description of each tensor."""
+        return tuple(zip(map(_Torch.description, tensors), map(_Torch.module.Tensor.stride, tensors)))
 
     @staticmethod
     def check(name, tensor):
@@ -631,6 +630,8 @@ class _Torch(object):
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
             )
+        if _Torch.negative(tensor):
+            raise ArgumentError(f"{name}: a view that negates its elements; allowed: Tensor.resolve_neg() of it")
         if tensor.layout is not _Torch.module.strided:
             raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
 
@@ -644,8 +645,17 @@ class _Torch(object):
 
     @staticmethod
     def use(torch):
-        """Sets the module, and for "cpu" and "cuda" the functions that return whether torch.autocast is on, and its type."""
+        """Sets the module and the functions that return its state: for "cpu" and "cuda" whether torch.autocast is on, and
+        its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
+        _Torch.capturing = torch.cuda.is_current_stream_capturing
+        _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
+        _Torch.negative = getattr(torch.Tensor, "is_neg", _Torch.negative)
+        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if _calls is not None and table is not None:
+            classes = torch.Tensor, torch.nn.Parameter
+            if _calls.reads_torch(table, classes, torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing):
+                _Torch.read, _Torch.known = _calls.describe, _known
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
         elif hasattr(torch, "is_autocast_cpu_enabled"):
@@ -661,6 +671,17 @@ class _Torch(object):
             # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return tensor.device.index if tensor.is_cuda else None
+
+    @staticmethod
+    def stream_of(device):
+        """Returns the handle of the current stream of a CUDA device."""
+        return _Torch.module.cuda.current_stream(device).cuda_stream
+
+    @staticmethod
+    def memory(device, size):
+        """Allocates bytes on a CUDA device: of the capture's pool during the capture of a graph."""
+        torch = _Torch.module
+        return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
 
     @staticmethod
     def maker(description, dtype, shape, strides):
@@ -830,8 +851,8 @@ class _Frame(object):
     fields = {}
     busy, runs, plan, known = False, True, None, None
 
-    def __init__(self, engine, kind, key, descriptions, capturing):
-        types, _, _, names, options = key
+    def __init__(self, engine, kind, key, descriptions):
+        types, _, _, names, options, stream = key
         start, size = ctypes.sizeof(self.Inputs), ctypes.sizeof(self.Outputs)
         # The last word takes the addresses of tensors without elements, which the library does not read.
         self.sink = (start + size) // _WORD
@@ -853,10 +874,12 @@ class _Frame(object):
         results = [given.index(name) for name in ("out", "lse", "present_state") if name in given]
         # Selects the function's result from the tensors: one of them, or a tuple of several.
         self.results = operator.itemgetter(*results)
+        self.memory = None if self.device is None else functools.partial(kind.memory, self.device)
         if self.runs is not None:
             prefix = self.problem.prefix
-            self.plan = engine._plan(key, self.problem, self.options, capturing)
-            self.place = engine._local.places.setdefault(prefix, _Place())
+            # Plans serve every stream.
+            self.plan = engine._plan(key[:-1], self.problem, self.options)
+            self.place = engine._place(prefix, stream)
             self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
         # Calls do not need these.
         del self.arrays, self.index, self.problem, self.options
@@ -1048,8 +1071,10 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
     """
     kind = _KINDS.get(type(tensors[0])) or _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
+    # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
+    stream = None if device is None else kind.stream_of(device) or 1
     try:
-        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options
+        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options, stream
     except Exception:
         _of_one_library(kind, names, tensors)
         raise
@@ -1063,9 +1088,8 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         for name, tensor in zip(names[-written:], tensors[-written:]):
             if not kind.writable(tensor):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
-    capturing = None if device is None else _capturing(names[0])
     if frame is None or frame.busy:
-        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors), capturing)
+        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors))
         _bound(frames)
     frame.busy = True
     if frame.copies:
@@ -1079,32 +1103,37 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
     if frame.runs:
         plan, workspace = frame.plan, frame.place.workspace
-        if capturing or workspace is None or not workspace.serves(plan):
-            workspace = engine._workspace(frame.place, plan, capturing)
+        captured = device is not None and kind.capturing()
+        if captured:
+            # Later work in the graph may reuse its memory, as that of any tensor.
+            workspace = _Workspace(plan, frame.memory)
+            if lengths is not None:
+                engine._captured.append(workspace)
+        elif workspace is None or not workspace.serves(plan):
+            workspace = engine._workspace(frame.place, plan, frame.memory)
         inputs, outputs = frame.structs
         if device is not None:
-            # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
-            stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
             _check(frame.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
         elif plan.long and threading.current_thread() is threading.main_thread():
             run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
             _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
-            if kind.known and lengths is None and not frame.copies and not plan.long:
-                frame.known = kind.known(frame, workspace)
+        if kind.known and lengths is None and not (frame.copies or captured or plan.long and device is None):
+            frame.known = kind.known(frame, workspace, stream)
     frame.busy = False
     return frame.results(tensors)
 
 
-def _known(frame, workspace):
+def _known(frame, workspace, stream):
     """Returns the parts of a frame that `_calls` needs."""
-    run, words = ctypes.cast(frame.run, ctypes.c_void_p).value, ctypes.addressof(frame.words)
-    handles, structs = (frame.plan.handle.id, workspace.handle.id), (words, words + frame.words[0])
-    return _elsa.Known(run, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
+    run = ctypes.cast(frame.run if stream is None else frame.run_device, ctypes.c_void_p).value
+    words, handles = ctypes.addressof(frame.words), (frame.plan.handle.id, workspace.handle.id)
+    structs = words, words + frame.words[0]
+    return _elsa.Known(run, stream or 0, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
 
 
-# Replaces `_call` if _elsa is present: computes calls over numpy arrays whose frames are known, and else calls it.
+# Replaces `_call` if _elsa is present: computes calls whose frames are known, and else calls it.
 _calls = None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)

@@ -1102,32 +1102,52 @@ EXPORT(cuMemGetAddressRange_v2, Address* base, size_t* size, Address address) {
   });
 }
 
+namespace {
+int pointer_attribute(Driver& d, void* value, int attribute, Address address) {
+  // Either the device address or, for pinned memory, the host address.
+  auto at = find_device(d, address, 1);
+  if (at == d.blocks.end()) {
+    at = find_host(d, address, 1);
+    if (at == d.blocks.end() || at->second.place != PINNED) return INVALID_VALUE;
+    address += host::DEVICE_OFFSET;
+  }
+  const Block& b = at->second;
+  switch (attribute) {
+    case 1: *static_cast<Context**>(value) = b.context; return SUCCESS;
+    case 2: *static_cast<unsigned*>(value) = b.place == DEVICE ? 2 : 1; return SUCCESS;
+    case 3: *static_cast<Address*>(value) = address; return SUCCESS;
+    case 4:
+      if (b.place == DEVICE) return INVALID_VALUE;
+      *static_cast<void**>(value) = host_of(address);
+      return SUCCESS;
+    case 7: *static_cast<uint64_t*>(value) = b.id; return SUCCESS;
+    case 8: *static_cast<unsigned*>(value) = b.place == MANAGED; return SUCCESS;
+    case 9: *static_cast<int*>(value) = 0; return SUCCESS;
+    case 11: *static_cast<Address*>(value) = at->first + host::DEVICE_OFFSET; return SUCCESS;
+    case 12: *static_cast<size_t*>(value) = b.size; return SUCCESS;
+    case 13: *static_cast<int*>(value) = 1; return SUCCESS;
+    default: return attribute >= 1 && attribute <= 14 ? NOT_SUPPORTED : INVALID_VALUE;
+  }
+}
+
+// Returns the size of the value of an attribute.
+size_t attribute_size(int attribute) { return attribute == 2 || attribute == 8 || attribute == 9 || attribute == 13 ? 4 : 8; }
+}  // namespace
+
 EXPORT(cuPointerGetAttribute, void* value, int attribute, Address address) {
-  return api("cuPointerGetAttribute", INIT, [&](Driver& d) -> int {
-    // Either the device address or, for pinned memory, the host address.
-    auto at = find_device(d, address, 1);
-    if (at == d.blocks.end()) {
-      at = find_host(d, address, 1);
-      if (at == d.blocks.end() || at->second.place != PINNED) return INVALID_VALUE;
-      address += host::DEVICE_OFFSET;
+  return api("cuPointerGetAttribute", INIT, [&](Driver& d) { return pointer_attribute(d, value, attribute, address); });
+}
+
+// Unlike the function for one attribute, it writes zeros for memory that is not the driver's.
+EXPORT(cuPointerGetAttributes, unsigned count, int* attributes, void** values, Address address) {
+  return api("cuPointerGetAttributes", INIT, [&](Driver& d) -> int {
+    for (unsigned n = 0; n < count; n++) {
+      if (attributes[n] < 1 || attributes[n] > 14) return INVALID_VALUE;
+      if (pointer_attribute(d, values[n], attributes[n], address) != SUCCESS) {
+        std::memset(values[n], 0, attribute_size(attributes[n]));
+      }
     }
-    const Block& b = at->second;
-    switch (attribute) {
-      case 1: *static_cast<Context**>(value) = b.context; return SUCCESS;
-      case 2: *static_cast<unsigned*>(value) = b.place == DEVICE ? 2 : 1; return SUCCESS;
-      case 3: *static_cast<Address*>(value) = address; return SUCCESS;
-      case 4:
-        if (b.place == DEVICE) return INVALID_VALUE;
-        *static_cast<void**>(value) = host_of(address);
-        return SUCCESS;
-      case 7: *static_cast<uint64_t*>(value) = b.id; return SUCCESS;
-      case 8: *static_cast<unsigned*>(value) = b.place == MANAGED; return SUCCESS;
-      case 9: *static_cast<int*>(value) = 0; return SUCCESS;
-      case 11: *static_cast<Address*>(value) = at->first + host::DEVICE_OFFSET; return SUCCESS;
-      case 12: *static_cast<size_t*>(value) = b.size; return SUCCESS;
-      case 13: *static_cast<int*>(value) = 1; return SUCCESS;
-      default: return attribute >= 1 && attribute <= 14 ? NOT_SUPPORTED : INVALID_VALUE;
-    }
+    return SUCCESS;
   });
 }
 

@@ -11,7 +11,7 @@
 //! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed: keys are read in groups of
 //!    four neighbouring rows, each row from beginning to end, which hardware prefetching follows.
 //! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
-//!    independent, and use each vector of the query that is loaded.
+//!    independent. The four share each vector of the query that is loaded.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
 //! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
@@ -27,10 +27,40 @@ use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
+/// Number of query vectors that a step of these dot products loads, enough for loads of register pairs.
+const VECTORS_AT_ONCE: usize = 4;
 
 /// Tiles of one row, computed with vectors `L`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneRow<L>(PhantomData<L>);
+
+/// Multiplies `S` vectors of the query by those of the `K` keys at `keys`, and adds each key's products to its sum in
+/// the order of the dims.
+///
+/// # Safety
+/// - `S · N` values are readable at `query`, and `K` rows of as many values, `stride` apart, at `keys`.
+#[inline(always)]
+unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
+    isa: L::Isa,
+    query: *const f32,
+    keys: *const f32,
+    stride: usize,
+    acc: &mut [L; K],
+) {
+    // SAFETY: each vector lies within the values of the query or of its key (clause).
+    unsafe {
+        let mut q = [L::splat(isa, 0.0); S];
+        for i in 0..S {
+            q[i] = L::load(isa, query.add(i * L::N));
+        }
+        for k in 0..K {
+            let row = keys.add(k * stride);
+            for i in 0..S {
+                acc[k] = L::load(isa, row.add(i * L::N)).mul_add(q[i], acc[k]);
+            }
+        }
+    }
+}
 
 /// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
@@ -53,18 +83,17 @@ unsafe fn dots<L: Lanes, const K: usize>(
         while x < whole {
             let end = whole.min(x + CHAIN * L::N);
             let mut acc = [zero; K];
-            let mut i = x;
-            while i < end {
-                let q = L::load(isa, query.add(i));
-                for k in 0..K {
-                    acc[k] = L::load(isa, keys.add(k * stride + i)).mul_add(q, acc[k]);
-                }
-                i += L::N;
+            while x + VECTORS_AT_ONCE * L::N <= end {
+                multiply::<L, K, VECTORS_AT_ONCE>(isa, query.add(x), keys.add(x), stride, &mut acc);
+                x += VECTORS_AT_ONCE * L::N;
+            }
+            while x < end {
+                multiply::<L, K, 1>(isa, query.add(x), keys.add(x), stride, &mut acc);
+                x += L::N;
             }
             for k in 0..K {
                 total[k] += acc[k].lane_sum();
             }
-            x = end;
         }
         while x < d {
             for k in 0..K {

@@ -88,12 +88,13 @@ pub unsafe extern "C" fn elsa_partial(
 /// is no fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
-/// work outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
-/// capture, because that loads kernels. Each launch of the graph reads the current contents of the tensors and uses the
-/// workspace, which must outlive the graph. Nothing else may use the workspace during a launch, and the caller must
-/// order launches relative to other calls with it. The graph keeps using the lists of lengths as they were at capture:
-/// later calls with this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
-/// elsa_workspace_certified describes that launch.
+/// work outside the capture, the call itself then waits for earlier runs in the workspace. Plans and workspaces may be
+/// created during the capture. Each launch of the graph reads the current contents of the tensors and uses the
+/// workspace, which must outlive the graph. The handle of a workspace in GPU memory of the caller may be destroyed
+/// after the capture, unless the run has lists of lengths; its memory must outlive the graph. Nothing else may use the
+/// workspace during a launch, and the caller must order launches relative to other calls with it. The graph keeps using
+/// the lists of lengths as they were at capture: later calls with this workspace and other lists return
+/// ELSA_STATUS_DEVICE. After a launch has been waited for, elsa_workspace_certified describes that launch.
 ///
 /// # Safety
 /// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output

@@ -1,13 +1,17 @@
-"""recurrence, selective and conv of elsa.py over tensors of a CUDA device, without torch: a module replaces the parts of
-torch that elsa.py uses, and its tensors are in memory that the driver allocates. That is NVIDIA's driver or the
-stand-in.
+"""elsa.py over tensors of a CUDA device, without torch: a module replaces the parts of torch that elsa.py uses, and its
+tensors are in memory that the driver allocates. That is NVIDIA's driver or the stand-in, whose log counts calls. With
+_elsa, the module publishes DLPack's table, as torch does, so that repeated calls are those of _elsa.
 
 `python3 test_device.py` with elsa.py on PYTHONPATH and a driver. Python 3.6 and later.
 """
 
 import collections
 import ctypes
+import gc
+import os
 import sys
+import tempfile
+import threading
 import types
 import unittest
 
@@ -15,7 +19,11 @@ import numpy as np
 
 import elsa
 
+# The stand-in driver writes a line for each call.
+LOG = tempfile.NamedTemporaryFile()
+os.environ["ELSA_STANDIN_LOG"] = LOG.name
 driver = ctypes.CDLL("libcuda.so.1")
+CONTEXT = ctypes.c_void_p()
 
 
 def call(name, *arguments):
@@ -37,13 +45,17 @@ class Tensor(object):
         self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
         self.is_cuda, self.device = device is not None, Place("cpu" if device is None else "cuda", device)
+        self.sizes = (ctypes.c_int64 * (2 * self.array.ndim))(*self.shape + self.stride())
         if whole is None:
-            self.address = ctypes.c_uint64()
-            call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(self.array.nbytes, 1)))
-            self.write(self.array)
+            self.address, self.pool = Pool.take(max(self.array.nbytes, 1))
+            if not STREAM.captured:
+                self.write(self.array)
 
     def stride(self):
         return tuple(n // self.array.itemsize for n in self.array.strides)
+
+    def is_neg(self):
+        return False
 
     def data_ptr(self):
         return (self.whole or self).address.value + (self.array.ctypes.data - (self.whole or self).array.ctypes.data)
@@ -72,7 +84,78 @@ class Tensor(object):
 
     def __del__(self):
         if self.whole is None and hasattr(self, "address"):
-            driver.cuMemFree_v2(self.address)
+            Pool.give(self.pool, self.address, max(self.array.nbytes, 1))
+
+
+class Lent(ctypes.Structure):
+    """DLTensor of DLPack."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32), ("axes", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def lend(tensor, lent):
+    """Describes a tensor. Its address is split, as DLPack allows."""
+    codes = {"i": 0, "u": 1, "f": 2, "b": 6}
+    sizes, kind = ctypes.addressof(tensor.sizes), tensor.array.dtype
+    lent[0] = Lent(
+        tensor.data_ptr() - 8, 2 if tensor.is_cuda else 1, tensor.place or 0, tensor.array.ndim, codes[kind.kind],
+        8 * kind.itemsize, 1, sizes, sizes + 8 * tensor.array.ndim, 8,
+    )  # fmt: skip
+    return 0
+
+
+def lend_stream(kind, device, stream):
+    stream[0] = current_stream(device).cuda_stream
+    return 0
+
+
+class Table(ctypes.Structure):
+    """DLPackExchangeAPI of DLPack."""
+
+    READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Lent))
+    STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2), ("others", ctypes.c_void_p * 4), ("read", READ), ("stream", STREAM),
+    ]  # fmt: skip
+
+
+TABLE = Table((1, 3), (None,) * 4, Table.READ(lend), Table.STREAM(lend_stream))
+
+
+class Pool(object):
+    """Replaces torch's allocator. `bytes` counts those of tensors. The pool of a capture reuses its memory and never frees
+    it."""
+
+    bytes, capture = 0, None
+
+    def __init__(self):
+        self.free, self.taken = {}, 0
+
+    @staticmethod
+    def take(size):
+        """Returns an address, and the pool of a capture that it is from, or None."""
+        pool, address, mode = Pool.capture, ctypes.c_uint64(), ctypes.c_int(2)
+        Pool.bytes += size
+        if pool is not None:
+            pool.taken += 1
+            if pool.free.get(size):
+                return pool.free[size].pop(), pool
+        call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        return address, pool
+
+    @staticmethod
+    def give(pool, address, size):
+        Pool.bytes -= size
+        if pool is None:
+            driver.cuMemFree_v2(address)
+        else:
+            pool.free.setdefault(size, []).append(address)
 
 
 class STREAM(object):
@@ -81,31 +164,67 @@ class STREAM(object):
     cuda_stream, asked, captured = 0, [], False
 
 
+class Graph(object):
+    """A CUDA graph of the calls in the block, captured in the mode that forbids every thread to disturb it."""
+
+    def __enter__(self):
+        self.graph, self.launched = ctypes.c_void_p(), ctypes.c_void_p()
+        Pool.capture, STREAM.captured = Pool(), True
+        call("cuStreamBeginCapture_v2", ctypes.c_void_p(STREAM.cuda_stream), 0)
+        return self
+
+    def __exit__(self, *failed):
+        self.pool, Pool.capture, STREAM.captured = Pool.capture, None, False
+        ended = driver.cuStreamEndCapture(ctypes.c_void_p(STREAM.cuda_stream), ctypes.byref(self.graph))
+        if failed == (None, None, None):
+            if ended:
+                raise OSError(f"cuStreamEndCapture: {ended}")
+            call("cuGraphInstantiate", ctypes.byref(self.launched), self.graph, None, None, ctypes.c_size_t(0))
+
+    def replay(self):
+        call("cuGraphLaunch", self.launched, ctypes.c_void_p(STREAM.cuda_stream))
+
+
 def current_stream(device):
     STREAM.asked.append(device)
     return STREAM
 
 
+# Tensors that are returned instead of new ones of their shape and type.
+READY = []
+
+
+def empty_strided(shape, strides, dtype, device):
+    for n, tensor in enumerate(READY):
+        if tensor.shape == tuple(shape) and tensor.dtype == dtype:
+            return READY.pop(n)
+    return Tensor(np.full(shape, 7, dtype.replace("torch.", "")), device.index)
+
+
 def stand_for_torch():
     torch = types.ModuleType("torch")
     torch.Tensor, torch.strided = Tensor, "strided"
-    torch.float32, torch.float16 = "torch.float32", "torch.float16"
-    torch.empty_strided = lambda shape, strides, dtype, device: Tensor(
-        np.full(shape, 7, dtype.replace("torch.", "")), device.index
-    )
+    torch.float32, torch.float16, torch.uint8 = "torch.float32", "torch.float16", "torch.uint8"
+    torch.device = Place
+    torch.empty = lambda size, dtype, device: empty_strided((size,), None, dtype, device)
+    torch.empty_strided = empty_strided
     torch.is_grad_enabled = lambda: True
     torch.jit = types.SimpleNamespace(is_tracing=lambda: False)
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured
     )
+    torch._C, torch.nn = types.SimpleNamespace(_is_tracing=lambda: False), types.SimpleNamespace(Parameter=Tensor)
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    Tensor.__dlpack_c_exchange_api__ = capsule(ctypes.addressof(TABLE), b"dlpack_exchange_api", None)
     sys.modules["torch"] = torch
 
 
 def setUpModule():
     call("cuInit", 0)
-    context, stream = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    call("cuCtxPushCurrent_v2", context)
+    stream = ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(CONTEXT), 0)
+    call("cuCtxPushCurrent_v2", CONTEXT)
     call("cuStreamCreate", ctypes.byref(stream), 0)
     STREAM.cuda_stream = stream.value
     stand_for_torch()
@@ -153,14 +272,15 @@ class Device(unittest.TestCase):
                 self.assertEqual(turn(wanted).tobytes(), found.numpy().tobytes())
                 self.assertEqual(last.tobytes(), present.numpy().tobytes())
                 self.assertEqual(past.tobytes(), state.numpy().tobytes())
-                self.assertEqual(STREAM.asked, [0])
+                self.assertEqual(set(STREAM.asked), {0})
+                del STREAM.asked[:]
                 # The same call with other tensors reads these, in the stream that is then current.
                 again = {name: Tensor(turn(x[..., ::-1].copy())) for name, x in given.items()}
                 other = {name: x[..., ::-1].copy() for name, x in given.items()}
                 found, _ = function(past_state=state, present_state=True, layout=axes, **again, **options)
                 answer, _ = function(past_state=past, present_state=True, engine=engine, **other, **options)
                 self.assertEqual(turn(answer).tobytes(), found.numpy().tobytes())
-                self.assertEqual(STREAM.asked, [0, 0])
+                self.assertEqual(STREAM.asked, [0])
                 # States in place, a given output, and no past.
                 out = Tensor(np.zeros_like(turn(wanted)))
                 same = function(past_state=state, present_state=state, out=out, layout=axes, **tensors, **options)
@@ -211,16 +331,160 @@ class Device(unittest.TestCase):
             self.refused(bad, "", function, out=tensors[first], **tensors, **options)
             # A CPU plan accepts no device tensors.
             self.refused(elsa.UnsupportedError, "", function, engine=elsa.Engine("scalar"), **tensors, **options)
-            # A captured call was made before.
-            wanted = function(**tensors, **options).numpy()
-            STREAM.captured = True
-            try:
-                self.assertEqual(function(**tensors, **options).numpy().tobytes(), wanted.tobytes())
-                fresh = {name: Tensor(x[:, :9] if x.ndim > 2 else x) for name, x in given.items()}
-                captured = f"{first}: captured as a CUDA graph; "
-                self.refused(elsa.UnsupportedError, captured, function, **fresh, **options)
-            finally:
-                STREAM.captured = False
+
+    def calls(self):
+        """Yields functions, each with tensors on the device as arguments, and its results as a tuple."""
+        random = np.random.RandomState(5)
+        q, k, v = [random.standard_normal((1, 2, 300, 64)).astype(np.float32) for _ in range(3)]
+        listed = lambda found: found if isinstance(found, tuple) else (found,)
+        yield (lambda q, k, v: listed(elsa.attention(q, k, v, lse=True))), [q, k, v]
+        yield (lambda q, k, v: listed(elsa.attention(q, k, v, key_lengths=[217]))), [q, k, v]
+        # One query, whose keys are split.
+        yield (lambda q, k, v: listed(elsa.attention(q, k, v))), [q[:, :, :1], k, v]
+        yield (lambda q, k, v: listed(elsa.linear_attention(q, k, v, present_state=True))), [q, k, v]
+        for function, given, options, _ in operators():
+            names = list(given)
+            for parts in (0, 3):
+                more = dict(options, present_state=True, **({"parts": parts} if function is elsa.recurrence else {}))
+                yield (
+                    lambda *tensors, function=function, names=names, more=more: listed(
+                        function(**dict(zip(names, tensors)), **more)
+                    )
+                ), list(given.values())
+
+    def test_captured_without_an_earlier_call(self):
+        for function, arrays in self.calls():
+            wanted = [found.numpy() for found in function(*map(Tensor, arrays))]
+            # A new engine has loaded no module, planned no call and made no workspace.
+            elsa._engines.clear()
+            tensors = [Tensor(array) for array in arrays]
+            fresh = [np.ascontiguousarray(array[..., ::-1]) for array in arrays]
+            with Graph() as graph:
+                first = function(*tensors)
+                # What follows in the graph reuses the memory of the workspace.
+                second = function(*tensors)
+            del function
+            self.assertGreaterEqual(graph.pool.taken, 2 * len(first) + 2)
+            for given in (arrays, fresh, arrays):
+                for tensor, array in zip(tensors, given):
+                    tensor.write(array)
+                graph.replay()
+                if given is arrays:
+                    for answer, found in zip(wanted * 2, first + second):
+                        self.assertEqual(answer.tobytes(), found.numpy().tobytes())
+                else:
+                    self.assertNotEqual(wanted[0].tobytes(), first[0].numpy().tobytes())
+
+    def test_a_graph_keeps_its_lengths(self):
+        elsa._engines.clear()
+        q, k, v = [Tensor(array) for array in next(self.calls())[1]]
+        with Graph() as graph:
+            found = elsa.attention(q, k, v, key_lengths=[7])
+        gc.collect()
+        # Host memory that the graph does not keep would be used again.
+        others = [elsa.Engine("cuda") for _ in range(9)]
+        for engine in others:
+            elsa.attention(q, k, v, key_lengths=[90], engine=engine)
+        graph.replay()
+        self.assertEqual(found.numpy().tobytes(), elsa.attention(q, k, v, key_lengths=[7]).numpy().tobytes())
+
+    def test_workspaces_are_tensors(self):
+        elsa._engines.clear()
+        gc.collect()
+        q, k, v = [Tensor(np.ones((1, 2, 300, 64), np.float32)) for _ in range(3)]
+        outs = [Tensor(np.zeros((1, 2, 300, 64), np.float32)) for _ in range(2)]
+        before = Pool.bytes
+        elsa.linear_attention(q, k, v, out=outs[0])
+        plan, = elsa._engine_for(0)._plans.values()
+        self.assertGreater(plan.bytes, 0)
+        self.assertEqual(Pool.bytes, before + plan.bytes)
+        elsa.linear_attention(q, k, v, out=outs[1])
+        self.assertEqual(Pool.bytes, before + plan.bytes)
+        # Another stream has a workspace of its own.
+        first, other = STREAM.cuda_stream, ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(other), 1)
+        STREAM.cuda_stream = other.value
+        try:
+            elsa.linear_attention(q, k, v, out=outs[1])
+            self.assertEqual(Pool.bytes, before + 2 * plan.bytes)
+            self.assertEqual(outs[1].numpy().tobytes(), outs[0].numpy().tobytes())
+            with Graph() as graph:
+                elsa.linear_attention(q, k, v, out=outs[1])
+                self.assertEqual(Pool.bytes, before + 2 * plan.bytes)
+            self.assertEqual(graph.pool.taken, 1)
+        finally:
+            STREAM.cuda_stream = first
+        # So has another thread, which frees it when it ends.
+        def work():
+            call("cuCtxPushCurrent_v2", CONTEXT)
+            elsa.linear_attention(q, k, v, out=outs[1])
+            answers.append(Pool.bytes)
+
+        answers, thread = [], threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        self.assertEqual(answers, [before + 3 * plan.bytes])
+        self.assertEqual(Pool.bytes, before + 2 * plan.bytes)
+        elsa._engines.clear()
+        del plan
+        gc.collect()
+        self.assertEqual(Pool.bytes, before)
+
+    @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")
+    def test_work_in_a_workspace_follows_that_of_other_streams(self):
+        q, k, v, out = [Tensor(np.ones((1, 2, 300, 64), np.float32)) for _ in range(4)]
+        engine, other = elsa.Engine("cuda"), STREAM.cuda_stream
+        elsa.linear_attention(q, k, v, out=out, engine=engine)
+        frame, = engine._local.frames.values()
+        plan, workspace, structs = frame.plan.handle, frame.place.workspace.handle, frame.structs
+        # Only the default stream, 1, keeps its handle, so that earlier work in it needs no event.
+        for stream, waits in ((1, True), (1, False), (other, True), (other, True), (1, True), (1, False)):
+            with open(LOG.name) as log:
+                log.seek(0, os.SEEK_END)
+                elsa._check(frame.run_device(plan, workspace, *structs, stream, None))
+                self.assertEqual(any(line.startswith("cuStreamWaitEvent ") for line in log), waits)
+
+    @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")
+    def test_what_a_repeated_call_asks_of_the_driver(self):
+        """It allocates nothing, plans nothing, waits for nothing, and asks one question for each tensor."""
+        allowed = {
+            "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuPointerGetAttributes", "cuStreamGetCaptureInfo", "cuLaunchKernel",
+            "cuEventRecord",
+        }  # fmt: skip
+        # Another stream than the default one might be that of another context, and might be destroyed.
+        streams = (0, allowed), (STREAM.cuda_stream, allowed | {"cuStreamGetCtx", "cuStreamWaitEvent"})
+        copies = {"cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuThreadExchangeStreamCaptureMode"}
+        made, plan = [], elsa._Plan.__init__
+        elsa._Plan.__init__ = lambda *given: made.append(given) or plan(*given)
+        try:
+            for STREAM.cuda_stream, permitted in streams:
+                for function, arrays in self.calls():
+                    tensors = [Tensor(array) for array in arrays]
+                    # The repeated calls get the outputs of earlier calls, so that no tensor is made.
+                    READY[:] = [found for _ in range(3) for found in function(*tensors)]
+                    kept, calls = [], []
+                    del made[:]
+                    with open(LOG.name) as log:
+                        log.seek(0, os.SEEK_END)
+                        kept = function(*tensors)
+                        asked = [line.split()[0] for line in log]
+                    sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))
+                    try:
+                        function(*tensors)
+                    finally:
+                        sys.setprofile(None)
+                    self.assertEqual(made, [])
+                    self.assertIn("cuLaunchKernel", asked)
+                    self.assertEqual(asked.count("cuPointerGetAttributes"), len(tensors) + len(kept))
+                    # Lengths are copied to the device, after the previous copy.
+                    lengths = copies if "cuMemcpyHtoDAsync_v2" in asked else set()
+                    self.assertLessEqual(set(asked), permitted | lengths)
+                    # The compiled module makes the calls of `_call`, except those with lengths.
+                    self.assertEqual("_call" in calls, elsa._calls is None or lengths != set())
+                    self.assertEqual(len(READY), len(kept))
+                    del READY[:]
+        finally:
+            elsa._Plan.__init__ = plan
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ impl Engine {
     /// Returns the name of the CPU attention kernel that accepts any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
-        registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
+        registry::attention_for_any(self.cpu()).map_or(self.cpu().name(), |kernel| kernel.spec.name)
     }
 
     /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels. With

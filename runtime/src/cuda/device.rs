@@ -84,21 +84,12 @@ impl<'a> DeviceCall<'a> {
             let address = given[operand].map(|place| place.address);
             check(&entered, &tensors[operand], address)
         })?;
-        let (lent, capture, stream) = match stream {
-            Some(stream) => {
-                // Query the capture first: for the default stream, the other query would invalidate captures of
-                // other streams.
-                let capture = stream.capture(&entered)?;
-                if !stream.belongs(&entered)? {
-                    return Err(BindError::Stream);
-                }
-                (true, capture, stream)
-            }
-            None => (false, None, workspace.stream.raw()),
+        let (lent, stream) = match stream {
+            Some(stream) if !stream.belongs(&entered)? => return Err(BindError::Stream),
+            Some(stream) => (true, stream),
+            None => (false, workspace.stream.raw()),
         };
-        let relaxed = capture.map(|_| entered.relax()).transpose()?;
         let launches = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
-        drop(relaxed);
         Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
     }
 
@@ -126,7 +117,6 @@ impl<'a> DeviceCall<'a> {
         let context = self.workspace.context.clone();
         let entered = context.enter()?;
         let capture = if self.lent { self.stream.capture(&entered)? } else { None };
-        let relaxed = capture.map(|_| entered.relax()).transpose()?;
         if capture.is_some() {
             self.workspace.pending.wait()?;
         }
@@ -137,7 +127,6 @@ impl<'a> DeviceCall<'a> {
             unsafe { self.launches.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
         self.workspace.graph.took(self.launches.table_bytes(), capture);
         let marked = self.workspace.pending.mark(&entered, self.stream, capture);
-        drop(relaxed);
         enqueued?;
         marked
     }

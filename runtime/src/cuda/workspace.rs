@@ -126,8 +126,8 @@ impl Graph {
 enum Work {
     /// There is no work, or it has been waited for.
     None,
-    /// Work that is pending in a stream.
-    Enqueued,
+    /// Work that is pending in this stream.
+    Enqueued(RawStream),
     /// Work that became part of the graph of this capture.
     Captured(Capture),
 }
@@ -156,7 +156,7 @@ impl Pending {
         let marked = self.done.record(entered, stream);
         self.work = match capture {
             _ if marked.is_err() => Work::None,
-            None => Work::Enqueued,
+            None => Work::Enqueued(stream),
             Some(capture) => Work::Captured(capture),
         };
         if marked.is_err() && capture.is_none() {
@@ -178,7 +178,9 @@ impl Pending {
         capture: Option<Capture>,
     ) -> Result<(), DeviceError> {
         match self.work {
-            Work::Enqueued => self.done.precede(entered, stream),
+            // A stream executes its work in order. Only the default stream has its handle for ever.
+            Work::Enqueued(own) if own == stream && own.is_default() => Ok(()),
+            Work::Enqueued(_) => self.done.precede(entered, stream),
             Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
             Work::None | Work::Captured(_) => Ok(()),
         }
@@ -189,12 +191,13 @@ impl Pending {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
-        if self.work == Work::Enqueued {
+        if matches!(self.work, Work::Enqueued(_)) {
             self.work = Work::None;
             if self.context.usable().is_err() {
                 return Ok(());
             }
             let entered = self.context.enter()?;
+            let _relaxed = entered.relax()?;
             self.done.synchronize(&entered)?;
         }
         Ok(())
@@ -365,6 +368,7 @@ impl GpuWorkspace {
     pub fn open_table(&mut self, bytes: usize) -> Result<*mut u8, DeviceError> {
         if !self.graph.uploads {
             let entered = self.context.enter()?;
+            let _relaxed = entered.relax()?;
             self.uploaded.synchronize(&entered)?;
         }
         if self.table.bytes() < bytes {

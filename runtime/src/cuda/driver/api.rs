@@ -109,6 +109,7 @@ api! {
     cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     cuPointerGetAttribute(*mut c_void, c_int, CUdeviceptr);
+    cuPointerGetAttributes(c_uint, *mut c_int, *mut *mut c_void, CUdeviceptr);
     cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuModuleUnload(CUmodule);
@@ -156,6 +157,8 @@ pub mod pointer {
     pub const MEMORY_TYPE: i32 = 2;
     pub const DEVICE_POINTER: i32 = 3;
     pub const BUFFER_ID: i32 = 7;
+    pub const RANGE_START: i32 = 11;
+    pub const RANGE_SIZE: i32 = 12;
     pub const TYPE_HOST: u32 = 1;
     pub const TYPE_DEVICE: u32 = 2;
 }
@@ -171,6 +174,8 @@ pub mod jit {
 
 /// Flags for page-locked memory that every context can use, mapped into the address space of devices.
 pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
+/// Largest handle of the default stream: the handles are null and `CU_STREAM_LEGACY`.
+pub const DEFAULT_STREAM: usize = 1;
 /// Flag for a stream that does not synchronise with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag for a context whose waiting threads block instead of spinning.

@@ -6,7 +6,8 @@
 //! 1. A captured stream cannot wait for work outside the capture, and nothing outside the capture can wait for an event
 //!    recorded in it.
 //! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
-//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
+//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]), also while another thread
+//!    captures. Everything that allocates, loads, frees or waits for a workspace uses it.
 //! 3. A stream that waits for an event of the capture joins the capture, and the originally captured stream must wait
 //!    for that stream before the capture ends.
 

@@ -31,6 +31,7 @@ impl DeviceBuffer {
             return Ok(DeviceBuffer { context, owned: None, address: 0, bytes, lent: false });
         }
         let entered = context.enter()?;
+        let relaxed = entered.relax()?;
         let mut address = 0;
         // SAFETY: *current*; *room*: the call writes an address.
         let code = unsafe { (context.api().cuMemAlloc_v2)(&raw mut address, bytes) };
@@ -38,6 +39,7 @@ impl DeviceBuffer {
             return Err(DeviceError::Memory { call: "cuMemAlloc_v2", bytes });
         }
         entered.check("cuMemAlloc_v2", code)?;
+        drop(relaxed);
         drop(entered);
         Ok(DeviceBuffer { context, owned: Some(address), address, bytes, lent: false })
     }
@@ -88,6 +90,7 @@ impl PinnedBuffer {
             return Ok(buffer);
         }
         let entered = context.enter()?;
+        let relaxed = entered.relax()?;
         let mut data = ptr::null_mut();
         // SAFETY: *current*; *room*: the call writes a pointer.
         let code = unsafe { (context.api().cuMemHostAlloc)(&raw mut data, bytes, HOST_PORTABLE_MAPPED) };
@@ -98,6 +101,7 @@ impl PinnedBuffer {
         (buffer.data, buffer.bytes) = (Some(data), bytes);
         // SAFETY: *room*: the allocation has `bytes` bytes.
         unsafe { ptr::write_bytes(data.cast::<u8>(), 0, bytes) };
+        drop(relaxed);
         drop(entered);
         Ok(buffer)
     }

@@ -37,6 +37,7 @@ impl Module {
     /// Returns the driver's error and the log of its compiler.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module, (DeviceError, String)> {
         let entered = context.enter().map_err(|e| (e, String::new()))?;
+        let _relaxed = entered.relax().map_err(|e| (e, String::new()))?;
         let (mut info, mut error) = (vec![0u8; jit::LOG_BYTES], vec![0u8; jit::LOG_BYTES]);
         let mut options = [jit::INFO_LOG, jit::INFO_LOG_SIZE, jit::ERROR_LOG, jit::ERROR_LOG_SIZE];
         let size = ptr::without_provenance_mut(jit::LOG_BYTES - 1);

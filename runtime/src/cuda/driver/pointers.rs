@@ -3,6 +3,16 @@
 use super::api::pointer;
 use super::context::Entered;
 use crate::error::DeviceError;
+use std::ffi::{c_uint, c_void};
+
+/// Device memory that was allocated, or a range of addresses that was reserved, as one piece.
+struct Allocation {
+    start: u64,
+    bytes: usize,
+    /// `true` if the memory belongs to no context: that of a pool, or of a reserved range, which may have memory only in
+    /// some places. Torch's expandable segments are such ranges.
+    pooled: bool,
+}
 
 impl Entered<'_> {
     /// Returns the free memory of the device in bytes. On an integrated device this is the system's free memory.
@@ -17,22 +27,42 @@ impl Entered<'_> {
         Ok(free)
     }
 
-    /// Returns the start and the size in bytes of the device memory allocation that contains `address`; `None`
-    /// if the address is not device memory of this context.
-    pub fn allocation(&self, address: u64) -> Option<(u64, usize)> {
-        let api = self.context.api();
-        let (mut base, mut bytes) = (0, 0);
-        if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_DEVICE {
+    /// Returns the device memory of this context that contains `address`; `None` if the address is not there. Asks the
+    /// driver once, because every tensor of every run on device tensors passes here.
+    fn allocation(&self, address: u64) -> Option<Allocation> {
+        let (mut kind, mut context, mut start, mut bytes) = (0_u32, 0_usize, 0_u64, 0_usize);
+        let mut attributes =
+            [pointer::MEMORY_TYPE, pointer::CONTEXT, pointer::RANGE_START, pointer::RANGE_SIZE];
+        let mut values: [*mut c_void; 4] = [
+            (&raw mut kind).cast(),
+            (&raw mut context).cast(),
+            (&raw mut start).cast(),
+            (&raw mut bytes).cast(),
+        ];
+        // SAFETY: *current*, *room*: the call reads four attributes, and writes each as a type of its size.
+        let code = unsafe {
+            (self.context.api().cuPointerGetAttributes)(
+                attributes.len() as c_uint,
+                attributes.as_mut_ptr(),
+                values.as_mut_ptr(),
+                address,
+            )
+        };
+        let own = context == 0 || context == self.context.raw as usize;
+        if code != 0 || kind != pointer::TYPE_DEVICE || !own {
             return None;
         }
-        // The driver reports no context for memory from a pool.
-        let context = self.query::<usize>(pointer::CONTEXT, address).unwrap_or(0);
-        if context != 0 && context != self.context.raw as usize {
-            return None;
+        if bytes == 0 {
+            // The driver does not report ranges as attributes.
+            // SAFETY: *current*; *room*: the call writes an address and a size.
+            let code = unsafe {
+                (self.context.api().cuMemGetAddressRange_v2)(&raw mut start, &raw mut bytes, address)
+            };
+            if code != 0 {
+                return None;
+            }
         }
-        // SAFETY: *current*; *room*: the call writes an address and a size.
-        let code = unsafe { (api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut bytes, address) };
-        (code == 0).then_some((base, bytes))
+        Some(Allocation { start, bytes, pooled: context == 0 })
     }
 
     /// Returns the device address of the `bytes` bytes of host memory at `address`; `None` if the device cannot use
@@ -59,12 +89,19 @@ impl Entered<'_> {
     /// Returns `Some` with the number of bytes to the end of the allocation if that is less than `needed`, or `None` if
     /// the device cannot use the address.
     pub fn usable_at(&self, address: u64, needed: usize) -> Result<u64, Option<usize>> {
-        let Some((base, bytes)) = self.allocation(address) else {
+        let Some(Allocation { start, bytes, pooled }) = self.allocation(address) else {
             return self.mapped(address, needed).ok_or(None);
         };
-        let before = usize::try_from(address.saturating_sub(base)).unwrap_or(usize::MAX);
+        let before = usize::try_from(address.saturating_sub(start)).unwrap_or(usize::MAX);
         let found = bytes.saturating_sub(before);
-        if found < needed { Err(Some(found)) } else { Ok(address) }
+        if found < needed {
+            return Err(Some(found));
+        }
+        let last = address.saturating_add(needed.saturating_sub(1) as u64);
+        if pooled && self.query::<u32>(pointer::MEMORY_TYPE, last) != Some(pointer::TYPE_DEVICE) {
+            return Err(None);
+        }
+        Ok(address)
     }
 
     /// Returns an attribute of a pointer; `None` if the driver does not know the pointer.

@@ -10,6 +10,7 @@ macro_rules! resource {
                     return Ok(());
                 }
                 let entered = self.context.enter()?;
+                let _relaxed = entered.relax()?;
                 // SAFETY: *handle*: it has been taken out of its field, so it is released once; *current*.
                 entered.check(stringify!($free), unsafe { (self.context.api().$free)(handle) })
             }

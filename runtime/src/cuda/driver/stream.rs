@@ -1,6 +1,6 @@
 //! Streams and events, which order the work on a device.
 
-use super::api::{EVENT_NO_TIMING, EVENT_TIMING, STREAM_NON_BLOCKING};
+use super::api::{DEFAULT_STREAM, EVENT_NO_TIMING, EVENT_TIMING, STREAM_NON_BLOCKING};
 use super::context::{Context, Entered};
 use super::module::Function;
 use super::resource::{closable, resource};
@@ -34,11 +34,20 @@ impl RawStream {
         self.0
     }
 
-    /// Returns `true` if the stream belongs to the entered context.
+    /// Returns `true` if this is the default stream of whichever context is current. It is never destroyed.
+    pub fn is_default(self) -> bool {
+        self.0.addr() <= DEFAULT_STREAM
+    }
+
+    /// Returns `true` if the stream belongs to the entered context. Asks the driver nothing about the default stream, because
+    /// that would invalidate captures of other streams.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn belongs(self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
+        if self.is_default() {
+            return Ok(true);
+        }
         let mut raw = ptr::null_mut();
         // SAFETY: *handle*, *current*; *room*: the call writes a handle.
         let code = unsafe { (entered.context.api().cuStreamGetCtx)(self.0, &raw mut raw) };

@@ -68,6 +68,10 @@ const LIBRARIES: Part = Part {
 /// in a shared one, cargo would rebuild everything.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
+/// Compiler flag that leaves the scalar kernels out of a board's tool: the processor always has NEON, so they would run
+/// only if a user named them. The libraries keep them, because elsa.py proves its structs with them.
+const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
+
 /// Flags that [`quick`] adds to a cargo command. They include an example, because only then cargo selects the same
 /// features as for the tests and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
@@ -141,7 +145,9 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Products, String> {
     let tables = tree.root.join(WITHOUT_TABLES);
     let without = match target {
-        Target::Board(_) => vec![format!("-Clink-arg=-Wl,-T,{}", tables.display())],
+        Target::Board(_) => {
+            vec![format!("-Clink-arg=-Wl,-T,{}", tables.display()), WITHOUT_SCALAR.to_owned()]
+        }
         Target::Host(_) => Vec::new(),
     };
     Ok(Products {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
-const LIMIT: f64 = 1700.0;
+const LIMIT: f64 = 1200.0;
 /// Factor by which a run on a quiet machine may exceed the limit.
 const OVER: f64 = 1.2;
 /// Maximum share of the processors' time that other programs use on a quiet machine.

@@ -48,17 +48,17 @@ impl Stage {
 
 /// Every stage. Each lane runs its stages in this order.
 pub const STAGES: &[Stage] = &[
-    short("check", 0, 220.0, |tree, ask| check::check(tree, ask.fast))
+    short("check", 0, 200.0, |tree, ask| check::check(tree, ask.fast))
         .about("formatting, structure, lints, dependencies, documentation"),
-    short("host", 0, 1000.0, |tree, ask| workspace::host(tree, ask.fast))
+    short("host", 0, 560.0, |tree, ask| workspace::host(tree, ask.fast))
         .about("every test here and on the stand-in GPU; README, Python, C and C++"),
     short("onnx", 0, 50.0, |tree, _| ort::ends(tree))
         .about("the operator in the newest and the oldest ONNX Runtime; ONNX's own cases"),
-    short("asan", 1, 450.0, |tree, _| sanitizers::asan(tree))
+    short("asan", 1, 400.0, |tree, _| sanitizers::asan(tree))
         .about("Rust, the stand-in GPU and C programs under AddressSanitizer"),
-    short("tsan", 1, 450.0, |tree, _| sanitizers::tsan(tree))
+    short("tsan", 1, 350.0, |tree, _| sanitizers::tsan(tree))
         .about("what has threads, under ThreadSanitizer"),
-    short("arm", 1, 450.0, |tree, _| arm::arm(tree))
+    short("arm", 1, 380.0, |tree, _| arm::arm(tree))
         .about("NEON on an emulated Cortex-A57, a board's files, the ABI, bits of a Cortex-M4F"),
     long("boards", 0, 500.0, |tree, _| boards::boards(tree))
         .about("every board's folder as it is handed out: sizes, links, programs, the tool emulated")

@@ -7,7 +7,11 @@ use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
 /// Tests of `elsa.py` that need torch, which the Python environment of this command contains.
-const TORCH: [&str; 2] = ["runtime/python/tests/test_torch.py", "runtime/python/tests/test_operator.py"];
+const TORCH: [&str; 3] = [
+    "runtime/python/tests/test_torch.py",
+    "runtime/python/tests/test_operator.py",
+    "runtime/python/tests/test_compiled.py",
+];
 /// Test of linear attention layers whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
