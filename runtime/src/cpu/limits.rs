@@ -56,8 +56,9 @@ pub struct AvailableMemory {
     pub limit: MemoryLimit,
 }
 
-/// Returns the memory that is still available to this process: the minimum over the machine, and over the control
-/// groups and limits of the process. Returns `None` if the system reports none of them, as on systems other than Linux.
+/// Returns the memory that is still available to this process. The machine, the control groups of the process and the
+/// limits of the process each leave an amount, and the smallest amount counts. Returns `None` if the system reports
+/// none of these amounts, as on systems other than Linux.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {

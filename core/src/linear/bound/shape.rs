@@ -134,7 +134,8 @@ impl<'a> Shape<'a> {
         self.diagonal().for_each(|p| *p += factor);
     }
 
-    /// Returns the largest product of `query` with an error in the shape. `squares` is the squared length of `query`.
+    /// Returns the largest scalar product of `query` and any error in the shape. `squares` is the squared length of
+    /// `query`.
     pub fn along(&self, query: &[f64], squares: f64) -> f64 {
         let d = self.rows();
         let (mut sum, mut trace) = (0.0, 0.0);

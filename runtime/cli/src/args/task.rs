@@ -23,7 +23,8 @@ pub struct TaskArgs {
     /// larger task; tasks of different depths can be merged
     #[arg(long, value_name = "PATH", allow_hyphen_values = true, value_parser = path, requires = "quorum")]
     pub task_path: Option<TaskPath>,
-    /// q, k, v and mask hold only the tokens of the task, in its order, as on a board that stores no others
+    /// q, k, v and mask hold only the tokens of the task, in the order of the task. This is the case on a board that
+    /// stores no other tokens
     #[arg(long, requires = "tokens")]
     pub gathered: bool,
     /// Name of the run, such as the frame's, written to every file of states and shares; only files of the same name
