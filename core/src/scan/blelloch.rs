@@ -52,7 +52,8 @@ fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
     (0..).map_while(move |m| node(n, step, m))
 }
 
-/// Computes the total of every subtree at its last element. The last of all elements then contains the total of all.
+/// Computes the total of every subtree and stores it in the last element of the subtree. The last element of `slots`
+/// then contains the total of all elements.
 pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in 0..steps(n) {
@@ -111,10 +112,10 @@ pub const fn reduction_depth(n: usize) -> usize {
 /// Returns the depth of [`exclusive`].
 ///
 /// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The total of
-/// the root's left child takes `k − 1` merges and one more with the identity. A prefix that is at least as deep as the
-/// tree below it gains `floor(log2 r)` on the way down: a left child passes it on, a right child adds one, and only a
-/// perfect tree adds one at every step. Paths that stay in the left child behave like a scan of `2^{k−1}` elements,
-/// whose depth is `2 (k − 1) − 1`:
+/// the root's left child takes `k − 1` merges, and one more merge with the identity. On the way down, a prefix that is
+/// at least as deep as the tree below it becomes deeper by `floor(log2 r)`. A left child passes the prefix on, and a
+/// right child adds one merge; only a perfect tree adds one at every step. Paths that stay in the left child behave
+/// like a scan of `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
 ///
 /// ```text
 /// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element

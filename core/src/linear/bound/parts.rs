@@ -1,10 +1,10 @@
 //! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that the scan of the maps
 //! yields.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Under any schedule, a term
-//! incurs the roundings of the recurrence within its part, and for each later part the roundings of one exponential,
-//! two products and the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the sum in which
-//! each absolute term is multiplied by its number of roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Within its part, a term incurs
+//! the roundings of the recurrence. For each later part, it incurs the roundings of one exponential, of two products
+//! and of the additions of the schedule. This holds for any schedule. [`Terms`] stores two sums: the sum of the
+//! absolute terms, and the sum of the absolute terms, each multiplied by its number of roundings.
 //!
 //! **Delta rules.** A map is represented by norms: of `A`, of the error of `A`, of each column of `b`, and of the error
 //! of each column. Two maps compose by
@@ -83,8 +83,8 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for
-/// each column.
+/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, a flag that marks the identity, and `‖b‖` and
+/// `δb` for each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }

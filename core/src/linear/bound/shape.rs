@@ -166,8 +166,9 @@ mod tests {
         len: usize,
     }
 
-    /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors with aligned signs.
-    /// Returns the largest ratio of the reach to the sum.
+    /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors. The signs of the
+    /// errors are chosen so that all of them add up in that direction. Returns the largest ratio of the reach to the
+    /// sum.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {
