@@ -7,9 +7,9 @@ use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::operands::by_operand;
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `F` is the type of the fields
-/// for tensors that are always f32, and `E` that of the fields for all other tensors. Both are types of slices on the
-/// host ([`Inputs`]), or of addresses in device memory.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. Fields for tensors that are
+/// always f32 have the type `F`, and fields for all other tensors have the type `E`. Both types are slices on the host
+/// ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, F> {
     /// Elements of the query view.
@@ -102,8 +102,8 @@ impl Problem {
 }
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
-/// present states, or both. `F` is the type of the fields for tensors that are always f32, and `E` that of the fields
-/// for all other tensors. Both are types of slices on the host ([`Outputs`]), or of addresses in device memory.
+/// present states, or both. Fields for tensors that are always f32 have the type `F`, and fields for all other tensors
+/// have the type `E`. Both types are slices on the host ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output view.

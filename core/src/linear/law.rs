@@ -49,8 +49,8 @@ pub(super) fn settled(x: f32) -> f32 {
 }
 
 impl Affine {
-    /// Returns the shape of the elements for runs of tokens of `problem`: scalar or diagonal if only gates multiply the
-    /// state, dense for the delta rules.
+    /// Returns the shape of the elements of `problem`. `A` is scalar or diagonal if only gates multiply the state, and
+    /// dense for the delta rules.
     #[must_use]
     pub fn of(problem: &Problem) -> Affine {
         let transition = match (problem.rule().is_delta(), problem.gates()) {

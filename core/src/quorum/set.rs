@@ -32,7 +32,7 @@ pub struct InterestSet {
 }
 
 impl InterestSet {
-    /// Returns the set for `chunks` chunks: the set in table 3 of the paper if that is valid, otherwise a set
+    /// Returns the set for `chunks` chunks: the set in table 3 of the paper if that set is valid, otherwise a set
     /// constructed by Singer's method.
     ///
     /// # Errors

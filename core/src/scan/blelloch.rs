@@ -14,9 +14,9 @@
 //! child represents both. A length that is not a power of two therefore needs no special case, no merge with the
 //! identity and no padding. Elements keep their order throughout.
 //!
-//! The exclusive down-sweep starts from the identity at the root. The inclusive one passes inclusive prefixes down the
-//! same tree and needs neither the identity nor a second copy of the inputs; it is also known as the Brent-Kung
-//! network.
+//! The exclusive down-sweep starts from the identity at the root. The inclusive down-sweep passes inclusive prefixes
+//! down the same tree. It needs neither the identity nor a second copy of the inputs, and is also known as the
+//! Brent-Kung network.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
@@ -139,8 +139,8 @@ pub const fn exclusive_depth(n: usize) -> usize {
 /// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
 /// ```
 ///
-/// The root's total takes `k` merges. The total of the left child, `k − 1` deep, is the prefix that goes down the right
-/// child without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
+/// The root's total takes `k` merges. The total of the left child has the depth `k − 1`. It is the prefix that goes
+/// down the right child, without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     if n <= 1 {

@@ -111,7 +111,8 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// Returns the command line that runs the program, preceded by the emulator's if the tests run in an emulator.
+/// Returns the command line that runs the program. If the tests run in an emulator, it starts with the emulator's
+/// command line.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

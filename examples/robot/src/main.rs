@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     if let Some(cpu) = cli.cpu {
         granted(realtime::pin(cpu));
     }
-    // The warm-up accesses all memory once, before it is locked and the first frame arrives.
+    // The warm-up accesses all memory once, before the memory is locked and the first frame arrives.
     match model.warm_up() {
         // A signal has cancelled the warm-up; the loop then ends at once.
         Err(ModelError::Run(RunError::Cancelled)) => {}

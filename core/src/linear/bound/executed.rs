@@ -8,8 +8,8 @@ pub enum Solve {
     /// Solves one row after another. Each row depends on the state before the chunk and on the earlier rows of the
     /// chunk.
     Rows,
-    /// From `W` and `U`, which are independent of the state: `û = U − W S`. `W` and `U` are computed by substitution,
-    /// or by an inverse `T` that is computed by substitution.
+    /// Computes the rows as `û = U − W S`, where `W` and `U` are independent of the state. `W` and `U` are computed by
+    /// substitution, or by an inverse `T` that is computed by substitution.
     Factors,
 }
 
@@ -19,14 +19,14 @@ pub enum Solve {
 pub struct Executed {
     /// The order of operations.
     pub form: Form,
-    /// Number of tokens that are applied to a state together: 1 for the recurrence, the chunk of a chunked form, all
-    /// tokens for [`Form::Parallel`]. Within each part, a scan applies this number of tokens together.
+    /// Number of tokens that are applied to a state together: 1 for the recurrence, the tokens of a chunk for a chunked
+    /// form, all tokens for [`Form::Parallel`]. Within each part, a scan applies this number of tokens together.
     pub chunk: usize,
     /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of
     /// `part`.
     pub part: usize,
-    /// Largest relative error of an exponential of one gate logarithm, or of a sum of them, after rounding to f32. It
-    /// includes the error of the sum in f64.
+    /// Largest relative error of the exponential of a gate logarithm, or of a sum of gate logarithms, after rounding to
+    /// f32. It includes the error of the sum in f64.
     pub exp_relative: f64,
     /// Largest relative error of an element of a query after scaling, and after normalisation if the problem
     /// normalises.

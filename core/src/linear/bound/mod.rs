@@ -53,7 +53,7 @@ pub struct Judged {
     pub gain: f64,
 }
 
-/// Buffers for one state: its exact outputs, its exact last state, and the bounds of their errors.
+/// Buffers for the results of one state: the exact outputs, the exact last state, and the bounds of the errors of both.
 #[derive(Debug)]
 pub struct Judgement<'a> {
     /// Exact outputs, `[readers, tokens, d_v]`, in the layout of [`super::reference::head`].

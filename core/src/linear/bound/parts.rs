@@ -220,7 +220,7 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
 }
 
 /// Norms of the matrix `A` of a part. They are computed like the bounds in [`Track`], for a column that starts as a
-/// unit vector and to which no values are added.
+/// unit vector and receives no values.
 struct Matrix {
     /// `‖A‖`; `off` is the norm of the error of a column.
     norm: f64,

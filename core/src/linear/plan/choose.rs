@@ -143,9 +143,9 @@ pub fn choose(
     }
 }
 
-/// Returns the strips of a state. A delta rule has the kernel's widest strips under two conditions: one such strip,
-/// with all rows, fits half of the level 1 cache, and there are at most as many of them as of narrower strips. The
-/// width does not change the output's bits.
+/// Returns the strips of a state. A delta rule has the kernel's widest strips if one such strip, with all rows, fits
+/// half of the level 1 cache. The narrower strips are used instead if the state would have fewer of them. The width
+/// does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);
