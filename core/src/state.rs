@@ -143,7 +143,7 @@ pub struct Merge<N> {
 }
 
 impl<N: Number> Merge<N> {
-    /// Merges the references `a` of the earlier state and `b` of the later one.
+    /// Merges the references `a` of the earlier state and `b` of the later state.
     #[inline(always)]
     pub fn of(a: N, b: N) -> Merge<N> {
         let m = a.larger(b);
@@ -337,7 +337,7 @@ enum Sides {
 }
 
 impl NaturalMerge {
-    /// Merges the reference and sum `(m, S)` of the earlier state with those of the later one.
+    /// Merges the reference and sum `(m, S)` of the earlier state with those of the later state.
     #[must_use]
     pub fn of((ma, sa): (f32, f32), (mb, sb): (f32, f32)) -> NaturalMerge {
         match (is_empty(ma, sa), is_empty(mb, sb)) {
@@ -354,7 +354,7 @@ impl NaturalMerge {
         }
     }
 
-    /// Merges one element of the weighted sums: `a` of the earlier state with `b` of the later one.
+    /// Merges one element of the weighted sums: `a` of the earlier state with `b` of the later state.
     #[must_use]
     pub fn w(&self, a: f32, b: f32) -> f32 {
         match self.sides {

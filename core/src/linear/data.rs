@@ -150,8 +150,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks that the data of an operand have the declared type and enough elements, or that neither the problem nor the
-/// call has the operand.
+/// Checks the data of an operand. Either the data have the declared type and enough elements, or both the problem and
+/// the call lack the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

@@ -139,8 +139,8 @@ impl Affine {
     }
 }
 
-/// Finds the columns of a matrix that are zero in all rows. Returns one flag per column, 1 if the column is zero and 0
-/// otherwise, and the remaining part of `spare`.
+/// Finds the columns of a matrix that are zero in all rows. Returns the flags of the columns and the remaining part of
+/// `spare`. A flag is 1 if the column is zero, and 0 otherwise.
 fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
     let (zeros, rest) = spare.split_at_mut(d);
     zeros.fill(1.0);

@@ -36,9 +36,9 @@ impl InterestSet {
     /// constructed by Singer's method.
     ///
     /// # Errors
-    /// Returns [`ChooseError::NoSet`] if `chunks` is neither 1 nor 3 nor `q² + q + 1` for a prime power `q` of at most
-    /// 32. The error contains the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there
-    /// is no projective plane of order 6 or 10.
+    /// Returns [`ChooseError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The
+    /// error contains the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no
+    /// projective plane of order 6 or 10.
     pub fn of(chunks: usize) -> Result<InterestSet, ChooseError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);

@@ -210,7 +210,7 @@ impl<const N: usize> Decoder<N> {
         self.begun = false;
     }
 
-    /// Decodes the next byte. Returns a record if the byte completes a frame that contains a new one.
+    /// Decodes the next byte. Returns a record if the byte completes a frame that contains a new record.
     pub fn push(&mut self, byte: u8) -> Option<Message> {
         if byte != 0 {
             if let Some(place) = self.bytes.get_mut(self.len) {
@@ -247,8 +247,8 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
-    /// Counts a record that arrived intact, and the missing ones before it. Returns `None` if its number had already
-    /// been received or counted as lost.
+    /// Counts a record that arrived intact, and the missing records before it. Returns `None` if the record's number
+    /// had already been received or counted as lost.
     fn admit(&mut self, message: Message) -> Option<Message> {
         let expected = match self.expected {
             Some((run, next)) if run == message.run => next,

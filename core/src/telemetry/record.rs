@@ -23,7 +23,7 @@ pub fn text<const N: usize>(text: &str) -> String<N> {
         if kept.len() + c.len_utf8() + CUT.len() > N {
             break;
         }
-        // The text fits. So does the mark, unless the field is shorter than the mark and stays empty.
+        // The text fits. The mark fits too, unless the field is shorter than the mark. The field then stays empty.
         let _ = kept.push(c);
     }
     let _ = kept.push_str(CUT);

@@ -1,5 +1,5 @@
-//! Tests the layered decoder: its output has the same bits as that of a decoder with all weights in memory, and agrees
-//! with an independent layer in f64; invalid requests are rejected.
+//! Tests the layered decoder: its output has the same bits as the output of a decoder with all weights in memory, and
+//! agrees with an independent layer in f64. Invalid requests are rejected.
 #![allow(clippy::unwrap_used)]
 
 use elsa_decoder::forward::{all_layers, buffers, differing, in_memory, streamed};

@@ -300,7 +300,7 @@ impl<'a> Track<'a> {
                     let source = step.beta * (v + step.key * self.decay * self.before[c]);
                     let row = source + step.beta * step.key * most * self.norms[c];
                     self.norms[c] = step.growth * self.norms[c] + step.key * source;
-                    // The computed inverse may be an eighth larger than the bound of the exact one.
+                    // The computed inverse may be an eighth larger than the bound of the exact inverse.
                     terms += 1.125 * row;
                     magnitude = magnitude.max(1.125 * row);
                 }

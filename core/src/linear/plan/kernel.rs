@@ -30,9 +30,9 @@ pub struct KernelSpec {
     pub fused: bool,
 }
 
-/// Largest number of tokens of a pass in which kernels sum in f32, for the delta rule without gates. In longer passes
-/// they compute the products of queries and keys in f64 and round them once, and they sum the writes of a few tokens at
-/// a time in f64.
+/// Largest number of tokens of a pass in which kernels sum in f32, for the delta rule without gates. In longer passes,
+/// kernels compute each product of a query and a key in f64 and round it once. They also sum the writes of a few tokens
+/// at a time in f64.
 pub const LONG_PASS: usize = 1024;
 
 /// Number of terms per segment of a sum over tokens. Kernels add the terms of a segment one after another in f32, and

@@ -6,8 +6,8 @@
 //!
 //! The convolution with a short filter, a bias and `SiLU` is `CausalConvWithState` of ONNX opset 27, whose last weight
 //! multiplies the newest input ([`Taps`]). It is also the convolution before the scans of Mamba and Gated `DeltaNet`.
-//! The state consists of the last `K − 1` inputs; the next call, of one token or of many, continues from it. For `α =
-//! 1, 1/2, 1/4, 1/8` and `u = 1, 2, 3, 4` the outputs are 1, 2.5, 4.25 and 6.125.
+//! The state consists of the last `K − 1` inputs; the next call, of one token or of many, continues from it. For
+//! `α = 1, 1/2, 1/4, 1/8` and `u = 1, 2, 3, 4` the outputs are 1, 2.5, 4.25 and 6.125.
 //!
 //! | method | operations per token and channel | error |
 //! |---|---|---|

@@ -11,7 +11,8 @@
 //! (a_1, b_1) ⊕ (a_2, b_2) = (a_2 a_1, a_2 b_1 + b_2)
 //! ```
 //!
-//! so any scan of [`crate::scan`] computes all `h_t` from [`Map`]s, and each part of a sequence reduces to one map.
+//! Therefore any scan of [`crate::scan`] computes all `h_t` from [`Map`]s, and each part of a sequence reduces to one
+//! map.
 //!
 //! A factor of zero, or a logarithm of `−∞`, sets the state to zero by selection, even if it is infinite or NaN. A NaN
 //! makes every later state NaN until the state is cleared. If a logarithm is above

@@ -71,8 +71,8 @@ impl State {
     }
 }
 
-/// Computes the exact output of a channel at each token, in the order of the pass, calls `visit` with the token and the
-/// output, and writes the channel's states after the last token to `last`. The inputs must have passed
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and
+/// the output. Writes the channel's states after the last token to `last`. The inputs must have passed
 /// [`Problem::check_data`]. `past` contains the states of the channel before the first token of the pass; if it is
 /// empty, they are zeros. `dtype` is the type to which a run rounds its outputs.
 ///
