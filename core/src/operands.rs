@@ -187,7 +187,8 @@ pub trait Place {
     /// Returns the address of the first element. The caller must not write to an input through the address.
     fn address(&mut self) -> Self::Address;
 
-    /// Returns the element type if the place states it and it is one of the [`DType`]s.
+    /// Returns the element type. Returns `None` if the place does not state a type, or states a type that is not a
+    /// [`DType`].
     fn dtype(&self) -> Option<DType> {
         None
     }

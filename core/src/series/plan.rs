@@ -101,7 +101,8 @@ pub struct SeriesLayout {
     pub convert: Span,
     /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// For each part of each tile: factor, addend, and the state before the part. Shared; follows the workers' regions.
+    /// For each part of each tile: factor, addend, and the state before the part. The region is shared, and follows the
+    /// workers' regions.
     pub maps: Span,
     /// Total number of f32 values, without the padding for alignment.
     pub total: usize,

@@ -49,7 +49,7 @@ pub use executed::{Executed, Solve};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     /// Largest factor by which tokens may have amplified an earlier error of the state: the maximum, over runs of
-    /// consecutive tokens, of `Π max a · max(1, |1 − β |k|²|)`. At most one if gates and rates contract.
+    /// consecutive tokens, of `Π max a · max(1, |1 − β |k|²|)`. The gain is at most one if gates and rates contract.
     pub gain: f64,
 }
 

@@ -14,8 +14,8 @@
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, because the bound of a rounded product requires the norm of the
-//! magnitudes. The bound repeats the scan of the run with these norms.
+//! Here, `F` are Frobenius norms, with `F ≤ √d_k ‖A‖ + δA`. They are needed because the bound of a rounded product
+//! requires the norm of the magnitudes. The bound repeats the scan of the run with these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};

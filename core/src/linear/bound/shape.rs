@@ -1,9 +1,9 @@
 //! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which represents their directions.
 //!
-//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`. In addition to applying the gates, it only
-//! shortens the component along the key. A norm cannot represent this: with norms alone, an error of the first token
-//! would never become smaller. Let the error of column `c`, divided by the column's scale `σ_c`, be in
-//! `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
+//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`. Apart from applying the gates, this
+//! matrix only shortens the component of the column along the key. A norm cannot represent this: with norms alone, an
+//! error of the first token would never become smaller. Let the error of column `c`, divided by the column's scale
+//! `σ_c`, be in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
 //!
 //! ```text
 //! a token                P ← A P Aᵀ

@@ -21,8 +21,8 @@ pub struct KernelSpec {
     /// Number of tokens in one pass of the recurrence over the state for the delta rules.
     pub delta_tokens: usize,
     /// Number of tokens in one pass of the recurrence over the state for [`Rule::Linear`] and keys of more than 64
-    /// dims. The state then never decays, so the roundings of all its updates add up; longer passes round it less
-    /// often.
+    /// dims. The state then never decays, so the roundings of all its updates add up. Longer passes round the state
+    /// less often.
     pub steady_tokens: usize,
     /// Largest relative error of the exponential of a sum of gate logarithms.
     pub exp_relative: f64,
