@@ -11,7 +11,7 @@
 //!    if there are fewer than four states per worker; the bits stay the same. [`Form::Scan`] divides the tokens too, but
 //!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is
 //!    therefore chosen only on request.
-//! 3. *Tensors are copied only if the kernel cannot read them in place.* It cannot read rows of 16-bit types, and rows
+//! 3. *Tensors are copied only if the kernel cannot read them in place.* It cannot read rows of 16-bit types, or rows
 //!    that become unit vectors. It also needs head sizes that are a multiple of four (queries, keys) or of the vector
 //!    length (values, outputs).
 //! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,

@@ -121,7 +121,8 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
         form: walk.form,
         chunk,
         part: walk.part,
-        // A gate is an exponential. It is computed in f64, exact to a unit in the last place, and then rounded to f32.
+        // A gate is an exponential. It is computed in f64, exact to a unit in the last place, and then rounded to the
+        // nearest f32 number.
         exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
         query_relative: 1.001 * UNIT,
         key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },
