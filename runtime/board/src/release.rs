@@ -72,10 +72,10 @@ impl std::fmt::Display for PowerMode {
     }
 }
 
-/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`, on some releases
-/// followed by `fmode:quiet`; its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier
-/// and Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no
-/// state file, as on a board whose mode was never set.
+/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`. On some releases,
+/// `fmode:quiet` follows. Its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier and
+/// Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no state
+/// file. A board whose mode was never set has none.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;

@@ -56,8 +56,7 @@ pub struct Slow {
 }
 
 impl Sources {
-    /// Opens the files of a machine; `pid` is the measured process, whose load does not count as that of other
-    /// processes.
+    /// Opens the files of a machine. `pid` is the measured process. Its load does not count as load of other processes.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Sources {
         let mut rails = rails::find(root);

@@ -82,8 +82,8 @@ struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// Makes calls for `length`, at least one call, and returns the milliseconds per call. If `begin` is given, calls
-    /// are timed, and their starts are relative to `begin`.
+    /// Makes calls until `length` has passed, and at least one call. Returns the milliseconds per call. If `begin` is
+    /// given, calls are timed, and their starts are relative to `begin`.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -112,8 +112,8 @@ impl Contender<'_> {
     }
 }
 
-/// Gives every contender one slice, starting with contender `round` (modulo their number). Returns the milliseconds per
-/// call of each contender.
+/// Gives every contender one slice. The first is contender number `round`, modulo the number of contenders. Returns the
+/// milliseconds per call of each contender.
 fn round(
     contenders: &mut [Contender<'_>],
     round: usize,

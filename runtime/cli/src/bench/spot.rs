@@ -140,7 +140,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces measurements in `all` by clean and faster measurements of the same case and method in `again`.
+/// Replaces a measurement in `all` if `again` contains a clean and faster measurement of the same case and method.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));

@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Computes the results like [`Truth::of`], and error bounds for a run with the arithmetic `executed`.
+    /// Computes the results like [`Truth::of`]. Also computes error bounds for a run with the arithmetic `executed`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
