@@ -434,8 +434,9 @@ const PACKED: Packed = Packed {
 /// Returns the layout of the views: `asked`, or the default. Packed tensors are `[total, heads, dim]`, which is bnhd
 /// without a batch, or `[total, heads · dim]`.
 ///
-/// # Errors Returns an error for the layout bnc without a number of heads, for packed tensors in the layout bhnd, and
-/// for packed tensors of a rank that their layout does not allow.
+/// # Errors
+/// Returns an error for the layout bnc without a number of heads, for packed tensors in the layout bhnd, and for packed
+/// tensors of a rank that their layout does not allow.
 pub fn layout(
     asked: Option<Layout>,
     heads: Option<usize>,

@@ -304,7 +304,7 @@ impl Sizes {
         self.bound < self.terms || self.bound <= self.least
     }
 
-    /// Returns `true` if the values cancel, and the exact output is therefore smaller than its bound.
+    /// Returns `true` if the values cancel so strongly that the exact output is smaller than its bound.
     #[must_use]
     pub fn cancels(&self) -> bool {
         self.claims() && self.bound >= self.answer && self.bound > self.least

@@ -205,8 +205,9 @@ pub fn described(shape: Shape) -> Map<String, Value> {
 
 /// Measures problems one after the other. Prints `headline` before the first, and calls `print` for each problem.
 ///
-/// # Errors Returns an error if a measurement fails. If other programs disturbed every round of a problem, the other
-/// problems are still measured, and the error is returned after the last of them.
+/// # Errors
+/// Returns an error if a measurement fails. If other programs disturbed every round of a problem, the other problems
+/// are still measured, and the error is returned after the last of them.
 pub fn each<P: Copy + Display>(
     common: &Common,
     problems: Vec<P>,

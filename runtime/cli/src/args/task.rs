@@ -93,7 +93,8 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
 
 /// Rejects `argument` if `given` is `true`, because `argument` requires --task or --task-path.
 ///
-/// # Errors Returns an error that names `argument` if `given` is `true`.
+/// # Errors
+/// Returns an error that names `argument` if `given` is `true`.
 pub fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
     match given {
         true => {
@@ -145,8 +146,9 @@ impl TaskArgs {
 
     /// Returns the division and the task's path.
     ///
-    /// # Errors Returns an error if no interest set exists for the chunks, if the number of tasks differs from the
-    /// number of tasks of the division, or if the task is out of range.
+    /// # Errors
+    /// Returns an error if no interest set exists for the chunks, if the number of tasks differs from the number of
+    /// tasks of the division, or if the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

@@ -46,8 +46,9 @@ use watch::{Gate, Reason, Watch};
 
 /// Runs the command.
 ///
-/// # Errors Returns an error for a wrong request, a failing device or a wrong output, for rows that are slower than the
-/// same rows of the compared table, or for cells that are not clean.
+/// # Errors
+/// Returns an error for a wrong request, a failing device or a wrong output, for rows that are slower than the same
+/// rows of the compared table, or for cells that are not clean.
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);

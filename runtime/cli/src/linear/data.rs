@@ -118,7 +118,8 @@ const GATE: f64 = 2.0;
 impl Sample {
     /// Draws tensors for a problem of `shape`.
     ///
-    /// # Errors Returns an error if the sizes do not form a valid problem, or if the system refuses memory.
+    /// # Errors
+    /// Returns an error if the sizes do not form a valid problem, or if the system refuses memory.
     pub fn new(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Sample, Error> {
         let problem = spec(shape, semantics, dtype).and_then(Spec::check);
         let problem = problem.map_err(|fault| Error::Problem(fault.renamed(|_| "shape")))?;

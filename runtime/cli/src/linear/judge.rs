@@ -157,7 +157,7 @@ impl Judged {
     }
 }
 
-/// Judges several results for a problem whose inputs have been checked. The bar advances by one step for each state of
+/// Judges several results for a problem whose inputs have been checked. `bar` advances by one step for each state of
 /// each result.
 ///
 /// # Errors

@@ -200,8 +200,8 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, if an output differs by more than rounding explains,
-/// or if nothing can be claimed about it.
+/// Returns an error if the request is wrong, if the device fails, if rounding cannot explain an error of an output, or
+/// if nothing can be claimed about an output.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();

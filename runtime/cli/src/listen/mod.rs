@@ -129,7 +129,7 @@ struct Ear<'a, W> {
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// Records of the last run, if the page needs them. Empty without `--html`.
+    /// The records of the last run that the page needs. Empty without `--html`.
     heard: Records,
     /// Number of the run to which the records in `heard` belong.
     run: Option<u32>,

@@ -146,7 +146,8 @@ impl Shape {
 
     /// Builds the problem like [`Shape::spec`], and checks it.
     ///
-    /// # Errors Returns an error if the sizes do not form a valid problem.
+    /// # Errors
+    /// Returns an error if the sizes do not form a valid problem.
     pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }
