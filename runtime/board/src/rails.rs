@@ -50,7 +50,7 @@ pub enum Place {
 enum Channel {
     /// IIO: power in mW, and where available voltage and current.
     Power { power: Probe, volt: Option<Probe>, current: Option<Probe> },
-    /// hwmon: voltage in mV and current in mA, whose product is the power.
+    /// hwmon: voltage in mV and current in mA. Their product is the power.
     Product { volt: Probe, current: Probe },
 }
 

@@ -3,8 +3,9 @@
 use super::root::Root;
 use serde::Serialize;
 
-/// L4T releases, each with the JetPack that contains it. JetPack 4.6 to 4.6.6 are listed as in jetson_stats and
-/// jetson-containers, 5 and 6 as in jetson-containers. The JetPack of any other release is unknown, not guessed.
+/// L4T releases, each with the JetPack that contains it. The entries of JetPack 4.6 to 4.6.6 are from jetson_stats and
+/// jetson-containers. The entries of JetPack 5 and 6 are from jetson-containers. The JetPack of any other release is
+/// unknown, not guessed.
 const JETPACKS: [(&str, &str); 27] = [
     ("32.4.2", "4.4 DP"),
     ("32.4.3", "4.4"),

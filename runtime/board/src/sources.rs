@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Texts in rail names. A rail whose name contains one of them is compared with the total power.
 pub const PARTS: [&str; 2] = ["GPU", "CPU"];
 
-/// Open files of a machine, from which all samples are read.
+/// Open files of a machine. All samples are read from these files.
 #[derive(Debug)]
 pub struct Sources {
     /// Thermal zones that give a measurement.

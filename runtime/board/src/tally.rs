@@ -185,7 +185,7 @@ impl Tally {
         }
     }
 
-    /// Adds a power reading, which counts for the time since the previous reading.
+    /// Adds a power reading. It counts for the time since the previous reading.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;

@@ -261,7 +261,8 @@ struct Placed {
     notes: Vec<(f64, String)>,
 }
 
-/// Height of the title above a chart. Each line of the legend and the notes, which are below the chart, is `LINE` high.
+/// Height of the title above a chart. The legend and the notes are below the chart, and each of their lines is `LINE`
+/// high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
 /// Number of curve names per line of the legend. Each is `NAME` wide.

@@ -1,5 +1,5 @@
-//! The oracle, which computes rows in f64, and the comparison of outputs with the oracle. The bounds on the differences
-//! are those of [`elsa_core::attention::bound::rounding`].
+//! The oracle computes rows in f64, and outputs are compared with it. The bounds on the differences are those of
+//! [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
@@ -94,7 +94,7 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// Creates the oracle of a problem. Its bounds are those of runs that follow the exact schedule with the arithmetic
+    /// Creates the oracle of a problem. Its bounds apply to runs that follow the exact schedule with the arithmetic
     /// `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {

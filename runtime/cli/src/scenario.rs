@@ -103,7 +103,7 @@ impl Scenario {
                 // Scores with a standard deviation of 64 and maxima near 250: exp overflows f32 above 88.7.
                 let overflow = make("overflow", spec(2, 128, 768, 64)?, 64.0)?;
 
-                // Every query and one key share a large component, so this key has score 72 and takes nearly all the
+                // Every query and one key have the same large component, so this key has score 72 and nearly all of the
                 // weight.
                 let mut dominant = make("dominant", spec(2, 128, 768, 64)?, 1.0)?;
                 if let (Buffer::F32(q), Buffer::F32(k)) = (&mut dominant.q, &mut dominant.k) {

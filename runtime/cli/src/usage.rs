@@ -74,7 +74,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     }
 }
 
-/// The command that a command line names.
+/// A command that is named in the command line.
 struct Verb<'a> {
     command: &'a Command,
     /// Name of the command without the name of the tool, such as `run` or `linear run`.

@@ -1,5 +1,5 @@
-//! Compares, for each board's misleading files, the results of this crate with those of a program that trusts all
-//! files.
+//! Compares the results of this crate with the results of a program that trusts all files. Both read the misleading
+//! files of each board.
 
 use super::tree::{self, OWN, Tree};
 use crate::clocks;

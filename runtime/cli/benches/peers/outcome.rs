@@ -11,7 +11,8 @@ use std::fmt::Display;
 
 /// Default number of rounds.
 pub const ROUNDS: usize = 25;
-/// Name of the matrix product, which is measured like a peer, and the number of rows and columns of its matrices.
+/// Name of the matrix product, and number of rows and columns of its matrices. The matrix product is measured like a
+/// peer.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\
@@ -24,7 +25,7 @@ pub struct Outcome {
     /// Name of the kernel or the form of this library that ran.
     pub ran: String,
     pub own: Account,
-    /// Measurements of the second slice of sgemm in each round, which follows no other job.
+    /// Measurements of the second slice of sgemm in each round. This slice follows no other job.
     pub undisturbed: Account,
     pub others: Vec<(String, Account)>,
     pub absent: BTreeMap<String, String>,

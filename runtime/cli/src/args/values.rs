@@ -20,7 +20,7 @@ where
     })
 }
 
-/// Value of a flag; `None` for `auto`, with which the program chooses the value.
+/// Value of a flag; `None` for `auto`. The program then chooses the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice<T>(pub Option<T>);
 

@@ -6,8 +6,8 @@
 //!
 //! Noise within a run is measured by alternating the methods. A machine whose speed drifts over seconds shifts all
 //! methods together, from one cell to the next and from one run to the next. So a change must also exceed the
-//! [`scatter`] of all changes between the two tables: if rows move in both directions, the change of a single row
-//! proves little. If all rows become slower together, the changes do not scatter, and they count.
+//! [`scatter`] of all changes between the two tables. If some rows become faster and others slower, the change of a
+//! single row proves little. If all rows become slower together, the changes do not scatter, and they count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};

@@ -33,7 +33,7 @@ const STRETCHES: u32 = 20;
 const LONGEST: Duration = Duration::from_secs(60);
 /// Minimum number of ticks in a stretch.
 const TICKS: u32 = 5;
-/// Minimum range of temperatures, in degrees, for which the slope of the latency is computed.
+/// The slope of the latency is computed only if the temperatures span at least this range, in degrees.
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;

@@ -104,7 +104,7 @@ impl Truth {
         })
     }
 
-    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found`, whose view is `view`; zero if both norms are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found` with the view `view`; zero if both norms are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);

@@ -101,7 +101,8 @@ impl Begun {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Makes `outputs` record a run of `units` units in a journal: that of the earlier run, or a new one.
+    /// Makes `outputs` record a run of `units` units in a journal. This is the journal of the earlier run, or a new
+    /// journal.
     ///
     /// # Errors
     /// Returns an error if the journal has more finished units than `units`, or if the file system fails.

@@ -227,7 +227,7 @@ impl Outputs {
         self.journal = Some(journal);
     }
 
-    /// Makes the outputs advance `bar` with each part.
+    /// Gives the outputs a progress bar, which advances with each part that is written.
     pub fn show(&mut self, bar: ProgressBar) {
         self.bar = bar;
     }
@@ -427,7 +427,7 @@ impl Target {
         Ok(())
     }
 
-    /// Copies a kept tensor, which begins at byte `at` of `old`, to its location `piece` in the new file.
+    /// Copies a kept tensor to its location `piece` in the new file. In the file `old`, the tensor begins at byte `at`.
     fn keep(&self, old: &InputFile, at: u64, piece: &Piece) -> io::Result<()> {
         let mut to = self.making.file()?;
         to.seek(SeekFrom::Start(piece.start))?;

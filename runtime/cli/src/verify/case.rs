@@ -9,7 +9,7 @@ use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
 
-/// One of the six metrics of ELSA section C.2.
+/// One of the six metrics that section C.2 of the ELSA paper defines.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Metric {
     /// Median over rows.
