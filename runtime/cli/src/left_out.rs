@@ -21,7 +21,7 @@ pub struct LeftOut {
     /// Largest share of skipped weights in a row: `D / (S + D)`. `S` is the sum of the computed weights, and `D` is the
     /// sum of the skipped weights.
     pub worst: f64,
-    /// 99th percentile of the share of skipped weights: at most one row in a hundred exceeds it.
+    /// Share of skipped weights that is exceeded in at most one row in a hundred.
     pub p99: f64,
     /// Mean share of skipped weights over the rows.
     pub mean: f64,

@@ -174,8 +174,8 @@ impl<'a> Oracle<'a> {
         let kv_head = problem.kv_head(head);
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
-        // Under another schedule, there are two cases. Either the row skips keys and has bounds for this, or the row
-        // was computed again under the exact schedule. The bounds below cover both cases.
+        // Under another schedule, there are two cases for a row, each with its own bounds: the row skips keys, or it
+        // was computed again under the exact schedule. The resulting bounds cover both cases.
         let left = self.shares.map(|shares| {
             let at = (s.batch * problem.heads() + head) * spec.query.tokens() + s.query0 + query;
             f64::from(shares.get(at).copied().unwrap_or(f32::NAN))

@@ -100,7 +100,7 @@ impl<'a> Verb<'a> {
     }
 }
 
-/// Returns the full name of command `name` in the group `before`, which may be empty.
+/// Returns the full name of command `name` in the group `before`. The name of the group may be empty.
 fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }

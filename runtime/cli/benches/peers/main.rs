@@ -50,8 +50,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹, far above the error of correct
-/// kernels and far below that of wrong ones.
+/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹. This is far above the errors
+/// of correct kernels and far below the errors of wrong kernels.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
 /// Maximum error of a peer, as a multiple of the error allowed for this library. A peer with a greater error computes
 /// a different function.

@@ -281,8 +281,8 @@ fn bind<'a>(
     Ok(contenders)
 }
 
-/// Measures how the time of GPU calls is divided, during the share [`DIVIDED`] of `seconds`. These calls record events,
-/// so they are separate from the calls whose latency is measured.
+/// Measures how the time of GPU calls is divided. This takes the share [`DIVIDED`] of `seconds`. These calls record
+/// events, so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
     while let (_, Some(times)) = contender.bound.run_timed()? {

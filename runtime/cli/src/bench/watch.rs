@@ -127,7 +127,8 @@ impl Watch {
         self.calm = clean;
     }
 
-    /// Returns the states of the machine since the previous call of this method, at least one second apart.
+    /// Returns the states of the machine since the previous call of this method. The states are at least one second
+    /// apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);

@@ -102,7 +102,7 @@ impl Move {
         }
     }
 
-    /// Moves the part file to its target unless it has been moved before, and removes the files in `arrays`.
+    /// Moves the part file to its target if it is not there yet. Then removes the files in `arrays`.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();

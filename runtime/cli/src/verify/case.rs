@@ -119,7 +119,7 @@ pub struct Case {
     pub error_over_terms: f64,
     /// Largest worst-case bound of a row, divided by the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms: f64,
-    /// The worst-case bound of a row, divided by the row's `max Σ p_j |v_jc|`: the median over all rows.
+    /// Median, over all rows, of the ratio of a row's worst-case bound to the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms_median: f64,
     /// Largest ratio of a component's error to its worst-case bound.
     pub bound_used: f64,

@@ -66,7 +66,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use verdict::Summary;
 
-/// Help text below the flags, without the scenarios. The formula in it is that of
+/// Help text below the flags, without the scenarios. It contains the formula of
 /// [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
 Examples:
