@@ -155,8 +155,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
         };
         let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else { continue };
         // The mounted folder of the hierarchy may be the group or a folder above it. A group outside the mounted folder
-        // (its path may contain `..`) has no files here. The mounted folder, which is above that group or next to it,
-        // is then used instead.
+        // has no files here; its path may contain `..`. In that case the mounted folder itself is used. It is above
+        // that group or next to it.
         let below = match root.as_str() {
             "/" => Some(path),
             root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -279,7 +279,7 @@ mod tests {
             paths("4:memory:/a/b\n", MOUNTS),
             [format!("{memory}/a/b"), format!("{memory}/a"), memory.to_owned()]
         );
-        // A container sees its own group as the mounted folder.
+        // In a container, the mounted folder is the container's own group.
         let inner = "9 8 0:1 /docker/f /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         assert_eq!(paths("0::/docker/f/x\n", inner), ["/sys/fs/cgroup/x", "/sys/fs/cgroup"]);
         assert_eq!(paths("0::/docker/fx\n", inner), ["/sys/fs/cgroup"]);

@@ -17,8 +17,8 @@ enum Values {
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Every plan that needs at most this size
-/// can use it.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. A plan can use the workspace if it
+/// needs no more bytes than the workspace has.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -51,7 +51,7 @@ impl Memory {
     /// stay unchanged. Returns `None` if the memory is null or shorter than `needed`.
     ///
     /// # Safety
-    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the value is dropped.
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the returned value is dropped.
     pub unsafe fn lent(memory: *mut u8, bytes: usize, needed: usize) -> Option<Memory> {
         if memory.is_null() || bytes < needed {
             return None;
@@ -65,8 +65,8 @@ impl Memory {
         Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Returns the size of the workspace in bytes, including the bytes for alignment. It is comparable with the size
-    /// that a plan needs.
+    /// Returns the size of the workspace in bytes, including the bytes for alignment. This size can be compared with
+    /// the size that a plan needs.
     pub fn bytes(&self) -> usize {
         self.room * size_of::<f32>() + LINE
     }
@@ -92,7 +92,7 @@ impl Memory {
         if found < needed { Err(BindError::Room { found, needed }) } else { Ok(self.lines().0) }
     }
 
-    /// Returns the values of a span; `None` if the memory does not contain it.
+    /// Returns the values of a span; `None` if the span is not entirely in the memory.
     pub fn record(&mut self, span: Span) -> Option<&[f32]> {
         let (base, room) = self.lines();
         let end = span.start.checked_add(span.len)?;
@@ -101,8 +101,8 @@ impl Memory {
     }
 }
 
-/// Writes a list of `count` entries into a span of the workspace that begins at `base`. `entry` returns the entry with
-/// a given index.
+/// Writes a list of `count` entries into `span`. `base` is the address of the workspace that contains the span. `entry`
+/// returns the entry with a given index.
 ///
 /// # Safety
 /// - *room*: for `'a`, the span has room for the list and is aligned to a cache line, and nothing else uses it.

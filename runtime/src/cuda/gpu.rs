@@ -10,8 +10,9 @@
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
 //!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
 //!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
-//! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
-//!   creates a new one with `cuCtxCreate_v2`, once in the lifetime of an engine; after that the CPU computes.
+//! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run then
+//!   creates a new context with `cuCtxCreate_v2`. This happens once in the lifetime of an engine; after that the CPU
+//!   computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
@@ -151,8 +152,8 @@ impl Gpu {
         &self.info.profile
     }
 
-    /// Locks the state. Holders of the lock must log nothing, neither directly nor through a drop, because a log sink
-    /// may call this library.
+    /// Locks the state. A holder of the lock must not log anything, neither directly nor by dropping a value, because a
+    /// log sink may call this library.
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,8 +168,7 @@ impl Gpu {
 
     /// Returns the context in use. Replaces a lost context with a new one, but only once.
     ///
-    /// # Errors
-    /// Returns the error that the driver reports, [`DeviceError::Lost`] if a second context is lost, or
+    /// Returns the error that the driver reports. Returns [`DeviceError::Lost`] if a second context is lost, and
     /// [`DeviceError::Forked`] in a child of the process that opened the device.
     pub fn context(&self) -> Result<Arc<Context>, DeviceError> {
         self.device.driver().usable()?;

@@ -53,7 +53,7 @@ impl Placed {
     }
 }
 
-/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous and as long as the
+/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous, and as long as the
 /// view allows.
 ///
 /// # Errors
@@ -82,8 +82,9 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, tensors that a run
-/// both reads and writes are copied, because the CPU needs their old contents to recompute if the GPU fails.
+/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, a tensor that a run
+/// both reads and writes is copied. If the GPU fails, the CPU recomputes the call and needs the old contents of such a
+/// tensor.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

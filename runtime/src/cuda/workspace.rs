@@ -23,7 +23,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns the larger of the two values of each size, so that a workspace is sufficient for both plans.
+    /// Returns the maximum of each size over `self` and `other`. A workspace of the resulting sizes is sufficient for
+    /// both plans.
     #[must_use]
     pub fn max(self, other: Needs) -> Needs {
         Needs {
@@ -142,8 +143,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream by an event. `capture` is the capture of the stream, if any. If the
-    /// event cannot be recorded in a stream that is not captured, waits for the stream instead.
+    /// Records an event that marks the end of the work in the stream. `capture` is the capture of the stream, if any.
+    /// If the stream is not captured and the event cannot be recorded, waits for the stream instead.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -178,7 +179,8 @@ impl Pending {
         capture: Option<Capture>,
     ) -> Result<(), DeviceError> {
         match self.work {
-            // A stream executes its work in order. Only the default stream has its handle for ever.
+            // A stream executes its work in order. For the default stream, equal handles always mean the same stream,
+            // because it is never destroyed.
             Work::Enqueued(own) if own == stream && own.is_default() => Ok(()),
             Work::Enqueued(_) => self.done.precede(entered, stream),
             Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
@@ -295,8 +297,8 @@ impl GpuWorkspace {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates the memory for copies of the host tensors that most calls have, unless it exists already. This is host
-    /// memory for tensors that are copied back row by row and, if `staged`, device memory.
+    /// Allocates the memory for copies of the host tensors that most calls have, unless this memory exists already. It
+    /// consists of host memory for tensors that are copied back row by row and, if `staged`, of device memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -312,7 +314,7 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates device memory for copies of rarely used host tensors, unless it exists.
+    /// Allocates device memory for copies of rarely used host tensors, unless this memory exists already.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -339,8 +341,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan that needs `needs`. If
-    /// it is in the caller's memory, it must have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan with the needs `needs`.
+    /// A workspace in the caller's memory must have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -358,8 +360,8 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Prepares the host table for writing `bytes` bytes and returns its address. First waits until an earlier run has
-    /// copied the table, unless a graph makes that copy. The caller must not change bytes that graphs copy
+    /// Prepares the host table for writing `bytes` bytes and returns its address. If an earlier run is still copying
+    /// the table, waits for that copy, unless a graph makes it. The caller must not change bytes that graphs copy
     /// ([`Graph::table`]).
     ///
     /// # Errors
@@ -394,9 +396,10 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the additional memory of some calls, unless it exists, and returns its address. Waits for pending work
-    /// before it replaces memory that is too small. If the workspace is in the caller's memory, allocates nothing: the
-    /// additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the size.
+    /// Allocates the additional memory of some calls, unless it exists, and returns its address. If the existing memory
+    /// is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's memory,
+    /// allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the
+    /// size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

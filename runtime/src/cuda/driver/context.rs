@@ -100,9 +100,8 @@ impl Context {
 
     /// Checks that the context may be passed to the driver.
     ///
-    /// # Errors
-    /// Returns [`DeviceError::Lost`] if it is lost, or [`DeviceError::Forked`] in a forked child of the process that
-    /// created it.
+    /// Returns [`DeviceError::Lost`] if the context is lost. Returns [`DeviceError::Forked`] in a forked child of the
+    /// process that created the context.
     pub fn usable(&self) -> Result<(), DeviceError> {
         self.device.driver.usable()?;
         if self.is_lost() { Err(DeviceError::Lost) } else { Ok(()) }
@@ -167,7 +166,7 @@ pub(super) fn log_error(done: Result<(), DeviceError>) {
 #[derive(Debug)]
 pub struct Entered<'a> {
     pub(super) context: &'a Context,
-    // A context is current for one thread, so this type must not move to another.
+    // A context is current for one thread, so a value of this type must not move to another thread.
     thread: PhantomData<*const ()>,
 }
 

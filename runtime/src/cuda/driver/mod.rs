@@ -24,8 +24,8 @@
 //! - *handle*: the handle was returned by the driver and has not been released.
 //! - *room*: a pointer is valid for all bytes that are read or written through it.
 //! - *lent*: while its buffer exists, the caller's device memory is valid, and nothing else uses it.
-//! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or its context is
-//!   lost.
+//! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or until the stream's
+//!   context is lost.
 
 mod api;
 mod capture;
