@@ -14,9 +14,8 @@ impl LinearPlan {
     /// Warming takes the time of one run, and host memory for the tensors. The contents of the workspace are
     /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
-    /// # Errors
-    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
-    /// [`Bound::run`](crate::Bound::run).
+    /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`](crate::Plan::bind)
+    /// and [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut LinearWorkspace) -> Result<Report, RunError> {
         // One sequence has every token, the others have none.
         let packed = self.problem.spec().packed;

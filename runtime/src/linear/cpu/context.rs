@@ -31,7 +31,8 @@ impl Rows {
     }
 }
 
-/// Columns of the state before the first token: the address of their first value, and the distance between rows.
+/// Columns of the state before the first token: the address of the first value of these columns, and the distance
+/// between rows.
 #[derive(Clone, Copy)]
 pub(super) struct Past {
     /// Address of the first value; null if the values are zeros.
@@ -126,8 +127,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows of the workspace region for unrounded outputs, for the heads that read a state. The first row
-    /// belongs to the first token of the sequence.
+    /// Returns the rows of the workspace region for unrounded outputs. The rows are those of the heads that read
+    /// `state`. The first row belongs to the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

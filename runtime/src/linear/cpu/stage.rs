@@ -44,7 +44,7 @@ impl Stretch<'_> {
     }
 
     /// Calls `each(token, row, count)` for every run of `count` tokens in `range` that are adjacent in the tensor.
-    /// `token` is the index of the run's first token in the tensor, and `row` the index of its row in the copy.
+    /// `token` is the index of the run's first token in the tensor. `row` is the index of this token's row in the copy.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -242,8 +242,9 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if they are
-/// in the tensor already, or in the first pass of a bidirectional problem, because the second pass adds to its outputs.
+/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if the
+/// outputs are already in the tensor. Also does nothing in the first pass of a bidirectional problem, because the
+/// second pass adds to the outputs of the first.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, its outputs have been

@@ -39,8 +39,9 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Returns whether the last states of a call need separate memory. They do if they would overwrite states that other
-/// heads or parts still read, or if tokens read them and the call does not output them.
+/// Returns whether the last states of a call need separate memory. This is the case if they would overwrite states that
+/// other heads or parts still read. It is also the case if tokens read the last states and the call does not output
+/// them.
 pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {

@@ -12,13 +12,14 @@ use elsa_kernels::cuda::linear::{
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
-/// Row stride in elements below which the byte offsets within a chunk fit in 31 bits.
+/// Upper limit on the row stride in elements. For smaller strides, the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
 
 /// The sequences of a call, in the form that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
-    /// Device address of the table of sequences; zero if sequences are not packed, so that each has all tokens.
+    /// Device address of the table of sequences. It is zero if sequences are not packed; each sequence then has all
+    /// tokens.
     pub table: u64,
     /// Total number of chunks that are prepared, over all sequences.
     pub chunks: usize,
@@ -243,8 +244,9 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 }
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
-/// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
-/// after these parts; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
+/// The other three arguments are device addresses. `states` is the address of the folded parts, which the scan replaces
+/// by the states after these parts. `transitions` is the address of the dense transitions, or zero. `sums` is the
+/// address of the sums of gate logarithms.
 pub fn carry(
     problem: &Problem,
     items: usize,
@@ -272,7 +274,8 @@ pub fn carry(
     }
 }
 
-/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
+/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes. `down` is `true` in the downward
+/// phase.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
