@@ -18,7 +18,8 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of the module, if it is needed to distinguish the board from others with the same chip; empty otherwise.
+    /// Number of the module if other boards have the same chip, so that this number distinguishes the board from them;
+    /// otherwise empty.
     module: &'static str,
     profile: &'static str,
 }
@@ -60,8 +61,9 @@ pub const NAMES: [&str; FILES.len()] = {
 /// Name of the board whose platform, C library and instruction set determine the build that all boards share.
 pub const REFERENCE: &str = FILES[0].name;
 
-/// Returns the name of the board whose device tree has this `compatible` property: zero-terminated strings, as in
-/// `/proc/device-tree/compatible`. Returns `None` for an unknown board. Parses no profile.
+/// Returns the name of the board whose device tree has this `compatible` property. The property consists of
+/// zero-terminated strings, as in `/proc/device-tree/compatible`. Returns `None` for an unknown board. Does not parse
+/// any profile.
 #[must_use]
 pub fn recognised(compatible: &str) -> Option<&'static str> {
     let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
@@ -143,7 +145,7 @@ pub struct Build {
     pub machine: String,
     /// Newest version of the C library (glibc) whose symbols programs may use.
     pub glibc: Version,
-    /// Instruction set that programs may use without detecting it.
+    /// Instruction set that programs may use without checking at run time that the processor has it.
     pub isa: String,
     /// Architecture of a precompiled GPU kernel that runs on the board.
     pub cubin: String,

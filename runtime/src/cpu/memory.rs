@@ -125,7 +125,7 @@ pub unsafe fn write_list<'a, T: Copy>(
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
-    /// Address of the bytes, allocated with `layout`; dangling if there are none.
+    /// Address of the bytes, allocated with `layout`; dangling if the number of bytes is zero.
     data: NonNull<u8>,
     layout: Layout,
 }

@@ -23,8 +23,8 @@ where
     /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
-    /// [`Bound::run`](crate::Bound::run).
+    /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`](crate::Plan::bind)
+    /// and [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
         let report = self.run_over_zeros((), |_| true, |_, _| (), workspace)?;
         self.end_warm_up(workspace)?;

@@ -10,11 +10,11 @@
 //!
 //! 1. *Parts, not tokens.* A scan over parts has few elements. The tokens are passed over twice, before and after this
 //!    scan, and both passes use the code of the other forms.
-//! 2. *`A` is computed like a state.* The columns of a state are independent, so `A` is the result of applying the
-//!    tokens to the unit matrix with zeros as values: the same kernel computes `A` and `b`. If all rows are
+//! 2. *`A` is computed like a state.* The columns of a state are independent. So `A` is the result of applying the
+//!    tokens to the unit matrix with zeros as values, and the same kernel computes `A` and `b`. If all rows are
 //!    independent, one column of ones is enough.
-//! 3. *A gate of `−∞` clears a row, whatever the earlier state contains*: the row is replaced, not multiplied by zero.
-//!    A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product of gates
+//! 3. *A gate of `−∞` clears a row, even if the earlier state contains NaN*: the row is replaced, not multiplied by
+//!    zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product of gates
 //!    underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token clear
 //!    single rows, and a later token clears rows only if its gates clear all of them. The gates decide this. A column
 //!    of zeros in `A` cannot decide it, because the zeros may result from decay, and only clearing a row removes a NaN

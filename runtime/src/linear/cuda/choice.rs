@@ -68,8 +68,8 @@ pub struct LinearGpuChoice {
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
     /// [`Form::Parallel`].
     pub chunk: usize,
-    /// Number of tokens below which a packed sequence is computed token by token, whatever `form` is; zero if sequences
-    /// are not packed or the options determine the form.
+    /// Number of tokens below which a packed sequence is computed token by token, for every value of `form`; zero if
+    /// sequences are not packed or the options determine the form.
     pub recurrent_below: usize,
     /// Number of chunks between two stored states of [`Form::Chunk`]. In a non-causal call that reads the last state,
     /// this is the number of chunks per part.

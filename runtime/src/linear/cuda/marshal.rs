@@ -25,8 +25,8 @@ pub struct Sequences {
     pub chunks: usize,
     /// Number of chunks in the longest sequence.
     pub longest: usize,
-    /// `true` if some sequences are so short that they are computed token by token, whatever the form is. `long` is
-    /// `true` if some sequences are longer.
+    /// `true` if some sequences are so short that they are computed token by token in every form. `long` is `true` if
+    /// some sequences are longer.
     pub short: bool,
     pub long: bool,
 }
@@ -159,7 +159,7 @@ pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs,
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
 }
 
-/// Returns `filled` for only the short sequences, which are computed token by token, whatever the form is.
+/// Returns `filled` for only the short sequences, which are computed token by token in every form.
 pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }

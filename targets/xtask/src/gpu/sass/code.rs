@@ -60,8 +60,8 @@ pub struct Instruction {
     pub name: String,
     /// Name with modifiers, followed by the operands.
     pub text: String,
-    /// Predicate register that decides whether the instruction has an effect, without its negation; `None` for an
-    /// unconditional instruction.
+    /// Predicate register that decides whether the instruction has an effect; a negation of the predicate is not
+    /// included. `None` for an unconditional instruction.
     pub guard: Option<String>,
     /// Address to which a jump leads. For an instruction that begins a divergent region, the address at which the
     /// region's threads meet again.
@@ -146,7 +146,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     }
     for (index, label) in names {
         let found = labels.iter().find(|(name, _)| *name == label).map(|(_, at)| *at);
-        // Only the target of a call may be missing: the function may be defined after the kernel's own code.
+        // Only a call may lack a target, because the function may be defined after the kernel's own code.
         if found.is_none() && code[index].name != "CAL" {
             return Err(fault("a jump without a target", &code[index].text));
         }
@@ -156,7 +156,8 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     Ok(code)
 }
 
-/// Sets the target of each `SYNC` and `BRK`: the end of the innermost region around it that an `SSY` or a `PBK` begins.
+/// Sets the target of each `SYNC` and `BRK`. The target is the end of the innermost region that contains the
+/// instruction and begins with an `SSY` or a `PBK`.
 fn meet(code: &mut [Instruction]) {
     let begun = |name: &str| -> Vec<(usize, usize)> {
         let begins = code.iter().filter(|x| x.name == name);
