@@ -1,10 +1,10 @@
 //! Profiles and files of the supported boards.
 //!
-//! Each folder next to this crate's manifest is a board. It contains `profile.toml` (the board's properties),
+//! Each folder next to this crate's manifest belongs to one board. It contains `profile.toml` (the board's properties),
 //! `toolchain.cmake` and `config.toml` (build settings for CMake and cargo) and `board.md` (instructions for running on
-//! the board). `required.txt` lists the kernels that must run on every board. This crate parses the profiles and that
-//! list, recognises a board from its device tree and converts a profile into the [`DeviceProfile`] that the chooser
-//! reads. `cargo xtask build`, `check` and `deploy` use the same data.
+//! the board). `required.txt` lists the kernels that must run on every board. This crate parses the profiles and the
+//! list of kernels. It also recognises a board from the board's device tree, and converts a profile into the
+//! [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy` use the same data.
 //!
 //! A profile omits unknown properties and lists them under `unknown`. They are `None` here, and zero in a
 //! [`DeviceProfile`].

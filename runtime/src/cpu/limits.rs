@@ -1,7 +1,7 @@
 //! Measures the memory that is still available to this process.
 //!
 //! Linux reserves addresses freely, and provides pages only on first use. When no pages are left, or a control group
-//! has reached its limit, Linux kills a process instead of refusing memory, so the program cannot handle an error.
+//! has reached its limit, Linux kills a process instead of refusing memory. The program then cannot handle an error.
 //! Therefore a plan queries the available memory first, and a run touches all its memory before it computes anything.
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**

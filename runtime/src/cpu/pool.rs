@@ -1,12 +1,12 @@
 //! The workers of an engine: the caller, and worker threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
-//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data,
-//!    so any number of such calls run concurrently.
+//! 1. *A call for one worker runs on the caller alone.* Such a call does not queue, wakes no thread and touches no
+//!    shared data. So any number of such calls run concurrently.
 //! 2. *One floating-point environment.* Every worker, including the caller, computes in the default environment
-//!    ([`float`]), so bits do not depend on which worker computes a task.
-//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and acquires no lock that
-//!    a thread of the parent may have held.
+//!    ([`float`]). So the bits of a result do not depend on the worker that computes it.
+//! 3. *A child of `fork` has no worker threads.* Its only thread is the caller. The caller computes alone, and acquires
+//!    no lock that a thread of the parent may have held.
 //! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool
 //!    remains usable.
 //! 5. *A cancel ends the calls in progress, and does not affect later calls.* The pool counts cancels. A call

@@ -216,8 +216,8 @@ impl Gpu {
         Ok(function)
     }
 
-    /// Loads a kernel's cubin if the build has one and the driver accepts it, and otherwise its PTX. Returns the module
-    /// and the name of the format.
+    /// Loads a kernel's cubin if the build has one and the driver accepts it. Otherwise loads the kernel's PTX. Returns
+    /// the module and the name of the format.
     fn module(
         &self,
         context: &Arc<Context>,

@@ -203,7 +203,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let done = begun.and_then(|()| self.enqueue(&entered, stream, reused, resident));
         let ended = clock.map_or(Ok(()), |[_, behind]| behind.record(&entered, stream));
         let enqueued = timed.then(Instant::now);
-        // Enqueued work must not use the caller's memory after this call, so it is waited for even after an error.
+        // Enqueued work must not use the caller's memory after this call. So this function waits for the work even
+        // after an error.
         let waited = stream.synchronize(&entered);
         let over = timed.then(Instant::now);
         self.copied = done?;

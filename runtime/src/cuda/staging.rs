@@ -29,7 +29,8 @@ pub struct Placed {
     pub written: bool,
     /// View of the tensor if it is copied back row by row, after all other work; otherwise `None`.
     pub rows: Option<View>,
-    /// View of the tensor, and the number of leading tokens that it keeps, if the call appends to it; otherwise `None`.
+    /// If the call appends to the tensor: the view of the tensor, and the number of leading tokens that are kept;
+    /// otherwise `None`.
     pub append: Option<(View, usize)>,
 }
 
@@ -65,8 +66,8 @@ pub fn for_runs<E>(
 ) -> Result<(), E> {
     let [batch, heads, _, dim] = view.shape();
     let [_, by_head, by_token, _] = view.strides();
-    // Either the heads of a token are adjacent in memory, and the tokens of a batch index follow one another, or the
-    // tokens of each head follow one another.
+    // There are two cases. Either the heads of a token are adjacent in memory, and the tokens of a batch index follow
+    // one another. Or the tokens of each head follow one another.
     let heads_first = heads == 1 || by_head == dim;
     let token = if heads_first { heads * dim } else { dim };
     let whole = tokens.len() == 1 || by_token == token;

@@ -228,8 +228,8 @@ impl GpuWorkspace {
     /// Creates a workspace in the caller's device memory.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
-    /// device fails.
+    /// Returns an error if the memory is null, misaligned or too short, or if the device cannot use it. Also returns an
+    /// error if the device fails.
     ///
     /// # Safety
     /// - *lent*: the clause of [`DeviceBuffer::lent`].

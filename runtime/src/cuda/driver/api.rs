@@ -23,7 +23,7 @@ macro_rules! api {
 
         impl Api {
             pub fn load() -> Result<Api, DeviceError> {
-                // SAFETY: opening libcuda runs its initializers, which the process accepts by using it.
+                // SAFETY: opening libcuda runs its initializers. A process that uses libcuda accepts this.
                 if !unsafe { sys::is_culib_present() } {
                     return Err(DeviceError::NoLibrary);
                 }

@@ -35,7 +35,8 @@ impl Device {
         // SAFETY: *room*: `popped` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
-            // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
+            // Destroying a context pops it, too. If the destruction also fails, there is no other way to release the
+            // context.
             // SAFETY: *handle*: the context was created above, and its handle has not been passed on.
             let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
             return Err(e);
@@ -155,7 +156,7 @@ impl Drop for Context {
     }
 }
 
-/// Logs an error that occurs in a drop, which cannot return it.
+/// Logs an error that occurs while a value is dropped, because a drop cannot return an error.
 pub(super) fn log_error(done: Result<(), DeviceError>) {
     if let Err(e) = done {
         log::debug!("while releasing a GPU resource: {e}");

@@ -5,10 +5,10 @@
 //!
 //! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the
 //!    first call. If one is missing, the error names it. A driver of CUDA 10.2 exports all of them.
-//! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks, and
-//!    reading such a code as that enumeration is undefined behaviour.
+//! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks.
+//!    Reading such a code as a value of the enumeration is undefined behaviour.
 //! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an
-//!    `Entered` as proof, and dropping it restores the thread's previous context.
+//!    `Entered` as proof. Dropping the `Entered` restores the thread's previous context.
 //! 4. *A context can be lost* after an error from which the driver cannot recover. Resources of a lost context are
 //!    not passed to the driver again; the driver frees their memory with the context.
 //! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent: every

@@ -70,9 +70,10 @@ pub(super) struct Stretch<'a> {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
-/// - *inputs*: every row of every input that is present is readable for its head size, in elements of its type.
-/// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor
-///   share no element. If a present state also contains the past state, its rows are readable, too.
+/// - *inputs*: every row of each input of the call is readable. The length of a row is the input's head size, in
+///   elements of the input's type.
+/// - *outputs*: every row of each output of the call is writable. The length of a row is the output's head size. The
+///   rows of one tensor share no element. If a present state also contains the past state, its rows are readable, too.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -86,13 +87,13 @@ pub(super) struct Context<'a> {
 }
 
 // SAFETY: workers only read the inputs, and they write disjoint memory. Each worker has a separate region of the
-// workspace, and each task has separate rows and columns of the outputs and a separate part of the shared regions
+// workspace. Each task has separate rows and columns of the outputs, and a separate part of the shared regions
 // (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
-    /// Creates a context. The tensors must have been checked against the problem, the workspace must have room for the
-    /// layout from `base` on, and the engine must have the kernel's instruction set.
+    /// Creates a context. The tensors must have been checked against the problem. From `base` on, the workspace must
+    /// have room for the layout. The engine must have the kernel's instruction set.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,

@@ -1,5 +1,5 @@
-//! Scans in two levels. The tokens of each part of a sequence are folded to an affine map, a scan over the maps
-//! computes the state before each part, and the outputs of each part are computed from that state.
+//! Scans in two levels. First, the tokens of each part of a sequence are folded to an affine map. Then a scan over the
+//! maps computes the state before each part. Finally, the outputs of each part are computed from the state before it.
 //!
 //! The tokens of a part map the state `S` before the part to `A S + b`. Two successive parts combine to
 //! `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
@@ -13,12 +13,12 @@
 //! 2. *`A` is computed like a state.* The columns of a state are independent. So `A` is the result of applying the
 //!    tokens to the unit matrix with zeros as values, and the same kernel computes `A` and `b`. If all rows are
 //!    independent, one column of ones is enough.
-//! 3. *A gate of `−∞` clears a row, even if the earlier state contains NaN*: the row is replaced, not multiplied by
-//!    zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product of gates
-//!    underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token clear
-//!    single rows, and a later token clears rows only if its gates clear all of them. The gates decide this. A column
-//!    of zeros in `A` cannot decide it, because the zeros may result from decay, and only clearing a row removes a NaN
-//!    of the earlier state.
+//! 3. *A gate of `−∞` clears a row for every earlier state, even one that contains NaN*: the row is replaced, not
+//!    multiplied by zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product
+//!    of gates underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token
+//!    clear single rows, and a later token clears rows only if its gates clear all of them. The gates decide this. A
+//!    column of zeros in `A` cannot decide it, because the zeros may result from decay. Only clearing a row removes a
+//!    NaN of the earlier state.
 //! 4. *No `A` for the first part.* An element that begins with the sequence contains the effect of the past state. This
 //!    element is always the earlier operand of `⊕`, so its `A` is neither computed nor multiplied.
 

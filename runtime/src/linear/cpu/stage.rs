@@ -220,8 +220,8 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
 }
 
 /// Returns the rows to which a chunk's outputs are written, from the first column of the stretch's strips on. The rows
-/// are in the tensor, in the region for unrounded outputs, or in the worker's region. Unless they are in the tensor,
-/// [`store`] copies them there.
+/// are in the tensor, in the region for unrounded outputs, or in the worker's region. If they are in a region,
+/// [`store`] copies them to the tensor.
 pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (first, _) = c.problem.readers(s.state);
     let columns = s.columns(c);

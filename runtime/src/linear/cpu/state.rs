@@ -12,8 +12,8 @@ const VECTOR: usize = 8;
 const FEW: usize = 8;
 
 /// Returns the address of the first value of a stretch's columns in the present state, and the distance between rows.
-/// Returns `Some` only if the tokens may update the state in place, which requires few tokens and strips without
-/// padding.
+/// Returns `None` if the tokens must not update the state in place. Updates in place require few tokens and strips
+/// without padding.
 pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
     let (choice, columns) = (c.choice, s.columns(c));
     let packed =

@@ -21,8 +21,8 @@ pub struct GpuPlan {
     walk: &'static GpuKernel,
     /// The kernel with half the columns per block, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel whose blocks compute the outputs of all heads that read a state, if the choice needs one in addition
-    /// to the kernel that updates states.
+    /// The kernel whose blocks compute the outputs of all heads that read a state. `None` if the choice does not need
+    /// such a kernel in addition to the kernel that updates states.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Kernels of a scan. The first one sums logarithms of gates, and is absent for a delta rule. The second one

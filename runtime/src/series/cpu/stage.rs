@@ -119,7 +119,7 @@ impl Source<'_> {
     /// # Safety
     /// - The tensor has been checked against its problem, and tile and block are within it; `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are writable at `to`; the invariant of
+    /// - At `to`, as many rows are writable as the block has tokens, rounded up to a multiple of four. The invariant of
     ///   `convert` is true.
     pub unsafe fn copy(
         &self,
@@ -232,8 +232,8 @@ impl Target {
     /// - The tensor is writable, tile and block are within it, and no other worker writes these elements;
     ///   `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are readable at `from`; the invariant of
-    ///   `convert` is true.
+    /// - At `from`, as many rows are readable as the block has tokens, rounded up to a multiple of four. The invariant
+    ///   of `convert` is true.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -323,7 +323,7 @@ impl States {
     }
 
     /// Copies the past states of `channels` channels from index `first` on, `[channel][n]`, to `[n][width]` at `to`.
-    /// Writes zeros if there are no past states, and in columns beyond `channels`.
+    /// Fills columns beyond `channels` with zeros. Writes only zeros if there are no past states.
     ///
     /// # Safety
     /// - The call's states have these channels, with `n` values each; `channels ≤ width`.

@@ -49,7 +49,7 @@ const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('inc
     there = os.path.exists(os.path.join(path, 'Python.h')) and not sysconfig.get_config_var('Py_GIL_DISABLED')\n\
     print(path if there and sys.version_info >= (3, 8) else '')";
 
-/// Packages that one cargo command builds, and the name of its profile, which keeps symbols.
+/// Packages that one cargo command builds, and the name of the command's profile. The profile keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,

@@ -219,8 +219,9 @@ mod tests {
         assert_eq!(of(1), Control { stall: 0, ..none });
         // S2R opens barrier 0 when its result is available.
         assert_eq!(of(2), Control { stall: 1, written: Some(0), ..none });
-        // Every field has a different value: the instruction keeps operands 0 and 3, waits for barriers 1 and 5, opens
-        // barrier 2 when it has read and barrier 4 when it has written, prefers another warp and waits 11 cycles.
+        // Every field has a different value. The instruction keeps operands 0 and 3 and waits for barriers 1 and 5. It
+        // opens barrier 2 when it has read, and barrier 4 when it has written. It prefers another warp and waits 11
+        // cycles.
         let bits: u64 = 9 << 17 | 0b10_0010 << 11 | 2 << 8 | 4 << 5 | 11;
         for place in 0..3 {
             let all = Control::of(bits << (21 * place), place);

@@ -47,8 +47,8 @@ const FIELDS: [&str; 13] = [
 /// Counts for one part of a kernel, in the order of [`FIELDS`].
 type Part = [usize; FIELDS.len()];
 
-/// Counts for the five parts of a kernel (before the first tile, a plain tile, a tile at the end of the keys, the
-/// addition to memory, after the last tile), and the number of keys per tile.
+/// Counts for the five parts of a kernel, and the number of keys per tile. The parts are: before the first tile, a
+/// plain tile, a tile at the end of the keys, the addition to memory, and after the last tile.
 pub struct Cost {
     parts: [Part; 5],
     keys: usize,
