@@ -172,8 +172,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` if the line does not
-/// mount control groups of this version that count memory.
+/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`. Returns `None` if the line does
+/// not mount control groups, or if the groups have another version or do not count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;

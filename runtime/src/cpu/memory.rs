@@ -12,8 +12,8 @@ const LINE: usize = 64;
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's memory, from its first aligned address on. It stays valid while the value lives (clause *lent* of
-    /// [`Memory::lent`]).
+    /// The caller's memory, from its first aligned address on. The memory stays valid while this value lives (clause
+    /// *lent* of [`Memory::lent`]).
     Lent(*mut f32),
 }
 
@@ -26,7 +26,7 @@ pub struct Memory {
     room: usize,
 }
 
-// SAFETY: nothing else uses lent memory (*lent*), so it may move to another thread as a vector may.
+// SAFETY: nothing else uses lent memory (*lent*), so the value may move to another thread, like a vector.
 unsafe impl Send for Memory {}
 // SAFETY: a shared reference gives no access to the values.
 unsafe impl Sync for Memory {}
@@ -59,8 +59,8 @@ impl Memory {
         let room = Memory::room_of(needed);
         let skip = if room == 0 { 0 } else { memory.align_offset(LINE) };
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: no more than a line is skipped, so the values are in the first `needed` bytes (*lent*). Zero bytes are f32
-        // zeros.
+        // SAFETY: at most one cache line before the values is skipped, so the values are in the first `needed` bytes
+        // (*lent*). Zero bytes are f32 zeros.
         unsafe { data.write_bytes(0, room) };
         Some(Memory { values: Values::Lent(data), room })
     }

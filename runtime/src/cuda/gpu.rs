@@ -159,7 +159,7 @@ impl Gpu {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state if `context` is still the one in use.
+    /// Locks the state if `context` is still the context in use.
     fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
         context.usable()?;
         let state = self.state();

@@ -240,7 +240,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let copied = || self.placed.values().filter(|tensor| !tensor.mapped);
         for tensor in copied().filter(|tensor| !reused && tensor.read) {
             bytes += tensor.bytes;
-            // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
+            // SAFETY: *room*: the slice has `tensor.bytes` bytes, and so has its place in the staging. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }

@@ -200,7 +200,7 @@ impl Launches {
         unsafe { self.launch(std::slice::from_ref(kernel), entered, own)? };
         let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
         if joined.is_err() && !captured {
-            // The run's stream does not wait for the kernel, so this call does.
+            // The run's stream does not wait for the concurrent kernel, so this function waits for it.
             own.synchronize(entered)?;
         }
         joined

@@ -6,7 +6,8 @@ use super::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
-/// Alignment in bytes of a workspace in device memory. The offsets of its layout preserve it.
+/// Alignment in bytes of a workspace in device memory. The regions at the offsets of its layout have this alignment,
+/// too.
 const ALIGNMENT: usize = 256;
 
 /// Sizes of the workspace that runs of a plan need, in bytes.
@@ -109,7 +110,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Records that a run copies `table` bytes of the table, and whether the run is captured.
+    /// Stores the facts that a run copies `table` bytes of the table, and whether the run is captured.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -161,7 +162,7 @@ impl Pending {
             Some(capture) => Work::Captured(capture),
         };
         if marked.is_err() && capture.is_none() {
-            // No event marks the end of the work, so it must not be left pending.
+            // No event marks the end of the work, so the work must not be left pending.
             stream.synchronize(entered)?;
         }
         marked

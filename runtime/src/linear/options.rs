@@ -27,7 +27,7 @@ pub struct LinearPlanOptions {
     pub parts: Option<usize>,
     /// Largest allowed workspace in bytes; `None` is unlimited.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem; the output has the same bits.
+    /// `true` if all threads take part even if the problem is small; the output has the same bits.
     pub all_workers: bool,
 }
 

@@ -31,7 +31,7 @@ impl Device {
         // SAFETY: *room*: `raw` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxCreate_v2)(&raw mut raw, CONTEXT_BLOCKING, self.raw) };
         self.driver.check("cuCtxCreate_v2", code)?;
-        // The new context is current. Popping it restores the thread's previous one.
+        // The new context is current. Popping it restores the thread's previous context.
         // SAFETY: *room*: `popped` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {

@@ -5,7 +5,7 @@ use super::context::Entered;
 use crate::error::DeviceError;
 use std::ffi::{c_uint, c_void};
 
-/// A piece of device memory that was allocated at once, or a range of addresses that was reserved at once.
+/// Device memory that was allocated as one piece, or a range of addresses that was reserved as one piece.
 struct Allocation {
     start: u64,
     bytes: usize,

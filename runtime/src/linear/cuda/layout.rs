@@ -67,7 +67,8 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Returns whether the outputs of the first of two directions need separate memory, because the output is not f32.
+/// Returns whether the outputs of the first of two directions need separate memory. They need it if the output is not
+/// f32.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }

@@ -164,8 +164,8 @@ pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// Returns `filled` with blocks of the quadratic form. The launch computes at most `most` rows, which are tokens or
-/// rows of a state, and each block computes `rows` of them.
+/// Returns `filled` with blocks of the quadratic form. The launch computes at most `most` rows, and each block computes
+/// `rows` of them. A row is a token or a row of a state.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
@@ -229,7 +229,8 @@ pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns `filled` with one head per state, whose block computes the outputs of all heads that read the state.
+/// Returns `filled` with one head per state. The block of this head computes the outputs of all heads that read the
+/// state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }

@@ -117,7 +117,7 @@ impl ConvolutionCall<'_> {
             if x.is_finite() {
                 continue;
             }
-            // Input `i` is `history − i` tokens before the first one.
+            // Input `i` is `history − i` tokens before the first token.
             let start = i.saturating_sub(history);
             let end = to.len().min((i + self.problem.taps()).saturating_sub(history));
             if x.is_nan() {

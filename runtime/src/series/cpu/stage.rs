@@ -351,7 +351,8 @@ impl States {
     /// Writes the present states of `channels` channels from `[n][width]` at `from`, if the call outputs them.
     ///
     /// # Safety
-    /// - As for [`States::load`], except that values are read at `from`. No other worker writes these states.
+    /// - The clauses of [`States::load`], but the `n · width` values are readable at `from`. No other worker writes
+    ///   these states.
     pub unsafe fn store(
         &self,
         p: &Primitives,

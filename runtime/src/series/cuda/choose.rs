@@ -23,7 +23,7 @@ use elsa_kernels::cuda::series::{
 /// Maximum number of filter weights per token on a GPU.
 const MOST_TAPS: usize = 16_384;
 
-/// Number of warps per SM that are enough to hide its latencies.
+/// Number of warps per SM that is enough to hide the latencies of the SM.
 const WARPS_PER_SM: usize = 16;
 
 /// Time to compute one tile of tokens. The unit is the time to carry the state over the map of one part. Both steps

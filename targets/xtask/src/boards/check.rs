@@ -90,7 +90,8 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
             }
         }
     }
-    // Versions of the C library have up to three numbers. The third is ignored, because it never decides.
+    // Versions of the C library have up to three numbers. The third number is ignored, because it never decides a
+    // comparison.
     let number = |name: &str| {
         let mut parts = name.strip_prefix("GLIBC_")?.splitn(3, '.');
         format!("{}.{}", parts.next()?, parts.next()?).parse::<Version>().ok()

@@ -133,7 +133,7 @@ impl<'a> Link<'a> {
         self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
 
-    /// Runs a command on the board, which must succeed, and returns its output.
+    /// Runs a command on the board and returns the command's output. The command must succeed.
     fn ask(&self, command: &str) -> Result<String, String> {
         self.succeeded(command, self.command(command).quiet().run())
     }

@@ -23,7 +23,7 @@ const SOURCES: &str = "kernels/cuda";
 /// Folder of the committed PTX modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// Target of the modules: the GPU of the Jetson Nano, the oldest one with arithmetic on pairs of f16.
+/// Target of the modules: the GPU of the Jetson Nano. It is the oldest GPU with arithmetic on pairs of f16.
 const TARGET: &str = "sm_53";
 /// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs run the same code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
@@ -68,8 +68,8 @@ struct Tools {
     nvdisasm: PathBuf,
 }
 
-/// The generated files (modules, manifest and table of costs), each with its path in the tree, and the lines to
-/// print about them.
+/// The generated files: modules, manifest and table of costs. Each file is stored with its path in the tree. Also
+/// contains the lines to print about the files.
 struct Made {
     files: Vec<(String, String)>,
     lines: Vec<String>,
@@ -262,9 +262,9 @@ fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Packs a module, whose only entry point is `kernel`, without changing its instructions: removes comments and optional
-/// spaces, shortens the names of registers, labels, the parameter and the shared memory, and joins short statements
-/// into lines.
+/// Packs a module whose only entry point is `kernel`, and does not change its instructions. Removes comments and
+/// optional spaces. Shortens the names of registers, labels, the parameter and the shared memory. Joins short
+/// statements into lines.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {

@@ -222,7 +222,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
         } else {
             Ok(plain_part)
         }
-        // If this code does not contain the products of the tile, the tile counts as a plain one.
+        // If this code does not contain the products of the tile, the tile counts as a plain tile.
         .unwrap_or(plain_part);
         outer = around.last().copied().unwrap_or(inner);
         if outer != *inner {
