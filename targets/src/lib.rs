@@ -323,7 +323,7 @@ impl Board {
     }
 
     /// Returns the profile that the chooser reads, with all cores of the first cluster. Unknown properties are zero,
-    /// except that the number of cores is at least one.
+    /// but the number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {
         let cluster = self.cpus.first();

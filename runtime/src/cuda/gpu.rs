@@ -4,7 +4,7 @@
 //!
 //! - The system's loader finds libcuda, so `LD_LIBRARY_PATH` can substitute another library. The library is opened
 //!   once per process, and must export every symbol in the table of [`super::driver`].
-//! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
+//! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if the GPU is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - Every engine calls `cuInit`. The first plan in a context that needs a kernel calls `cuModuleLoadDataEx`.
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and

@@ -323,9 +323,9 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost with one in a new context. The new workspace has the same size, so
-    /// it remains valid for the same plans, but contains no tensors. Returns `true` if the workspace was replaced. A
-    /// workspace in the caller's memory is not replaced.
+    /// If the context of the workspace was lost, replaces the workspace by a new one in a new context. The new
+    /// workspace has the same size, so it is valid for the same plans, but it contains no tensors. Returns `true` if
+    /// the workspace was replaced. A workspace in the caller's memory is not replaced.
     ///
     /// # Errors
     /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not

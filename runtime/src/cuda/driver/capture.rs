@@ -50,9 +50,8 @@ pub struct Relaxed<'a> {
 }
 
 impl Entered<'_> {
-    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls
-    /// that this library makes disturb no capture, since they neither use the default stream nor wait for captured
-    /// work.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of
+    /// this library disturb no capture: they do not use the default stream, and do not wait for captured work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -3,8 +3,8 @@
 //! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
 //! machine may have no driver, an old one, or one that fails.
 //!
-//! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the
-//!    first call. If one is missing, the error names it. A driver of CUDA 10.2 exports all of them.
+//! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the first
+//!    call. If a function is missing, the error names the function. A driver of CUDA 10.2 exports all functions.
 //! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks.
 //!    Reading such a code as a value of the enumeration is undefined behaviour.
 //! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an

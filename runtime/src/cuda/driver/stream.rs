@@ -34,8 +34,7 @@ impl RawStream {
         self.0
     }
 
-    /// Returns `true` if this is the default stream of the current context, whichever context that is. The default
-    /// stream is never destroyed.
+    /// Returns `true` if this is the default stream, which every context has. The default stream is never destroyed.
     pub fn is_default(self) -> bool {
         self.0.addr() <= DEFAULT_STREAM
     }

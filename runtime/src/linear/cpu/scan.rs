@@ -323,7 +323,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the marks of the rows that an element clears; empty except for a gated delta rule.
+    /// Returns the marks of the rows that an element clears; empty unless the rule is a gated delta rule.
     ///
     /// # Safety
     /// - The invariants. No other reference to the marks exists.

@@ -72,7 +72,8 @@ impl Stretch<'_> {
     }
 }
 
-/// Copies the elements `dims` of each token in `range` to f32 rows of `width` values at `dst`, padded with zeros.
+/// Copies the elements `dims` of each token in `range` to f32 rows of `width` values at `dst`. The rows are padded with
+/// zeros.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The call has the operand with this head; the tokens are in the sequence; `dims` is

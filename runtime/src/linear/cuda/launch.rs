@@ -192,8 +192,8 @@ impl Call<'_> {
     }
 
     /// Lists the quadratic form for delta rules and for per-dim gates. For a delta rule, the first launch computes the
-    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed,
-    /// and finally the last state, which may be in the memory of the first.
+    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed.
+    /// Finally, the last state is computed, because it may be in the memory of the first state.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -366,7 +366,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the number of blocks in a launch that updates states, or in one of the quadratic form.
+/// Returns the number of blocks in a launch that updates states, or in a launch of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

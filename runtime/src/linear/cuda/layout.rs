@@ -20,10 +20,10 @@ pub struct Layout {
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
     /// this region, then replaces the results by the states after these parts. Its rows are padded.
     pub boundaries: u64,
-    /// Transitions of all parts except the last, in a scan with a delta rule,
-    /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
+    /// For a scan with a delta rule: transitions of all parts except the last, `[sequences, state heads, parts, d_k,
+    /// d_k]` with padded rows.
     pub transitions: u64,
-    /// Sums of the logarithms of gates over each part except the last, in a scan without a delta rule, f64
+    /// For a scan without a delta rule: sums of the logarithms of gates over each part except the last, f64
     /// `[sequences, state heads, parts, gates]`.
     pub gate_sums: u64,
     /// Last states, `[sequences, state heads, d_k, d_v]`, if they need separate memory ([`holds`]).

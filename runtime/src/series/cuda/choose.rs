@@ -66,9 +66,8 @@ fn product(counts: &[usize]) -> usize {
 }
 
 /// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens. `warps` warps compute
-/// the sequence in tiles of `of_tile` tokens. The device folds and computes concurrently as many parts as it has room
-/// for their warps, but carries the state over the maps of the parts one after another. Returns one if parts gain too
-/// little.
+/// the sequence in tiles of `of_tile` tokens. The device folds and computes parts concurrently if it has room for their
+/// warps. It carries the state over the maps of the parts one after another. Returns one if parts gain too little.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
