@@ -20,8 +20,8 @@ pub struct Layout {
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
     /// this region, then replaces the results by the states after these parts. Its rows are padded.
     pub boundaries: u64,
-    /// For a scan with a delta rule: transitions of all parts except the last, `[sequences, state heads, parts, d_k,
-    /// d_k]` with padded rows.
+    /// For a scan with a delta rule: transitions of all parts except the last,
+    /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,
     /// For a scan without a delta rule: sums of the logarithms of gates over each part except the last, f64
     /// `[sequences, state heads, parts, gates]`.
