@@ -1,8 +1,8 @@
 //! Lists of operands: the tensors that a call of an operator reads and writes.
 //!
-//! Each operator has an enum of its operands, made by `operands!`, with their names and their order. Code that handles
-//! every operand (views, host pointers, device addresses, offsets in a staging buffer) stores an [`Operands`] and loops
-//! over it instead of repeating the list.
+//! Each operator has an enum of its operands, which `operands!` makes. The enum defines the names and the order of the
+//! operands. Code that handles every operand (views, host pointers, device addresses, offsets in a staging buffer)
+//! stores an [`Operands`] and loops over it instead of repeating the list.
 
 use crate::dtype::{DType, Elements, ElementsMut};
 use core::fmt;
@@ -19,7 +19,7 @@ pub trait Operand: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// Returns the index of the operand in [`Operand::LIST`].
     fn number(self) -> usize;
 
-    /// Returns the name of the operand in error messages, which is also the name of its field in the C interface.
+    /// Returns the name of the operand in error messages. The operand's field in the C interface has the same name.
     fn argument(self) -> &'static str;
 
     /// Returns whether the operand is an output.
@@ -48,8 +48,8 @@ macro_rules! operands {
             pub const ALL: [Operand; [$($of_input,)* $($of_output,)*].len()] =
                 [$(Operand::$read,)* $(Operand::$written,)*];
 
-            /// Returns the name of the operand in error messages, which is also the name of its field in the C
-            /// interface.
+            /// Returns the name of the operand in error messages. The operand's field in the C interface has the same
+            /// name.
             #[must_use]
             pub const fn argument(self) -> &'static str {
                 match self {
@@ -187,7 +187,8 @@ pub trait Place {
     /// Returns the address of the first element. The caller must not write to an input through the address.
     fn address(&mut self) -> Self::Address;
 
-    /// Returns the element type if the place states it and it is one of the [`DType`]s.
+    /// Returns the element type. Returns `None` if the place does not state a type, or states a type that is not a
+    /// [`DType`].
     fn dtype(&self) -> Option<DType> {
         None
     }

@@ -125,7 +125,7 @@ pub enum ChooseError {
     },
     /// A set lacks the member 0, which gives every task a chunk that it owns.
     NoOwner,
-    /// A division has no level or too many.
+    /// A division has no levels or too many levels.
     Levels {
         /// Requested number of levels.
         found: usize,

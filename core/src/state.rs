@@ -27,10 +27,10 @@
 //! 5. **A factor below `2^-126` is zero**, because it would scale sums out of the range of normal f32 values.
 //! 6. **Zeros are positive.** A zero sum may be `−0`, depending on which keys of weight zero were added to it. The
 //!    library always returns `+0` ([`State::finish`], [`NaturalState::w`]).
-//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and rounds once. A
-//!    CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as much as several products
-//!    and a row has as many elements as the head size of values. That rounds twice, which the error bound counts for every
-//!    kernel.
+//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and rounds
+//!    once. A CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as much as
+//!    several products and a row has as many elements as the head size of values. That rounds twice, and the error
+//!    bound counts both roundings for every kernel.
 //!
 //! [`Number`] is the set of operations that these laws require. `f32` implements it here, and the kernels implement it for
 //! vectors of independent rows, so both execute this source.
@@ -131,7 +131,7 @@ fn power_of_two(n: f32) -> f32 {
     f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
-/// The merge of two references: the new reference, and the factors of the sums that are relative to the old ones.
+/// The merge of two references: the new reference, and the factors by which the sums of both states are multiplied.
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<N> {
     /// The reference of the merged state.
@@ -143,7 +143,7 @@ pub struct Merge<N> {
 }
 
 impl<N: Number> Merge<N> {
-    /// Merges the references `a` of the earlier state and `b` of the later one.
+    /// Merges the references `a` of the earlier state and `b` of the later state.
     #[inline(always)]
     pub fn of(a: N, b: N) -> Merge<N> {
         let m = a.larger(b);
@@ -224,9 +224,9 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// Largest magnitude of the exponent in the factor of [`natural_reference`], which compensates for the rounding of the
-/// reference. References below `2^30` in natural-log units never need more, because neighbouring f32 values there are
-/// at most 64 apart.
+/// Largest magnitude of the exponent in the factor of [`natural_reference`]. The factor compensates for the rounding of
+/// the reference. References below `2^30` in natural-log units never need a larger exponent, because neighbouring f32
+/// values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
 /// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the
@@ -236,10 +236,11 @@ pub const MOST_ROUNDING: f64 = 32.0;
 /// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates for the rounding. It is nearly
 /// one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] limits its exponent.
 ///
-/// Below `2^30` in natural-log units `S exp(m)` is preserved. Beyond, neighbouring f32 references are at least 128
-/// apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of f32
-/// at `m`; `W / S` is always preserved. Merges stay correct: equal references have equal factors, and different ones
-/// remain at least 128 apart, so the sums of the state with the smaller one are multiplied by at most `e^-56`.
+/// Below `2^30` in natural-log units `S exp(m)` is preserved. From `2^30` on, neighbouring f32 references are at least
+/// 128 apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of
+/// f32 at `m`; `W / S` is always preserved. Merges stay correct for two reasons. Equal references have equal factors.
+/// Different references remain at least 128 apart, so the sums of the state with the smaller reference are multiplied
+/// by at most `e^-56`.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -306,7 +307,8 @@ pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static 
     if fits { None } else { Some(("S", s, allowed)) }
 }
 
-/// The merge of two states in natural-log units, which callers received from the library and pass back to it:
+/// The merge of two states in natural-log units. Callers received both states from the library, and pass them back to
+/// it. The merged state is
 ///
 /// ```text
 /// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise
@@ -335,7 +337,7 @@ enum Sides {
 }
 
 impl NaturalMerge {
-    /// Merges the reference and sum `(m, S)` of the earlier state with those of the later one.
+    /// Merges the reference and sum `(m, S)` of the earlier state with those of the later state.
     #[must_use]
     pub fn of((ma, sa): (f32, f32), (mb, sb): (f32, f32)) -> NaturalMerge {
         match (is_empty(ma, sa), is_empty(mb, sb)) {
@@ -352,7 +354,7 @@ impl NaturalMerge {
         }
     }
 
-    /// Merges one element of the weighted sums: `a` of the earlier state with `b` of the later one.
+    /// Merges one element of the weighted sums: `a` of the earlier state with `b` of the later state.
     #[must_use]
     pub fn w(&self, a: f32, b: f32) -> f32 {
         match self.sides {
@@ -550,7 +552,8 @@ mod tests {
 
     #[test]
     fn natural_states_merge_in_their_own_units() {
-        // Beyond 2^24 ln 2, f32 references in base-2 units are two apart, but those in natural-log units only one.
+        // Beyond 2^24 ln 2, f32 references in base-2 units are two apart; references in natural-log units are only one
+        // apart.
         let merge = NaturalMerge::of((2.0e7, 1.5), (2.0e7 + 2.0, 0.25));
         let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
         assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));

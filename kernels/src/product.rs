@@ -65,7 +65,8 @@ macro_rules! for_quad {
 
 pub(crate) use for_quad;
 
-/// Runs a body for each group of four steps of an iteration except the first, with the group's number as a constant.
+/// Runs a body for each group of four steps of an iteration, but not for the first group. The body gets the group's
+/// number as a constant.
 macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{
         const { assert!(matches!($lanes::UNROLL, 1 | 4)) };

@@ -38,8 +38,8 @@ pub enum Fallback {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The back end. `None` uses the back end that the environment variable `ELSA_BACKEND` names; if the variable is
-    /// unset, empty or `auto`, the first available one.
+    /// The back end. `None` uses the back end that the environment variable `ELSA_BACKEND` names. If the variable is
+    /// unset, empty or `auto`, `None` uses the first available back end.
     pub backend: Option<Backend>,
     /// Number of compute threads, including the caller's. `None` uses every core available to the process. If the host
     /// lends threads, this is the maximum number of workers per call.
@@ -59,7 +59,7 @@ pub struct EngineOptions {
     /// The GPU to use, and its context.
     pub cuda: CudaOptions,
     /// The tuned file, which contains the fastest kernels and splits that were measured on a GPU. If the file is not
-    /// valid for this GPU, a warning is logged and the file is ignored. The CPU uses no such file.
+    /// valid for this GPU, a warning is logged and the file is ignored. The CPU does not use a tuned file.
     pub tuned: Tuning,
 }
 
@@ -69,15 +69,15 @@ setters! {
     optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
 }
 
-/// A back end with its workers. Clones share them. Calls from several threads run concurrently, except that calls that
-/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) is the number of
-/// workers that a call needs.
+/// A back end with its workers. Clones share both. Calls from several threads run concurrently, with one exception:
+/// calls that need several worker threads of the CPU take turns. [`Report::workers`](crate::Report::workers) is the
+/// number of workers that a call needs.
 ///
 /// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same
-/// bits; with [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the
+/// bits. With [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the
 /// child creates has its own threads, but no GPU if the parent has used one. The child must not use page-locked memory
-/// of the parent ([`Engine::host_buffer`]). While one thread of the parent forks, no other may create or drop engines,
-/// plans or workspaces.
+/// of the parent ([`Engine::host_buffer`]). While one thread of the parent forks, no other thread may create or drop
+/// engines, plans or workspaces.
 ///
 /// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
 ///
@@ -94,7 +94,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Inner {
-    /// Instruction set that the CPU uses, whether the CPU computes or stands by for the GPU.
+    /// Instruction set that the CPU uses, both when the CPU computes and when it stands by for the GPU.
     cpu: InstructionSet,
     profile: DeviceProfile,
     pool: Pool,
@@ -130,9 +130,9 @@ impl Engine {
     /// [`Fallback::Cpu`] the CPU computes instead; a warning is logged once, and every report states the reason.
     ///
     /// # Errors
-    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds, if
-    /// cores or the priority are out of range, not permitted, or given for lent threads, or if the system cannot start
-    /// a thread. Threads that were already started have then ended.
+    /// Returns an error if a requested back end is unknown or absent, or if the number of threads is out of bounds.
+    /// Also returns an error if the cores or the priority are out of range, not permitted, or given for lent threads,
+    /// and if the system cannot start a thread. Threads that were already started have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -201,13 +201,14 @@ impl Engine {
         if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
     }
 
-    /// Returns the instruction set that the CPU uses, whether the CPU computes or stands by for the GPU.
+    /// Returns the instruction set that the CPU uses, both when the CPU computes and when it stands by for the GPU.
     #[must_use]
     pub fn cpu(&self) -> InstructionSet {
         self.inner.cpu
     }
 
-    /// Returns why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
+    /// Returns why a GPU that was requested by name does not compute. Returns `None` if the GPU computes, or if none
+    /// was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {
         self.inner.absence.as_ref()
@@ -225,8 +226,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Queries the free memory of the GPU in bytes, which all processes share; `None` if no GPU computes. For an
-    /// integrated GPU this is the free memory of the system.
+    /// Queries the free memory of the GPU in bytes; `None` if no GPU computes. All processes share this memory. For an
+    /// integrated GPU, the result is the free memory of the system.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -235,8 +236,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// Returns the tuned file that the options select for the GPU, with its contents or the reason why they are not
-    /// used. `None` on the CPU, or if no file was requested.
+    /// Returns the tuned file that the options select for the GPU. The result contains either the contents of the file,
+    /// or the reason why they are not used. `None` on the CPU, or if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
@@ -294,14 +295,15 @@ impl Engine {
         &self.inner.profile
     }
 
-    /// Cancels every call in progress on this engine and its clones. Each of them returns
+    /// Cancels every call in progress on this engine and its clones. Each of these calls returns
     /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. Later calls are
-    /// not affected: a cancel between two calls does nothing. Any thread may call this function, which does not wait.
+    /// not affected: a cancel between two calls does nothing. Any thread may call this function. It does not wait.
     ///
     /// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of
-    /// tokens; they start no further task. On a GPU, the call returns when the kernels and copies that it has enqueued
-    /// are finished; a streamed run enqueues no further part. Runs on device tensors are not cancelled, because they
-    /// return without waiting. If a source or a sink of a streamed run is being called, it returns before the run does.
+    /// tokens. The workers start no further task. On a GPU, the call returns when the kernels and copies that it has
+    /// enqueued are finished; a streamed run enqueues no further part. Runs on device tensors are not cancelled,
+    /// because they return without waiting. If a source or a sink of a streamed run is being called, the source or sink
+    /// returns before the run does.
     ///
     /// The outputs of a cancelled call contain any mixture of old and new elements; nothing else was written. The plan,
     /// the workspace and calls bound to it remain usable.
@@ -314,8 +316,8 @@ impl Engine {
     }
 }
 
-/// Logs once per process why no GPU is used, at level info because none was requested. The function holds no lock
-/// while it logs, since a log sink may create an engine.
+/// Logs once per process why no GPU is used. The level is info, because no GPU was requested. The function holds no
+/// lock while it logs, since a log sink may create an engine.
 fn log_absence_once(reason: &DeviceError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {

@@ -12,7 +12,7 @@ pub enum DeviceError {
     /// The driver library was not found.
     #[error("libcuda: not found; allowed: the library of an NVIDIA driver, where the system's loader looks")]
     NoLibrary,
-    /// The driver lacks a function, because it is too old.
+    /// The driver is too old and lacks a function.
     #[error("libcuda: no symbol {name}; allowed: a driver of CUDA 10.2 or newer")]
     Symbol {
         /// Name of the driver function.
@@ -97,7 +97,7 @@ pub enum DeviceError {
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
     Forked,
-    /// The context was lost, and so was the caller's device memory, which contains the workspace.
+    /// The context was lost. The workspace was in the caller's device memory, which was lost with the context.
     #[error(
         "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
     )]
@@ -108,7 +108,7 @@ pub enum DeviceError {
         "workspace: a captured run reads its lengths and uses its memory; allowed: the lengths and outputs of that run, or another workspace"
     )]
     Captured,
-    /// An unrecoverable error destroyed the context, and a second one destroyed the context that replaced it.
+    /// An unrecoverable error destroyed the context, and a second error destroyed the replacement context.
     #[error("the device's context was lost to an earlier error")]
     Lost,
 }
@@ -440,14 +440,14 @@ pub enum RunError {
     /// A function that plans, binds and runs in one call could not create the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The workspace contains no certificate: there was no run, the last run failed, or the plan of the last run does
-    /// not certify.
+    /// The workspace contains no certificate. There are three possible reasons: there was no run, the last run failed,
+    /// or the plan of the last run does not certify.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]
     NoRun,
-    /// The workspace contains no statistics of a schedule: there was no run, or the last run failed or had the exact
-    /// schedule.
+    /// The workspace contains no statistics of a schedule. There are three possible reasons: there was no run, the last
+    /// run failed, or the last run had the exact schedule.
     #[error(
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]

@@ -1,11 +1,11 @@
 //! Engines, plans, bound plans and runs of exact attention.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on that crate instead: the interface of
-//! this one may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead, because the
+//! interface of this crate may change in any version.
 //!
 //! An [`Engine`] owns the back end and its workers. A [`Plan`] is created once per shape and contains offsets, never
 //! pointers. A [`Bound`] plan contains the tensors of a call; its run neither allocates nor makes decisions. These
-//! types are generic over [`operators::Operator`], and this crate exports aliases of them for each operator.
+//! types are generic over [`operators::Operator`]. For each operator, this crate exports aliases of these types.
 
 mod attention;
 mod backend;
@@ -28,8 +28,8 @@ mod testing;
 mod warm;
 mod workspace;
 
-/// The generic plans, bound plans and workspaces that all operators share. This crate exports aliases of them for each
-/// operator.
+/// The generic plans, bound plans and workspaces that all operators share. For each operator, this crate exports
+/// aliases of these types.
 pub mod operators {
     pub use crate::bound::Bound;
     pub use crate::cuda::bound::DeviceBound;

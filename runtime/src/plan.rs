@@ -63,7 +63,7 @@ pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
-    /// Reason why no GPU computes: the requested one is missing, or the engine's GPU does not support the problem.
+    /// Reason why no GPU computes: the requested GPU is missing, or the engine's GPU does not support the problem.
     /// `None` if a GPU computes, or if the engine has no GPU and none was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
@@ -114,7 +114,7 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the reason why no GPU computes: the requested one is missing, or the engine's GPU does not support the
+    /// Returns the reason why no GPU computes: the requested GPU is missing, or the engine's GPU does not support the
     /// problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
@@ -127,7 +127,7 @@ impl<O: Operator> Plan<O> {
         self.kernel_of(self.backend())
     }
 
-    /// Returns the device plan for runs on `backend`. If this plan never runs there, returns the device plan of
+    /// Returns the device plan for runs on `backend`. If this plan never runs on `backend`, returns the device plan of
     /// [`Plan::backend`].
     pub(crate) fn of(&self, backend: Backend) -> DevicePlan<'_, O> {
         match (&self.execution, backend) {

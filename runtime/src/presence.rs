@@ -7,8 +7,8 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
 impl Backend {
-    /// Returns the back end's CPU kernel for any number of queries; `None` if this build lacks the kernel, if this
-    /// machine cannot execute it, or for the GPU.
+    /// Returns the back end's CPU kernel for any number of queries. Returns `None` if the back end is the GPU, if this
+    /// build lacks the kernel, or if this machine cannot execute it.
     pub(crate) fn kernel(self) -> Option<&'static Kernel> {
         let Backend::Cpu(set) = self else { return None };
         registry::attention_for_any(set).filter(|kernel| kernel.is_present())

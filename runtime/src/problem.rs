@@ -15,11 +15,11 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// Returns the number of sequences of a call.
     fn sequences(&self) -> usize;
 
-    /// Returns the properties of a tensor of a call. Its elements are of type `dtype` if the problem leaves the type to
-    /// the call.
+    /// Returns the properties of a tensor of a call. If the problem leaves the element type to the call, the elements
+    /// are of type `dtype`.
     fn tensor(&self, operand: Self::Operand, dtype: DType) -> Tensor;
 
-    /// Returns the properties of the tensors of a call whose elements are of these types.
+    /// Returns the properties of the tensors of a call whose elements are of the types `types`.
     fn tensors_of(&self, types: &Types<Self::Operand>) -> Operands<Self::Operand, Tensor> {
         Operands::from_fn(|operand| self.tensor(operand, types[operand]))
     }

@@ -23,7 +23,7 @@ pub struct Tensor {
     /// `true` if a call may omit the tensor.
     pub optional: bool,
     /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
-    /// tokens after them.
+    /// later tokens.
     pub kept: Option<usize>,
     /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
     pub apart: bool,
@@ -54,7 +54,7 @@ pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the element types given with the locations of a call's tensors; f32 for tensors without a given type.
+/// Returns the element types that the locations of a call's tensors state; f32 for tensors without a stated type.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }

@@ -3,7 +3,7 @@
 use crate::{Backend, Engine, EngineOptions, Fallback};
 use elsa_core::random;
 
-/// Returns an engine on the GPU of this machine, or of the stand-in driver, that never falls back to the CPU.
+/// Returns an engine that never falls back to the CPU. Its GPU is that of this machine, or that of the stand-in driver.
 pub fn gpu_engine() -> Engine {
     let options = EngineOptions {
         backend: Some(Backend::Cuda),

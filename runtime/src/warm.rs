@@ -11,11 +11,11 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::operands::Operands;
 
 impl<O: Operator> Plan<O> {
-    /// Runs over tensors of zeros in `workspace`, with the tensors of the problem for which `keeps` returns `true`.
-    /// `fill` may overwrite the zero bytes of a tensor. The caller has checked `lengths` against the problem.
+    /// Runs over tensors of zeros in `workspace`. The call has the tensors of the problem for which `keeps` returns
+    /// `true`. `fill` may overwrite the zero bytes of a tensor. The caller has checked `lengths` against the problem.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
+    /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::operators::Bound::run).
     pub(crate) fn run_over_zeros<'a>(
         &'a self,
@@ -52,7 +52,7 @@ impl<O: Operator> Plan<O> {
             memory.free_copies().map_err(BindError::Device)?;
         }
         workspace.ran = None;
-        // A call may be too small for some of the workers.
+        // The warm-up call may have been too small for some of the workers.
         self.engine.pool().run(self.engine.threads(), &|_| ())
     }
 }

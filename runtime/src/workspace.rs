@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// The memory that runs of a plan need in addition to their tensors. Only one run at a time can use a workspace.
 ///
-/// A plan can use every workspace that has at least [`Plan::workspace_bytes`] bytes and is on the plan's device,
-/// regardless of shapes; a larger workspace fits more plans. Binding allocates the host memory that a GPU plan needs
-/// in addition.
+/// A plan can use every workspace that has at least [`Plan::workspace_bytes`] bytes and is on the plan's device. The
+/// shapes need not match, so a larger workspace fits more plans. A GPU plan also needs host memory, which binding
+/// allocates.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};
@@ -57,11 +57,11 @@ impl<O: Operator> Workspace<O> {
         Workspace { memory, ran: None }
     }
 
-    /// Allocates one workspace for several plans, with the size that the most demanding of them needs. Runs of all
+    /// Allocates one workspace for several plans. Its size is the largest that any of these plans needs. Runs of all
     /// these plans may use it, one at a time.
     ///
     /// # Errors
-    /// Returns an error if there is no plan, if two of them compute on different GPUs, or if host memory is not
+    /// Returns an error if there is no plan, if two of the plans compute on different GPUs, or if host memory is not
     /// available. If a plan has [`Fallback::Fail`], also returns an error if device memory is not available or the
     /// device fails.
     pub fn shared(plans: &[&Plan<O>]) -> Result<Workspace<O>, PlanError> {
@@ -89,7 +89,7 @@ impl<O: Operator> Workspace<O> {
         let cpu = on_cpu.map(allocate_on_host).transpose()?;
         let memory = match gpu {
             Some(gpu) => Memory::Gpu { gpu, standby: cpu },
-            // Without a plan for a GPU, every plan computes on the CPU.
+            // If no plan is for a GPU, every plan computes on the CPU.
             None => Memory::Cpu(cpu.ok_or(PlanError::NoPlan)?),
         };
         Ok(Workspace::of(memory))
@@ -116,8 +116,8 @@ pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseEr
     memory::Memory::allocate(needed).ok_or(ChooseError::Memory { needed })
 }
 
-/// Allocates a workspace on `gpu` that is large enough for each of the plans, which all compute there. It includes
-/// the staging, unless the GPU is integrated and may use host memory in place.
+/// Allocates a workspace on `gpu` that is large enough for each of the plans. All plans compute on `gpu`. The workspace
+/// includes the staging, unless the GPU is integrated and may use host memory in place.
 fn allocate<'a, P: GpuPlan + 'a>(
     gpu: &Arc<Gpu>,
     plans: impl Iterator<Item = (&'a P, &'a P::Problem)> + Clone,

@@ -1,10 +1,10 @@
 //! Profiles and files of the supported boards.
 //!
-//! Each folder next to this crate's manifest is a board. It contains `profile.toml` (the board's properties),
+//! Each folder next to this crate's manifest belongs to one board. It contains `profile.toml` (the board's properties),
 //! `toolchain.cmake` and `config.toml` (build settings for CMake and cargo) and `board.md` (instructions for running on
-//! the board). `required.txt` lists the kernels that must run on every board. This crate parses the profiles and that
-//! list, recognises a board from its device tree and converts a profile into the [`DeviceProfile`] that the chooser
-//! reads. `cargo xtask build`, `check` and `deploy` use the same data.
+//! the board). `required.txt` lists the kernels that must run on every board. This crate parses the profiles and the
+//! list of kernels. It also recognises a board from the board's device tree, and converts a profile into the
+//! [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy` use the same data.
 //!
 //! A profile omits unknown properties and lists them under `unknown`. They are `None` here, and zero in a
 //! [`DeviceProfile`].
@@ -18,7 +18,8 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of the module, if it is needed to distinguish the board from others with the same chip; empty otherwise.
+    /// Number of the module if other boards have the same chip, so that this number distinguishes the board from them;
+    /// otherwise empty.
     module: &'static str,
     profile: &'static str,
 }
@@ -60,8 +61,9 @@ pub const NAMES: [&str; FILES.len()] = {
 /// Name of the board whose platform, C library and instruction set determine the build that all boards share.
 pub const REFERENCE: &str = FILES[0].name;
 
-/// Returns the name of the board whose device tree has this `compatible` property: zero-terminated strings, as in
-/// `/proc/device-tree/compatible`. Returns `None` for an unknown board. Parses no profile.
+/// Returns the name of the board whose device tree has this `compatible` property. The property consists of
+/// zero-terminated strings, as in `/proc/device-tree/compatible`. Returns `None` for an unknown board. Does not parse
+/// any profile.
 #[must_use]
 pub fn recognised(compatible: &str) -> Option<&'static str> {
     let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
@@ -143,7 +145,7 @@ pub struct Build {
     pub machine: String,
     /// Newest version of the C library (glibc) whose symbols programs may use.
     pub glibc: Version,
-    /// Instruction set that programs may use without detecting it.
+    /// Instruction set that programs may use without checking at run time that the processor has it.
     pub isa: String,
     /// Architecture of a precompiled GPU kernel that runs on the board.
     pub cubin: String,
@@ -321,7 +323,7 @@ impl Board {
     }
 
     /// Returns the profile that the chooser reads, with all cores of the first cluster. Unknown properties are zero,
-    /// except that the number of cores is at least one.
+    /// but the number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {
         let cluster = self.cpus.first();

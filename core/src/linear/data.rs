@@ -7,8 +7,9 @@ use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::operands::by_operand;
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` is the type of a tensor's
-/// elements and `F` that of f32 values: slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. Fields for tensors that are
+/// always f32 have the type `F`, and fields for all other tensors have the type `E`. Both types are slices on the host
+/// ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, F> {
     /// Elements of the query view.
@@ -101,8 +102,8 @@ impl Problem {
 }
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
-/// present states, or both. `E` is the type of a tensor's elements and `F` that of f32 values: slices on the host
-/// ([`Outputs`]), or addresses in device memory.
+/// present states, or both. Fields for tensors that are always f32 have the type `F`, and fields for all other tensors
+/// have the type `E`. Both types are slices on the host ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output view.
@@ -149,8 +150,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks that the data of an operand have the declared type and enough elements, or that neither the problem nor the
-/// call has the operand.
+/// Checks the data of an operand. Either the data have the declared type and enough elements, or both the problem and
+/// the call lack the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

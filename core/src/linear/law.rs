@@ -49,8 +49,8 @@ pub(super) fn settled(x: f32) -> f32 {
 }
 
 impl Affine {
-    /// Returns the shape of the elements for runs of tokens of `problem`: scalar or diagonal if only gates multiply the
-    /// state, dense for the delta rules.
+    /// Returns the shape of the elements of `problem`. `A` is scalar or diagonal if only gates multiply the state, and
+    /// dense for the delta rules.
     #[must_use]
     pub fn of(problem: &Problem) -> Affine {
         let transition = match (problem.rule().is_delta(), problem.gates()) {
@@ -139,8 +139,8 @@ impl Affine {
     }
 }
 
-/// Finds the columns of a matrix that are zero in all rows. Returns one flag per column, 1 if the column is zero and 0
-/// otherwise, and the remaining part of `spare`.
+/// Finds the columns of a matrix that are zero in all rows. Returns the flags of the columns and the remaining part of
+/// `spare`. A flag is 1 if the column is zero, and 0 otherwise.
 fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
     let (zeros, rest) = spare.split_at_mut(d);
     zeros.fill(1.0);
@@ -150,7 +150,7 @@ fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut
     (zeros, rest)
 }
 
-/// Computes `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, except those whose flag in `zeros` is 1.
+/// Computes `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix. Rows whose flag in `zeros` is 1 are skipped.
 fn combined(sum: &mut [f32], a: &[f32], zeros: &[f32], matrix: &[f32]) {
     sum.fill(0.0);
     for ((a, zero), row) in a.iter().zip(zeros).zip(matrix.chunks_exact(sum.len())) {
@@ -223,7 +223,7 @@ impl<'a> AffineSlots<'a> {
         self.law.apply(&mut self.places[at * len..(at + 1) * len], state, self.spare);
     }
 
-    /// Returns the places `a` and `b`, which must differ, in this order, and the spare values.
+    /// Returns the places `a` and `b`, in this order, and the spare values. `a` and `b` must differ.
     fn two(&mut self, a: usize, b: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
         let len = self.law.element_len();
         let (low, high) = self.places.split_at_mut(a.max(b) * len);

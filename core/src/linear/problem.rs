@@ -12,9 +12,10 @@ use crate::view::View;
 /// call [`Spec::check`] to obtain a [`Problem`].
 ///
 /// Each value head has a state. The number of states is a multiple of the number of key heads: state `s` uses key head
-/// `s / (state_heads / key_heads)`. The number of query heads is either a multiple of the number of states (query head
-/// `i` reads state `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`).
-/// The output has a head per query head in the first case, and a head per state in the second.
+/// `s / (state_heads / key_heads)`. The number of query heads is a multiple or a divisor of the number of states. If it
+/// is a multiple, query head `i` reads state `i / (heads / state_heads)`, and the output has a head per query head. If
+/// it is a smaller divisor, query head `s / (state_heads / heads)` reads state `s`, and the output has a head per
+/// state.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, dtype::DType, linear::{Rule, Spec}, view::View};
@@ -380,8 +381,8 @@ impl Problem {
         if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
     }
 
-    /// Returns the memory of `operand`, or `None` if the problem does not have the operand or if the operand shares the
-    /// memory of another one, as the past state does in an in-place problem.
+    /// Returns the memory of `operand`. Returns `None` if the problem does not have the operand, or if the operand
+    /// shares the memory of another operand. In an in-place problem, the past state shares memory in this way.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

@@ -129,7 +129,7 @@ fn cleared_rows_select() {
     assert!(run[2] == 5.0 && run[3].is_nan());
 }
 
-/// Slots, each with the number of executions of `combine` on the longest path to it.
+/// Slots that also store, for each slot, the number of executions of `combine` on the longest path to it.
 struct Counted<'a> {
     slots: AffineSlots<'a>,
     depth: Vec<usize>,

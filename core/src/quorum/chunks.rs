@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-/// A sequence cut into chunks whose sizes differ by at most one token, the larger ones first. If there are fewer tokens
-/// than chunks, the last chunks are empty.
+/// A sequence cut into chunks whose sizes differ by at most one token. The larger chunks come first. If there are fewer
+/// tokens than chunks, the last chunks are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalancedChunkLayout {
     tokens: usize,

@@ -5,9 +5,9 @@
 //! # The formula
 //!
 //! A sequence is cut into `c = l (l − 1) + 1` chunks. Task `q` contains the chunks `(q + o) mod c` for the `l` offsets
-//! `o` of an [`InterestSet`], in which every nonzero difference modulo `c` occurs exactly once. Two different chunks
-//! are therefore together in exactly one task. Each chunk is contained in `l` tasks, but only task `q` computes the
-//! pairs within chunk `q`: it owns this chunk.
+//! `o` of an [`InterestSet`]. Every nonzero difference modulo `c` occurs exactly once among these offsets. Two
+//! different chunks are therefore together in exactly one task. Each chunk is contained in `l` tasks, but only task `q`
+//! computes the pairs within chunk `q`: it owns this chunk.
 //!
 //! A task is itself a sequence, the concatenation of its chunks, and is divided in the same way. A path `q_1 … q_L`
 //! names a task of `L` levels ([`TaskPath`]); the number of chunks may differ from level to level ([`Division`]). If a
@@ -22,11 +22,11 @@
 //!
 //! # Why the code differs
 //!
-//! 1. **Runs, not tokens.** Chunks are cut from the gathered sequence, so a chunk of one level may extend over joints
-//!    between the chunks of the levels above. Each of the `l` chunks is one interval of that sequence, and a joint
-//!    divides at most one of them: a level adds at most `l − 1` runs of consecutive tokens. A task of nine levels with
-//!    `c = 7` has at most 19 runs, and usually 5, for any number of tokens ([`MAX_RUNS`] in all cases). It is planned
-//!    in microseconds on the stack.
+//! 1. **Runs, not tokens.** Chunks are cut from the concatenated sequence, so a chunk of one level may extend over
+//!    joints between the chunks of the levels above. Each of the `l` chunks is one interval of that sequence, and a
+//!    joint divides at most one of them: a level adds at most `l − 1` runs of consecutive tokens. For any number of
+//!    tokens, a task of nine levels with `c = 7` has at most 19 runs, and usually 5. No task has more than [`MAX_RUNS`]
+//!    runs. A task is planned in microseconds on the stack.
 //! 2. **Decisions per pair of runs.** All tokens of a run have the same labels, so a task computes either all pairs of
 //!    a query run and a key run or none ([`Task::meet`]). Pairs that it does not compute are never visited: the total
 //!    work is that of plain attention.

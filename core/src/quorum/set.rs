@@ -12,7 +12,7 @@ pub(crate) const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
 
 /// The sets in table 3 of the paper that are difference sets, with their numbers of chunks; the set printed there for
-/// 133 chunks is not one.
+/// 133 chunks is not a difference set.
 const PRINTED: [(usize, &[usize]); 7] = [
     (7, &[0, 1, 3]),
     (13, &[0, 1, 3, 9]),
@@ -23,8 +23,8 @@ const PRINTED: [(usize, &[usize]); 7] = [
     (91, &[0, 1, 3, 9, 27, 49, 56, 61, 77, 81]),
 ];
 
-/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, among whose differences every
-/// nonzero value occurs exactly once. Every set is verified when it is created.
+/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0. Every nonzero value occurs
+/// exactly once among the differences of the offsets. Every set is verified when it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterestSet {
     chunks: usize,
@@ -32,13 +32,13 @@ pub struct InterestSet {
 }
 
 impl InterestSet {
-    /// Returns the set for `chunks` chunks: the set in table 3 of the paper if that is valid, otherwise a set
+    /// Returns the set for `chunks` chunks: the set in table 3 of the paper if that set is valid, otherwise a set
     /// constructed by Singer's method.
     ///
     /// # Errors
-    /// Returns [`ChooseError::NoSet`] if `chunks` is neither 1 nor 3 nor `q² + q + 1` for a prime power `q` of at most
-    /// 32. The error contains the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there
-    /// is no projective plane of order 6 or 10.
+    /// Returns [`ChooseError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The
+    /// error contains the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no
+    /// projective plane of order 6 or 10.
     pub fn of(chunks: usize) -> Result<InterestSet, ChooseError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);
@@ -101,7 +101,8 @@ impl InterestSet {
         if missing + doubled > 0 {
             return Err(ChooseError::Differences { chunks, missing, doubled });
         }
-        // Each of the `l (l − 1)` differences is one of `chunks − 1`, so all members fit.
+        // Each of the `chunks − 1` nonzero values occurs once as a difference. This limits the number of members, so
+        // all fit.
         let members = (0..chunks).filter(|x| is_member[*x]).map(|x| x as u16).collect();
         Ok(InterestSet { chunks, members })
     }

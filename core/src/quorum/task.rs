@@ -117,7 +117,7 @@ impl Task {
         KeySpans { task: self, query, next: 0 }
     }
 
-    /// Iterates over every query run together with each range of keys that it is paired with.
+    /// Iterates over the pairs of a query run and a range of keys that the task computes.
     pub fn pairs(&self) -> impl Iterator<Item = (Span, Span)> + '_ {
         self.queries.iter().flat_map(|query| self.keys_of(query).map(move |keys| (query.span, keys)))
     }
@@ -129,7 +129,7 @@ impl Task {
     }
 }
 
-/// Iterator over the ranges of keys that a query run is paired with, created by [`Task::keys_of`].
+/// Iterator over the ranges of keys with which a task pairs a query run. [`Task::keys_of`] creates it.
 #[derive(Clone, Debug)]
 pub struct KeySpans<'a> {
     task: &'a Task,
@@ -162,7 +162,7 @@ fn tokens(runs: &Runs) -> usize {
     runs.last().map_or(0, |run| run.span.offset + run.span.tokens)
 }
 
-/// Returns the runs that task `path`, which must be a task of the division, has in a sequence of `tokens` tokens.
+/// Returns the runs of task `path` in a sequence of `tokens` tokens. `path` must be a task of the division.
 fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
     let mut runs = Runs::new();
     if tokens > 0 {

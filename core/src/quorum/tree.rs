@@ -4,9 +4,9 @@ use super::division::Division;
 use super::path::TaskPath;
 use crate::plan::ChooseError;
 
-/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of
-/// their paths as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some tasks further
-/// than others (section 2.4 of the paper).
+/// Tasks that together compute every pair of a query and a key exactly once. For each path of full depth, exactly one
+/// of these tasks has a path that is a prefix of it. In a uniform tree all tasks have the same depth; a hybrid tree
+/// divides some tasks further than others (section 2.4 of the paper).
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
     paths: &'a [TaskPath],

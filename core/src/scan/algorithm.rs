@@ -117,8 +117,8 @@ impl Scan {
         }
     }
 
-    /// Reduces the elements of `slots` and returns the place of their total; `None` if there are no elements, whose
-    /// total is the identity. The elements are overwritten.
+    /// Reduces the elements of `slots` and returns the place of their total. Returns `None` if there are no elements;
+    /// the total is then the identity. The elements are overwritten.
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].

@@ -14,9 +14,9 @@
 //! child represents both. A length that is not a power of two therefore needs no special case, no merge with the
 //! identity and no padding. Elements keep their order throughout.
 //!
-//! The exclusive down-sweep starts from the identity at the root. The inclusive one passes inclusive prefixes down the
-//! same tree and needs neither the identity nor a second copy of the inputs; it is also known as the Brent-Kung
-//! network.
+//! The exclusive down-sweep starts from the identity at the root. The inclusive down-sweep passes inclusive prefixes
+//! down the same tree. It needs neither the identity nor a second copy of the inputs, and is also known as the
+//! Brent-Kung network.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
@@ -52,7 +52,8 @@ fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
     (0..).map_while(move |m| node(n, step, m))
 }
 
-/// Computes the total of every subtree at its last element. The last of all elements then contains the total of all.
+/// Computes the total of every subtree and stores it in the last element of the subtree. The last element of `slots`
+/// then contains the total of all elements.
 pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in 0..steps(n) {
@@ -111,10 +112,10 @@ pub const fn reduction_depth(n: usize) -> usize {
 /// Returns the depth of [`exclusive`].
 ///
 /// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The total of
-/// the root's left child takes `k − 1` merges and one more with the identity. A prefix that is at least as deep as the
-/// tree below it gains `floor(log2 r)` on the way down: a left child passes it on, a right child adds one, and only a
-/// perfect tree adds one at every step. Paths that stay in the left child behave like a scan of `2^{k−1}` elements,
-/// whose depth is `2 (k − 1) − 1`:
+/// the root's left child takes `k − 1` merges, and one more merge with the identity. On the way down, a prefix that is
+/// at least as deep as the tree below it becomes deeper by `floor(log2 r)`. A left child passes the prefix on, and a
+/// right child adds one merge; only a perfect tree adds one at every step. Paths that stay in the left child behave
+/// like a scan of `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
 ///
 /// ```text
 /// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element
@@ -138,8 +139,8 @@ pub const fn exclusive_depth(n: usize) -> usize {
 /// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
 /// ```
 ///
-/// The root's total takes `k` merges. The total of the left child, `k − 1` deep, is the prefix that goes down the right
-/// child without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
+/// The root's total takes `k` merges. The total of the left child has the depth `k − 1`. It is the prefix that goes
+/// down the right child, without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     if n <= 1 {

@@ -12,11 +12,11 @@ pub const fn ceil_log2(n: usize) -> usize {
 /// L(n, B) = ceil(log2 B) + 2 ceil(log2(n / B)) + 3
 /// ```
 ///
-/// The inter-block term `2 ceil(log2(n / B))` is taken as zero for `n ≤ B`. Read literally it would be negative there,
-/// and for `ceil(log2 n) < log2 B − 3` the sum would be less than the `ceil(log2 n)` merges that one block executes;
-/// for `B = 128` that happens at 8 elements or fewer. The simplification `L ≤ 2 ceil(log2 n) + 3`, printed with the
-/// equation, holds for `n ≥ B`, and for smaller `n` as long as `log2 B ≤ 2 ceil(log2 n)`; for `B = 128` it also fails
-/// at 8 elements or fewer.
+/// The inter-block term `2 ceil(log2(n / B))` is taken as zero for `n ≤ B`. If the equation were taken literally, this
+/// term would be negative there. For `ceil(log2 n) < log2 B − 3`, the sum would then be less than the `ceil(log2 n)`
+/// merges that one block executes. For `B = 128`, that happens at 8 elements or fewer. The paper also prints the
+/// simplification `L ≤ 2 ceil(log2 n) + 3`. It holds for `n ≥ B`, and for smaller `n` if `log2 B ≤ 2 ceil(log2 n)`. For
+/// `B = 128`, it also fails at 8 elements or fewer.
 ///
 /// A block size of zero counts as one.
 #[must_use]

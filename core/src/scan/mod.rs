@@ -14,16 +14,16 @@
 //! | [`two_level`] | yes | yes | | the elements, one block and one element per block |
 //! | [`stack`] | yes | | | slots of the caller; used to merge attention segments |
 //!
-//! Every parallel algorithm consists of a number of steps and a pure function that returns, for a step and an index,
-//! the elements that merge. Merges of one step are independent; the next step begins when all are done. The loops here
-//! execute the merges of a step one by one, and any machine that keeps the order of the steps gets the same bits.
+//! Every parallel algorithm consists of steps. For a step and an index, a pure function returns the elements that
+//! merge. Merges of one step are independent; the next step begins when all are done. The loops here execute the merges
+//! of a step one by one, and any machine that keeps the order of the steps gets the same bits.
 //!
 //! Every algorithm is written for [`Slots`], numbered places that hold the elements: a slice of a
 //! [`Monoid`](crate::monoid::Monoid), or a workspace whose elements have sizes known only at run time.
 //!
 //! **Depth** is the largest number of executions of [`Slots::combine`] on any path from an input to an output. The
 //! functions that return it are exact. A merge with the identity is executed and therefore counted, but it does not
-//! round; [`Scan::identity_merges`] returns how many a longest path contains.
+//! round; [`Scan::identity_merges`] returns how many such merges a longest path contains.
 //!
 //! **The published depth** of the two-level scan, [`elsa_depth`], exceeds the executed depth of [`two_level`] by at
 //! least three. This holds for any length, because [`elsa_depth`] replaces a negative inter-block term by zero.

@@ -7,15 +7,16 @@
 //! slice of a monoid is one implementation.
 //!
 //! A scan only combines into the place of the *later* element, by [`Slots::combine`]. If a total belongs in the place
-//! of the earlier one, the two places are exchanged afterwards; the old value in the other place is then not needed.
+//! of the earlier element, the contents of the two places are exchanged afterwards. The old value in the other place is
+//! then not needed.
 
 use crate::argument::ArgumentError;
 use crate::monoid::Monoid;
 
 /// The elements of a scan in numbered places, followed by scratch places.
 ///
-/// Elements have the numbers `0 … len() − 1`. The scratch places, [`Slots::scratch`] in number, start at [`Slots::len`]
-/// and may have any contents. The operation is associative and has an identity; it need not commute.
+/// Elements have the numbers `0 … len() − 1`. The scratch places start at [`Slots::len`] and may have any contents.
+/// Their number is [`Slots::scratch`]. The operation is associative and has an identity; it need not commute.
 #[expect(clippy::len_without_is_empty, reason = "no scan asks whether there are elements")]
 pub trait Slots {
     /// Returns the number of elements.

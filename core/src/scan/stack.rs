@@ -46,8 +46,8 @@ impl MergeStack {
         *self = MergeStack { last: None, parts: 0 };
     }
 
-    /// Adds segment `c`, which must be greater than all earlier ones, and returns its slot. Before that, subtrees that
-    /// are now complete are merged: each call `merge(slot)` must compute slot ← slot ⊕ (slot + 1).
+    /// Adds segment `c` and returns its slot. `c` must be greater than all earlier segments. Subtrees that are complete
+    /// by then are merged first: each call `merge(slot)` must compute slot ← slot ⊕ (slot + 1).
     pub fn push(&mut self, c: usize, merge: impl FnMut(usize)) -> usize {
         if let Some(last) = self.last {
             // All subtrees below this bit are complete.

@@ -74,8 +74,8 @@ pub const fn reduction_depth(n: usize, block: usize) -> usize {
     if n <= block { ceil_log2(n) } else { ceil_log2(block) + ceil_log2(blocks(n, block)) }
 }
 
-/// Returns the depth of [`inclusive`]: `ceil(log2 B) + D + 1`, where `D` is the [`blelloch::exclusive_depth`] of the
-/// number of blocks, or `ceil(log2 n)` if there is only one block.
+/// Returns the depth of [`inclusive`]: `ceil(log2 n)` if there is only one block, otherwise `ceil(log2 B) + D + 1`. `D`
+/// is the [`blelloch::exclusive_depth`] of the number of blocks.
 ///
 /// All blocks before the last are full, and the total of the last block reaches no output. The totals that matter are
 /// therefore all `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge

@@ -29,8 +29,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Returns the error of `found`, which was written in `dtype`, divided by the bound: at most 1 if `found` is
-    /// correct.
+    /// Returns the error of `found` divided by the bound. `found` was written in `dtype`. The result is at most 1 if
+    /// `found` is correct.
     ///
     /// - If the exact value is a NaN or an infinity, `found` must not be finite.
     /// - If the bound is infinite because intermediate values may be beyond the range of f32, every `found` is correct.

@@ -1,7 +1,7 @@
 //! The functions that gates and activations need, in f32 and in f64.
 
-/// Smallest logarithm that counts as finite. For smaller ones `e^x` would be less than `2^-125`; they count as `−∞`,
-/// with the exponential zero.
+/// Smallest logarithm that counts as finite. For a smaller logarithm `x`, `e^x` would be less than `2^-125`. Such a
+/// logarithm counts as `−∞`, and its exponential is zero.
 pub const LEAST_LOG: f32 = -86.9;
 
 /// Largest logarithm whose exponential is certainly finite in f32. The exponential of twice this logarithm is so large
@@ -20,9 +20,9 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
     (gate(x), h)
 }
 
-/// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. A time step
-/// that softplus rounded to zero counts as positive unless `raw` is `−∞`, so that its product with an infinite rate is
-/// infinite, not NaN.
+/// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. If softplus
+/// rounds a time step to zero, the time step still counts as positive, unless `raw` is `−∞`. Its product with an
+/// infinite rate is therefore infinite, not NaN.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;

@@ -7,8 +7,8 @@
 //! there are few channels and many tokens, two levels are possible instead: each part of the tokens is reduced to one
 //! map, the states before the parts are computed one after another, and each part is computed from the state before it.
 //! That is twice the work, so it is done only on request ([`Options::parts`]). The states between parts do not come
-//! from a scan of the maps: a product of factors may be beyond the range of f32 although the state is not, and such a
-//! part is processed again from its exact state.
+//! from a scan of the maps, because a product of factors may exceed the range of f32 although the state does not. A
+//! part with such a product is processed again from its exact state.
 //!
 //! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number of
 //! operations per output that grows with the logarithm of the length, in f64 and without the vector instructions of the
@@ -28,9 +28,9 @@ pub const BLOCK: usize = 64;
 /// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
-/// Cost of an FFT, divided by its length and by the base-2 logarithm of the length, in vector multiply-adds of the
-/// direct method. It was measured as the crossover of the two methods at 450 taps, with 16 lanes (the example `series`
-/// of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
+/// Cost of an FFT in vector multiply-adds of the direct method, divided by `n log2 n` for an FFT of length `n`. It was
+/// measured as the crossover of the two methods at 450 taps, with 16 lanes (the example `series` of the runtime). For
+/// 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
 /// Properties of the series kernels of an instruction set that the planner and the error bounds use.
@@ -101,7 +101,8 @@ pub struct SeriesLayout {
     pub convert: Span,
     /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// For each part of each tile: factor, addend, and the state before the part. Shared; follows the workers' regions.
+    /// For each part of each tile: factor, addend, and the state before the part. The region is shared, and follows the
+    /// workers' regions.
     pub maps: Span,
     /// Total number of f32 values, without the padding for alignment.
     pub total: usize,

@@ -66,7 +66,8 @@ impl Series {
         self.0.tokens()
     }
 
-    /// Returns the number of channels. In an empty series it may exceed `usize::MAX`, which is then returned.
+    /// Returns the number of channels. In an empty series, the number may exceed `usize::MAX`; the function then
+    /// returns `usize::MAX`.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.0.heads().saturating_mul(self.0.dim())
@@ -122,8 +123,9 @@ impl Series {
     }
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both. `E` is the type of a series'
-/// elements, `F` that of f32 values: slices on the host ([`Outputs`]), or addresses in device memory.
+/// The output tensors of a call: the output, the states after the last token, or both. The field for the output has the
+/// type `E`, and the field for the states, which are f32, has the type `F`. Both types are slices on the host
+/// ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output.
@@ -234,9 +236,9 @@ macro_rules! problem {
 }
 pub(super) use problem;
 
-/// Implements the lookup of a call's tensors by operand, and the construction of inputs. The lists give the operand of
-/// each field of `InputTensors`: first series and f32 values that every call has, then series that the problem may
-/// lack, then f32 values that the call may omit.
+/// Implements the lookup of a call's tensors by operand, and the construction of inputs. The lists state the operand of
+/// each field of `InputTensors`. The first two contain the series and the f32 values that every call has. The last two
+/// contain the series that the problem may lack, and the f32 values that the call may omit.
 macro_rules! tensors {
     (
         series $($series:ident = $of_series:ident),*;
@@ -290,7 +292,8 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
 
 /// Returns `true` if a call writes anything: elements of an output `[batch, tokens, channels]`, or states.
 ///
-/// A problem without elements may have a batch of any size. A caller that gets `false` skips its loop over the batch.
+/// If the result is `false`, the caller skips its loop over the batch, because a problem without elements may have a
+/// batch of any size.
 #[must_use]
 pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: usize) -> bool {
     output && batch > 0 && tokens > 0 && channels > 0 || states > 0

@@ -12,9 +12,9 @@
 //!    stuffing (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame.
 //!    Damage ends with its frame: the record after the next zero is intact.
 //! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to
-//!    three wrong bits in any message of this format, every burst of 32 bits, and all other damage with a probability
-//!    of 1 − 2⁻³², including damage to the byte stuffing. A message that passes the check must also be the postcard
-//!    encoding of a record, without spare bytes.
+//!    three wrong bits in any message of this format, and every burst of 32 bits. It detects all other damage,
+//!    including damage to the byte stuffing, with a probability of 1 − 2⁻³². A message that passes the check must also
+//!    be the postcard encoding of a record, without spare bytes.
 //! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
 //!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
 //! 4. Rows of one run must not be read under the heading of another. Each run has its own number, by which its records
@@ -70,7 +70,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates the encoder of run `run`. No other run that the same reader may receive should have this number.
+    /// Creates the encoder of run `run`. All runs that the same reader may receive should have different numbers.
     #[must_use]
     pub const fn new(run: u32) -> Encoder {
         Encoder { run, next: 0 }
@@ -210,7 +210,7 @@ impl<const N: usize> Decoder<N> {
         self.begun = false;
     }
 
-    /// Decodes the next byte. Returns a record if the byte completes a frame that contains a new one.
+    /// Decodes the next byte. Returns a record if the byte completes a frame that contains a new record.
     pub fn push(&mut self, byte: u8) -> Option<Message> {
         if byte != 0 {
             if let Some(place) = self.bytes.get_mut(self.len) {
@@ -247,8 +247,8 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
-    /// Counts a record that arrived intact, and the missing ones before it. Returns `None` if its number had already
-    /// been received or counted as lost.
+    /// Counts a record that arrived intact, and the missing records before it. Returns `None` if the record's number
+    /// had already been received or counted as lost.
     fn admit(&mut self, message: Message) -> Option<Message> {
         let expected = match self.expected {
             Some((run, next)) if run == message.run => next,

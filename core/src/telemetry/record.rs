@@ -23,7 +23,7 @@ pub fn text<const N: usize>(text: &str) -> String<N> {
         if kept.len() + c.len_utf8() + CUT.len() > N {
             break;
         }
-        // The text fits. So does the mark, unless the field is shorter than the mark and stays empty.
+        // The text fits. The mark fits too, unless the field is shorter than the mark. The field then stays empty.
         let _ = kept.push(c);
     }
     let _ = kept.push_str(CUT);
@@ -117,7 +117,7 @@ pub struct Cell {
     pub windows: Option<Grid>,
     /// All sizes of the shape in one text.
     pub shape: String<96>,
-    /// Number of timed calls, not counting the first, cold one.
+    /// Number of timed calls. The first call, which is cold, is not counted.
     pub samples: u64,
     /// Median latency.
     pub p50_ms: f64,
@@ -141,8 +141,8 @@ pub struct Cell {
     pub workspace_bytes: u64,
     /// Number of bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Speed relative to math: ratio of math's latency to this method's in each round of the measurement, median over
-    /// the rounds; `None` if math was not measured.
+    /// Speed relative to math: the median, over the rounds of the measurement, of the ratio of math's latency to this
+    /// method's latency. `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
     /// Lower quartile, over the rounds, of the ratio of math's latency to elsa's.
     pub ratio_low: Option<f64>,

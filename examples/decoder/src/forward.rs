@@ -69,8 +69,8 @@ pub fn in_memory(
     Ok(x)
 }
 
-/// Computes the output of [`in_memory`] with memory for only two layers: the weights of one are read while the other is
-/// computed. Each of the `buffers` has the size of one layer's weights.
+/// Computes the output of [`in_memory`] with memory for only two layers: the weights of one layer are read while the
+/// other layer is computed. Each of the `buffers` has the size of one layer's weights.
 ///
 /// # Errors
 /// Returns an error if a layer fails, or weights cannot be read.

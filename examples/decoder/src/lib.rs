@@ -1,6 +1,6 @@
-//! A decoder with random weights, which may be larger than memory: the weights of layer n + 1 are read into one buffer
-//! while layer n is computed from the other, as in appendix F.2 of the ELSA paper. Prints the columns of the paper's
-//! table 13.
+//! A decoder with random weights. The weights may be larger than memory: the weights of layer n + 1 are read into one
+//! buffer while layer n is computed from the other, as in appendix F.2 of the ELSA paper. The program prints the
+//! columns of the paper's table 13.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Tests the layered decoder: its output has the same bits as that of a decoder with all weights in memory, and agrees
-//! with an independent layer in f64; invalid requests are rejected.
+//! Tests the layered decoder: its output has the same bits as the output of a decoder with all weights in memory, and
+//! agrees with an independent layer in f64. Invalid requests are rejected.
 #![allow(clippy::unwrap_used)]
 
 use elsa_decoder::forward::{all_layers, buffers, differing, in_memory, streamed};
@@ -111,7 +111,8 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// Returns the command line that runs the program, preceded by the emulator's if the tests run in an emulator.
+/// Returns the command line that runs the program. If the tests run in an emulator, it starts with the emulator's
+/// command line.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

@@ -55,7 +55,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a grid of `rate` periods per second, of which the first starts at `start` nanoseconds. The length of a
+    /// Creates a grid of `rate` periods per second. The first period starts at `start` nanoseconds. The length of a
     /// period is clamped to between 1 and 2^63 nanoseconds.
     #[must_use]
     pub fn new(rate: f64, start: u64) -> Schedule {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Time without a frame after which a camera counts as failed, unless `--patience` is given.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time after the first signal within which further signals count as repetitions of it: timeout(1) sends two.
+/// Further signals within this time after the first signal count as repetitions of it, because timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Interval at which the engine's calls are cancelled again after a signal.
@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     if let Some(cpu) = cli.cpu {
         granted(realtime::pin(cpu));
     }
-    // The warm-up accesses all memory once, before it is locked and the first frame arrives.
+    // The warm-up accesses all memory once, before the memory is locked and the first frame arrives.
     match model.warm_up() {
         // A signal has cancelled the warm-up; the loop then ends at once.
         Err(ModelError::Run(RunError::Cancelled)) => {}

@@ -28,15 +28,15 @@ pub struct Options {
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The summary, which a failed run has too.
+    /// The summary. A failed run has one too.
     pub summary: Summary,
     /// The error of a failed run; `None` if the run succeeded.
     pub fault: Option<Error>,
 }
 
-/// Runs the loop until the source ends, the requested number of frames is reached, `stop` is set, or the source, the
-/// model or the sink fails permanently; then waits for the lines to be written. Between the first and the last frame
-/// only broken frames allocate memory.
+/// Runs the loop, and then waits for the lines to be written. The loop ends when the source ends, the requested number
+/// of frames is reached, `stop` is set, or the source, the model or the sink fails permanently. Between the first and
+/// the last frame only broken frames allocate memory.
 ///
 /// # Errors
 /// Returns an error if the histogram cannot be created.
@@ -141,7 +141,7 @@ fn drive(
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
 ///
 /// # Errors
-/// Returns an error if standard output fails. It is no error if the reader has closed it.
+/// Returns an error if standard output fails. If the reader has closed standard output, that is not an error.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

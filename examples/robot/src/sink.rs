@@ -268,7 +268,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Writer in which every odd-numbered write times out. Each other write accepts one byte, once the test permits it.
+    /// Writer in which every odd-numbered write times out. The remaining writes accept one byte each, once the test
+    /// permits it.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,

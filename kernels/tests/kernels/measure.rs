@@ -1,5 +1,5 @@
-//! Compares the measurements of rows with f64, element by element: for every instruction set and type, sizes around the
-//! vector width, gaps of NaN between rows, infinite and NaN elements.
+//! Compares the measurements of rows with a computation element by element, whose sums are f64. The tests cover every
+//! instruction set and type, sizes around the vector width, gaps of NaN between rows, and infinite and NaN elements.
 
 use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;

@@ -50,7 +50,7 @@ pub enum Place {
 enum Channel {
     /// IIO: power in mW, and where available voltage and current.
     Power { power: Probe, volt: Option<Probe>, current: Option<Probe> },
-    /// hwmon: voltage in mV and current in mA, whose product is the power.
+    /// hwmon: voltage in mV and current in mA. Their product is the power.
     Product { volt: Probe, current: Probe },
 }
 
@@ -188,7 +188,8 @@ pub fn total(rails: &[Rail]) -> Vec<usize> {
     }
 }
 
-/// Finds the module's first rail that is not the total and whose name contains `part`; the total should include it.
+/// Finds the first rail of the module whose name contains `part` and that does not measure the total itself. The total
+/// should include the power of this rail.
 #[must_use]
 pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
     let whole = total(rails);
@@ -269,7 +270,8 @@ impl Meter {
         }
     }
 
-    /// Returns the resolution of the total in mW, the sum of its rails' resolutions; `None` for energy counters.
+    /// Returns the resolution of the total in mW. This is the sum of the resolutions of its rails. `None` for energy
+    /// counters.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         match &self.source {
@@ -315,8 +317,8 @@ impl Meter {
     }
 }
 
-/// Opens the energy counters of a PC: those of the processor packages, and those of the memory, which a package does
-/// not include.
+/// Opens the energy counters of a PC: the counters of the processor packages, and the counters of the memory. The
+/// counter of a package does not include the memory.
 fn counters(root: &Root) -> Option<Source> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     for entry in root.entries(COUNTERS) {

@@ -3,8 +3,9 @@
 use super::root::Root;
 use serde::Serialize;
 
-/// L4T releases, each with the JetPack that contains it. JetPack 4.6 to 4.6.6 are listed as in jetson_stats and
-/// jetson-containers, 5 and 6 as in jetson-containers. The JetPack of any other release is unknown, not guessed.
+/// L4T releases, each with the JetPack that contains it. The entries of JetPack 4.6 to 4.6.6 are from jetson_stats and
+/// jetson-containers. The entries of JetPack 5 and 6 are from jetson-containers. The JetPack of any other release is
+/// unknown, not guessed.
 const JETPACKS: [(&str, &str); 27] = [
     ("32.4.2", "4.4 DP"),
     ("32.4.3", "4.4"),
@@ -72,10 +73,10 @@ impl std::fmt::Display for PowerMode {
     }
 }
 
-/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`, on some releases
-/// followed by `fmode:quiet`; its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier
-/// and Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no
-/// state file, as on a board whose mode was never set.
+/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`. On some releases,
+/// `fmode:quiet` follows. Its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier and
+/// Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no state
+/// file. A board whose mode was never set has none.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;

@@ -40,8 +40,8 @@ impl Root {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Reads the first line of a file, without surrounding blanks and zero bytes; `None` if it is empty or cannot be
-    /// read.
+    /// Reads the first line of a file, without surrounding blanks and zero bytes. `None` if the line is empty or the
+    /// file cannot be read.
     #[must_use]
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         let text = self.read(file).ok()?;
@@ -79,8 +79,8 @@ impl Root {
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Returns the reason why a file cannot be read, with the path that it has on a board; `None` if it is readable or
-    /// does not exist.
+    /// Returns the reason why a file cannot be read; `None` if the file is readable or does not exist. The reason names
+    /// the path of the file on a board, even if the tree simulates the board.
     #[must_use]
     pub(crate) fn refusal(&self, file: &str) -> Option<String> {
         let fault =
@@ -95,7 +95,7 @@ fn natural(name: &str) -> (&str, u64) {
     (head, name[head.len()..].parse().unwrap_or(0))
 }
 
-/// Parses the whole number at the start of a text, as in `32760 ma`.
+/// Parses the whole number at the start of a text such as `32760 ma`.
 fn number(bytes: &[u8]) -> Option<i64> {
     let mut words = bytes.split(|b| b.is_ascii_whitespace() || *b == 0).filter(|word| !word.is_empty());
     std::str::from_utf8(words.next()?).ok()?.parse().ok()

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Texts in rail names. A rail whose name contains one of them is compared with the total power.
 pub const PARTS: [&str; 2] = ["GPU", "CPU"];
 
-/// Open files of a machine, from which all samples are read.
+/// Open files of a machine. All samples are read from these files.
 #[derive(Debug)]
 pub struct Sources {
     /// Thermal zones that give a measurement.
@@ -56,8 +56,7 @@ pub struct Slow {
 }
 
 impl Sources {
-    /// Opens the files of a machine; `pid` is the measured process, whose load does not count as that of other
-    /// processes.
+    /// Opens the files of a machine. `pid` is the measured process. Its load does not count as load of other processes.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Sources {
         let mut rails = rails::find(root);

@@ -6,7 +6,7 @@ use super::sources::Slow;
 use elsa_core::telemetry::record::{Cell, Throttling, text};
 use std::time::{Duration, Instant};
 
-/// Smallest number of fresh power readings with which energy is reported.
+/// Energy is reported only if there are at least this many fresh power readings.
 pub const FEWEST_READINGS: u32 = 20;
 
 /// Relative difference between two samples above which a clock counts as changed.
@@ -28,7 +28,8 @@ pub struct Readings {
     pub energy_net_mj: Option<f64>,
     /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power. If the system does not report the shunt, the smallest change between two readings.
+    /// Resolution of the power. If the system does not report the shunt, it is the smallest change between two
+    /// readings.
     pub power_quantum_mw: Option<f64>,
     /// Mean power of the GPU's rail and of the CPU's rail, if the total should include them.
     pub parts_mw: [Option<f64>; 2],
@@ -64,7 +65,8 @@ pub struct Readings {
     pub throttle_events: u64,
     /// Load of other processes.
     pub others: Option<Others>,
-    /// Other process with the highest load; identified only if the load of others exceeds a limit.
+    /// The other process with the highest load. It is identified only if the load of all other processes exceeds a
+    /// limit.
     pub busiest: Option<Busy>,
 }
 
@@ -149,7 +151,7 @@ pub struct Tally {
     signs: bool,
     /// `true` if every sample could have shown throttling.
     counted: bool,
-    /// `true` if at every sample the cooling devices were at rest and the clocks at their highest.
+    /// `true` if, at every sample, the cooling devices were at rest and the clocks were at their highest.
     free: bool,
     times: Option<(Times, Times)>,
 }
@@ -183,7 +185,7 @@ impl Tally {
         }
     }
 
-    /// Adds a power reading, which counts for the time since the previous reading.
+    /// Adds a power reading. It counts for the time since the previous reading.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;
@@ -230,8 +232,8 @@ impl Tally {
         }
     }
 
-    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in the sources,
-    /// with which the caller adds the zone's name.
+    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in the sources.
+    /// The caller uses the index to add the zone's name.
     #[must_use]
     pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {
         let elapsed = now.saturating_duration_since(self.opened);

@@ -8,8 +8,8 @@
 //! | `cur_state` of cooling devices | how far a clock is held down now | seen |
 //!
 //! Counters have 32 bits and wrap, so a lower value also means new events. Fans are cooling devices too, but do not
-//! slow anything down. On a board without counters, such as a TX2, throttling can be ruled out only if at every sample
-//! the cooling devices were at rest and the clocks at their highest.
+//! slow anything down. On a board without counters, such as a TX2, only one observation rules out throttling: at every
+//! sample, the cooling devices were at rest and the clocks were at their highest.
 
 use super::root::{Probe, Root};
 
@@ -20,7 +20,7 @@ const COOLING: &str = "sys/class/thermal";
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: if none is
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If no name is
 /// recognised, it stays unknown whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
@@ -33,7 +33,7 @@ pub struct Sign {
     pub alarm: bool,
     /// `true` if a cooling device holds a clock down.
     pub held: bool,
-    /// `true` if counters exist and all of them were read; zero events then means none occurred.
+    /// `true` if counters exist and all of them were read. If the number of events is then zero, no event occurred.
     pub counted: bool,
     /// `true` if cooling devices exist and all of them are known to be at rest.
     pub rested: bool,

@@ -1,7 +1,7 @@
 //! Selects the thermal zones that really measure, and the hottest of them.
 //!
-//! Not every zone measures a temperature. `PMIC-Die` of a TX2 and a Nano always reports 100 °C, and a sensor that is
-//! switched off on an Orin reports −256 °C or cannot be read. So zones whose type begins with `PMIC` are skipped, and
+//! Not every zone measures a temperature. `PMIC-Die` of a TX2 and a Nano always reports 100 °C. On an Orin, a sensor
+//! that is switched off reports −256 °C or cannot be read. So zones whose type begins with `PMIC` are skipped, and
 //! implausible readings are discarded.
 
 use super::root::{Probe, Root};

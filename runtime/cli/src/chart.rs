@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-/// Width and height of a picture in SVG units, which are the pixels of a small screen.
+/// Width and height of a picture in SVG units. On a small screen, a unit is a pixel.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
 /// Number of curve colours. The last one is faint.
 pub const COLORS: usize = 8;
@@ -107,8 +107,8 @@ impl Scale {
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
         if self.logarithmic {
-            // Marks at 1, 2 and 5 times powers of ten; if these are too many, at powers of ten; if these are still too
-            // many, at equal steps.
+            // Marks are at 1, 2 and 5 times powers of ten. If these are too many, marks are only at powers of ten. If
+            // these are still too many, marks are at equal steps.
             let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
             for steps in [&[1.0, 2.0, 5.0][..], &[1.0]] {
                 let all: Vec<f64> = decades
@@ -261,7 +261,8 @@ struct Placed {
     notes: Vec<(f64, String)>,
 }
 
-/// Height of the title above a chart. Each line of the legend and the notes, which are below the chart, is `LINE` high.
+/// Height of the title above a chart. The legend and the notes are below the chart, and each of their lines is `LINE`
+/// high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
 /// Number of curve names per line of the legend. Each is `NAME` wide.

@@ -1,7 +1,8 @@
 //! `elsa demo`: a twenty-second tour of the workloads that this machine computes, with their speed and accuracy.
 //!
 //! Every workload has the shape of a real model. A slow machine makes fewer calls, with the same shapes. The bound on
-//! each output is computed from the run itself, and 64 rows of the output are compared with the oracle's in f64.
+//! each output is computed from the run itself. 64 rows of the output are compared with the oracle's rows, which are
+//! computed in f64.
 
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
@@ -260,7 +261,7 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Formats a number of bytes in the unit that leaves one to four digits before the point.
+/// Formats a number of bytes. The unit is chosen so that one to four digits are before the decimal point.
 fn size(bytes: usize) -> String {
     let bytes = bytes as f64;
     match bytes {

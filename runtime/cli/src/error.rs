@@ -23,7 +23,7 @@ pub const VERIFICATION: u8 = 4;
 pub const UNCLEAN: u8 = 5;
 /// Exit status when verification can make no claim about an output.
 pub const NO_CLAIM: u8 = 6;
-/// Exit status when the reader of standard output has closed it: the status that a shell reports for a process that
+/// Exit status when the reader of standard output has closed it. A shell reports the same status for a process that
 /// SIGPIPE ended.
 pub const CLOSED: u8 = 141;
 
@@ -145,7 +145,7 @@ pub enum Error {
     /// A GPU whose events do not report times, so that nothing can be measured.
     #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
     Untimed,
-    /// Measurements that are slower than those in the table to which they were compared.
+    /// Measurements that are slower than the measurements in the table with which they were compared.
     #[error("slower: {0}")]
     Slower(String),
     /// Cells of a benchmark that were refused or disturbed.
@@ -207,8 +207,8 @@ impl Error {
     }
 }
 
-/// Adds the dashes to a flag, or to a message that starts with a flag. Arguments that are not flags have names in
-/// capitals; text that starts with such a name is returned unchanged.
+/// Adds the dashes to a flag, or to a message that starts with a flag. An argument that is not a flag has a name in
+/// capitals. Text that starts with such a name is returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -218,7 +218,7 @@ pub fn dashed(argument: &str) -> String {
     }
 }
 
-/// The name of the program, with which the lines of [`say`] begin.
+/// The name of the program. Every line that [`say`] prints begins with it.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
 
 /// Sets the name of the program. Only the first call has an effect.

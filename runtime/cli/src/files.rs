@@ -36,8 +36,8 @@ impl Files {
         let keys = spec.key.tokens().saturating_add(past);
         let (batch, queries) = (spec.query.batch(), spec.query.tokens());
         let scores = [batch, spec.query.heads(), queries, keys];
-        // In a padding mask of shape [batch, keys] or [batch, queries, keys], the batch is where heads or queries are
-        // expected.
+        // In a padding mask of shape [batch, keys] or [batch, queries, keys], the axis of the batch is in the position
+        // of the axis of heads or queries.
         let padding = match spec.mask.filter(|_| argument == "mask").map(|mask| mask.shape()) {
             Some([1, 1, b, n]) if b == batch && n == keys => Some([batch, 1, 1, keys]),
             Some([1, b, q, n]) if b == batch && n == keys && (q == 1 || q == queries) => {

@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
 
-/// Returns `true` if a character is invisible, or changes the terminal or how its neighbours are shown.
+/// Returns `true` if a character is invisible, changes the terminal, or changes the display of its neighbours.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

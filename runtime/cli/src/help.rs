@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 /// Maximum width of a line of help. On a narrower terminal, lines have the width of the terminal.
 const WIDTH: usize = 120;
 
-/// Maximum number of flags that a command may have for `-h` to show all of them.
+/// If a command has at most this number of flags, `-h` shows all of them.
 const FEW: usize = 12;
 
 /// Flags that `-h` shows for commands with more than [`FEW`] flags.

@@ -51,8 +51,8 @@ impl Job {
         })
     }
 
-    /// Loads a job like [`Job::load`], but calls `read` with each operand and its flag to load the tensor. With
-    /// `chunk`, the tensors are part of a longer sequence, to which the key lengths refer.
+    /// Loads a job like [`Job::load`], but calls `read` with each operand and its flag to load the tensor. If `chunk`
+    /// is given, the tensors are part of a longer sequence, and the key lengths refer to this longer sequence.
     ///
     /// # Errors
     /// Returns the errors of [`Job::load`].
@@ -204,7 +204,7 @@ impl Job {
         tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
     }
 
-    /// Returns the flag that reads the file with the metadata `found`, under the same or another path.
+    /// Returns the flag that reads the file whose metadata is `found`. The flag may name the file by another path.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
@@ -316,8 +316,8 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-/// Requires that the given numbers of heads equal those of the views. Each entry has the flag of the number, the number
-/// if given, the view, and the flag of the view's tensor.
+/// Requires that the given numbers of heads are equal to the numbers of heads of the views. Each entry contains the
+/// flag of the number, the number if it is given, the view, and the flag of the view's tensor.
 ///
 /// # Errors
 /// Returns an error for the first number that differs.
@@ -435,8 +435,8 @@ const PACKED: Packed = Packed {
 /// without a batch, or `[total, heads · dim]`.
 ///
 /// # Errors
-/// Returns an error for the layout bnc without a number of heads, and for packed tensors in bhnd or of a rank that
-/// their layout does not allow.
+/// Returns an error for the layout bnc without a number of heads, for packed tensors in the layout bhnd, and for packed
+/// tensors of a rank that their layout does not allow.
 pub fn layout(
     asked: Option<Layout>,
     heads: Option<usize>,

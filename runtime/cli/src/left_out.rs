@@ -18,9 +18,10 @@ pub struct LeftOut {
     pub lambda: Option<f32>,
     /// Number of rows and number of keys in a block.
     pub tile: [usize; 2],
-    /// Largest share of skipped weights in a row: `D / (S + D)`, with the sums `S` of computed and `D` of skipped weights.
+    /// Largest share of skipped weights in a row: `D / (S + D)`. `S` is the sum of the computed weights, and `D` is the
+    /// sum of the skipped weights.
     pub worst: f64,
-    /// Share of skipped weights that at most one row in a hundred exceeds.
+    /// Share of skipped weights that is exceeded in at most one row in a hundred.
     pub p99: f64,
     /// Mean share of skipped weights over the rows.
     pub mean: f64,

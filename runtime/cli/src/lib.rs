@@ -108,8 +108,8 @@ pub fn prepare(name: &'static str) {
     }
 }
 
-/// Parses `arguments`, which start with the program's name, calls `run` with the parsed command line, and returns the
-/// exit status.
+/// Parses `arguments`, calls `run` with the parsed command line, and returns the exit status. The first of `arguments`
+/// is the program's name.
 pub fn main<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     run: impl FnOnce(&C) -> Result<(), Error>,

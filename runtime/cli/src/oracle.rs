@@ -1,4 +1,4 @@
-//! The oracle, which computes rows in f64, and the comparison of outputs with it, within the bounds of
+//! The oracle computes rows in f64, and outputs are compared with it. The bounds on the differences are those of
 //! [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
@@ -17,7 +17,7 @@ const SCORES: f64 = 1.1e38;
 /// Largest finite f16.
 const HALF: f64 = 65_504.0;
 
-/// Data about a run, from which its error bounds are computed.
+/// Data about a run. The error bounds of the run are computed from these data.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
     /// Structure and constants of the run's arithmetic.
@@ -94,7 +94,7 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// Creates the oracle of a problem. Its bounds are those of runs that follow the exact schedule with the arithmetic
+    /// Creates the oracle of a problem. Its bounds apply to runs that follow the exact schedule with the arithmetic
     /// `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
@@ -174,8 +174,8 @@ impl<'a> Oracle<'a> {
         let kv_head = problem.kv_head(head);
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
-        // Under another schedule, a row either skips keys and has bounds for this, or was computed again under the
-        // exact schedule. Its bounds cover both cases.
+        // Under another schedule, there are two cases for a row, each with its own bounds: the row skips keys, or it
+        // was computed again under the exact schedule. The resulting bounds cover both cases.
         let left = self.shares.map(|shares| {
             let at = (s.batch * problem.heads() + head) * spec.query.tokens() + s.query0 + query;
             f64::from(shares.get(at).copied().unwrap_or(f32::NAN))
@@ -245,8 +245,8 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Judges `x`, found for component `c` of the row, if `x` or the exact value is not finite. Returns `true` if `x` is
-    /// acceptable.
+    /// Judges the value `x`, which a run found for component `c` of the row. Used if `x` or the exact value is not
+    /// finite. Returns `true` if `x` is acceptable.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -296,14 +296,15 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `true` if the bound is meaningful: it is below the sum of absolute terms, so that an output of zeros
-    /// would exceed it, or it is as small as the underflow of the output type.
+    /// Returns `true` if the bound is meaningful. This is the case if the bound is below the sum of absolute terms,
+    /// because an output of zeros would then exceed it. It is also the case if the bound is as small as the underflow
+    /// of the output type.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
     }
 
-    /// Returns `true` if the values cancel so far that the exact output is smaller than its bound.
+    /// Returns `true` if the values cancel so strongly that the exact output is smaller than its bound.
     #[must_use]
     pub fn cancels(&self) -> bool {
         self.claims() && self.bound >= self.answer && self.bound > self.least
@@ -327,10 +328,10 @@ pub struct Explained {
     pub likely: f64,
     /// Number of components.
     pub components: usize,
-    /// Number of components for which the output or the oracle is not finite and the output is not acceptable for the
-    /// exact value.
+    /// Number of components for which the output or the oracle is not finite, and for which [`Oracle::stands_for`] does
+    /// not accept the output.
     pub not_finite: usize,
-    /// Number of components that are not finite because the row leaves the range of the arithmetic.
+    /// Number of components whose output is not finite because the row leaves the range of the arithmetic.
     pub beyond_range: usize,
     /// Number of components whose error exceeds the worst-case bound.
     pub beyond: usize,
@@ -339,7 +340,7 @@ pub struct Explained {
 }
 
 impl Comparison {
-    /// Compares an output row `ŷ`, whose components `found` returns, with the oracle's row.
+    /// Compares an output row `ŷ` with the oracle's row. `found` returns the components of `ŷ`.
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
@@ -377,7 +378,7 @@ impl Comparison {
 }
 
 /// Compares `rows` of the output `found` with the oracle, on all cores. `bounded` describes the run that computed the
-/// output. `done` receives the number of rows that have just been finished, from any thread.
+/// output. Any thread may call `done`, with the number of rows that the thread has just finished.
 #[must_use]
 pub fn compare(
     problem: &Problem,
@@ -456,7 +457,8 @@ impl Explained {
         self.unlikely > self.unlikely_allowed()
     }
 
-    /// Returns the maximum number of components beyond the likely bound that the model of likely errors expects.
+    /// Returns the largest number of components that may exceed the likely bound according to the model of likely
+    /// errors.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
         (self.components as f64 * UNLIKELY).ceil() as usize

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Number of shades in a map.
 const SHADES: usize = 16;
 
-/// Maximum number of rows, and of columns, in a map.
+/// Maximum number of rows in a map, and maximum number of columns.
 const CELLS: usize = 48;
 
 /// Left, top, right and bottom edges of the area that a picture fills.
@@ -79,7 +79,7 @@ impl HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
     }
 
-    /// Merges `row`, one number per column of cells, into the row of cells that covers `query`.
+    /// Merges `row` into the row of cells that covers `query`. `row` contains one number for each column of cells.
     pub fn absorb(&mut self, query: usize, row: &[f64]) {
         let at = query * self.cells.len() / self.of[0].max(1);
         for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {

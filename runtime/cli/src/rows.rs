@@ -28,8 +28,8 @@ pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     rows
 }
 
-/// Returns `count` of `rows`, evenly spread, including the first and the last. Returns all rows if there are no more
-/// than `count`, or if `count` is below two.
+/// Returns `count` of `rows`. They are evenly spread, and include the first and the last row. Returns all rows if there
+/// are no more than `count`, or if `count` is below two.
 #[must_use]
 pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
     if rows.len() <= count || count < 2 {
@@ -45,8 +45,8 @@ pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
     problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
 }
 
-/// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` creates the
-/// scratch memory of a thread. `done` receives the number of rows that have just been finished, from any thread.
+/// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` creates the scratch
+/// memory of a thread. Any thread may call `done`, with the number of rows that the thread has just finished.
 pub fn for_rows<S, T: Send>(
     rows: &[RowId],
     make: impl Fn() -> S + Sync,

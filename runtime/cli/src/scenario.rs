@@ -60,9 +60,9 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
     Shape::plain(1, heads, queries, keys, dim).spec(DType::F32)
 }
 
-/// Overwrites elements of the queries and keys of a head, from dim 1 on, with two dims for each frequency `ω`. These
-/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`: `near` on the diagonal, and less with
-/// growing distance. The other dims keep their numbers.
+/// Overwrites some dims of the queries and keys of a head: two dims for each frequency `ω`, beginning with dim 1. These
+/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`: `near` on the diagonal, and less at a
+/// greater distance from it. The other dims keep their numbers.
 fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
     let size = (8.0 * near / frequencies.len() as f64).sqrt();
     for side in [q, k] {
@@ -103,7 +103,7 @@ impl Scenario {
                 // Scores with a standard deviation of 64 and maxima near 250: exp overflows f32 above 88.7.
                 let overflow = make("overflow", spec(2, 128, 768, 64)?, 64.0)?;
 
-                // Every query and one key share a large component, so this key has score 72 and takes nearly all the
+                // Every query and one key have the same large component, so this key has score 72 and nearly all of the
                 // weight.
                 let mut dominant = make("dominant", spec(2, 128, 768, 64)?, 1.0)?;
                 if let (Buffer::F32(q), Buffer::F32(k)) = (&mut dominant.q, &mut dominant.k) {

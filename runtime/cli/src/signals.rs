@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// `true` after [`defer`]: the command itself polls for signals.
+/// `true` after a call of [`defer`]. The command itself then polls for signals.
 static POLITE: AtomicBool = AtomicBool::new(false);
 
 /// `true` if a signal has arrived after [`defer`].
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Time after the first signal within which further signals count as repetitions of it: timeout(1) sends two.
+/// Signals that arrive within this time after the first signal count as repetitions of it. For example, timeout(1)
+/// sends two signals.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Defers the end of the tool: the first ending signal only makes [`ended`] return `true`. A signal that comes at least
@@ -36,9 +37,9 @@ pub fn ended() -> bool {
 }
 
 /// Starts a thread that waits for signals. On a fatal signal, the thread removes the temporary files and lets the
-/// signal have its default effect, so that the parent process sees which signal ended the tool. A signal that the
-/// parent process made the tool ignore stays ignored. A write that would exceed the process's limit on file sizes
-/// returns an error and raises no fatal signal.
+/// signal have its default effect, so that the parent process sees which signal ended the tool. If the parent process
+/// made the tool ignore a signal, the tool still ignores it. A write that would exceed the process's limit on file
+/// sizes returns an error and raises no fatal signal.
 ///
 /// # Errors
 /// Returns an error if the system refuses a thread or a handler.
@@ -88,8 +89,8 @@ fn unremoved(path: &Path, why: &io::Error) {
     say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
-/// Parses the set of ignored signals from the text of a Linux status file. Bit 0 is signal 1. The set is empty if the
-/// text does not contain it.
+/// Parses the set of ignored signals from the text of a Linux status file. Bit 0 is signal 1. Returns an empty set if
+/// the text does not contain the set.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)

@@ -4,8 +4,8 @@
 //! 1. **Percentiles** are those of an HDR histogram with three significant digits: at any magnitude, a percentile is at
 //!    most a thousandth above the measured value, and adding a value allocates nothing.
 //! 2. **Ratios are formed pair by pair.** Two alternating methods run under the same clock, at the same temperature and
-//!    next to the same other processes, so these conditions hardly affect the quotient of two neighbouring slices. The
-//!    result is the median of the quotients, with their quartiles.
+//!    next to the same other processes, so these conditions hardly affect the quotient of the times of two neighbouring
+//!    slices. The result is the median of the quotients, with their quartiles.
 //! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The ratio of the
 //!    duplicate to the first method should be 1; the distance of its quartiles from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the last slices are split into an earlier and a later half, and the medians of
@@ -113,8 +113,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// Returns the median of the ratios of pairs, each the second number divided by the first; `None` if there are no pairs
-/// or if the median is not finite.
+/// Returns the median of the ratios of pairs; `None` if there are no pairs or if the median is not finite. The ratio of
+/// a pair is its second number divided by its first.
 #[must_use]
 pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
     let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -122,8 +122,8 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Returns the median and quartiles of the ratios of pairs of times, each the second time divided by the first.
-    /// `None` for fewer than five pairs, or if a time is not a positive finite number.
+    /// Returns the median and quartiles of the ratios of pairs of times. The ratio of a pair is its second time divided
+    /// by its first. `None` for fewer than five pairs, or if a time is not a positive finite number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -134,8 +134,8 @@ impl Ratio {
         Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
     }
 
-    /// Returns the greater of the distances of the two quartiles from 1. For a method and its duplicate, this is the
-    /// noise.
+    /// Computes the distance of each quartile from 1, and returns the greater distance. For a method and its duplicate,
+    /// this is the noise.
     #[must_use]
     pub fn spread(self) -> f64 {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)

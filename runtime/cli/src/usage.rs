@@ -20,8 +20,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let found = strings(error, ContextKind::InvalidSubcommand).first().copied().unwrap_or_default();
-            // If the word is a flag without its dashes, the flag is suggested rather than a command with similar
-            // letters.
+            // If the word is a flag without its dashes, the flag is suggested, not a command with similar letters.
             let flag = format!("--{found}");
             let near = match of(&root, &flag) {
                 Some(_) => Some(flag.as_str()),
@@ -75,7 +74,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     }
 }
 
-/// The command that a command line names.
+/// A command that is named in the command line.
 struct Verb<'a> {
     command: &'a Command,
     /// Name of the command without the name of the tool, such as `run` or `linear run`.
@@ -101,12 +100,13 @@ impl<'a> Verb<'a> {
     }
 }
 
-/// Returns the full name of command `name` in the group `before`, which may be empty.
+/// Returns the full name of command `name` in the group `before`. The name of the group may be empty.
 fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// Appends to `found` the names of the commands inside `within`, at any depth, that have the flag `flag`.
+/// Searches the commands inside `within`, at any depth, for the flag `flag`. Appends the names of the commands that
+/// have it to `found`.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());
@@ -158,7 +158,8 @@ fn unknown(
     format!("{whole}: unexpected argument{elsewhere}; allowed: {allowed}{}", meant(near.as_deref()))
 }
 
-/// Builds the message about an argument that is not UTF-8, and names the flag whose value it is.
+/// Builds the message about an argument that is not UTF-8. If the argument is the value of a flag, the message names
+/// the flag.
 fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<&Verb<'_>>) -> String {
     let command = verb.map_or(root, |verb| verb.command);
     for (at, word) in words.iter().enumerate().skip(1) {
@@ -186,7 +187,8 @@ fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| arg.get_long() == Some(long))
 }
 
-/// Returns `true` if the command line divides the call among boards and names the file of a task, but not the task.
+/// Returns `true` if the command line divides the call among boards and names the file of a task, but does not select a
+/// task.
 fn forgot_task(words: &[String]) -> bool {
     let given = |flag: &str| {
         words

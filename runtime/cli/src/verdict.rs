@@ -12,7 +12,7 @@ pub enum Verdict {
     /// Rounding does not explain the differences: the output is wrong.
     #[serde(rename = "FAIL")]
     Fail,
-    /// No claim is possible: rounding may change the output by as much as its own magnitude.
+    /// No claim is possible: rounding may change the output by as much as the magnitude of the output itself.
     #[default]
     #[serde(rename = "NO CLAIM")]
     NoClaim,

@@ -1,7 +1,7 @@
 //! Measures the memory that is still available to this process.
 //!
 //! Linux reserves addresses freely, and provides pages only on first use. When no pages are left, or a control group
-//! has reached its limit, Linux kills a process instead of refusing memory, so the program cannot handle an error.
+//! has reached its limit, Linux kills a process instead of refusing memory. The program then cannot handle an error.
 //! Therefore a plan queries the available memory first, and a run touches all its memory before it computes anything.
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**
@@ -56,8 +56,9 @@ pub struct AvailableMemory {
     pub limit: MemoryLimit,
 }
 
-/// Returns the memory that is still available to this process: the minimum over the machine, and over the control
-/// groups and limits of the process. Returns `None` if the system reports none of them, as on systems other than Linux.
+/// Returns the memory that is still available to this process. The machine, the control groups of the process and the
+/// limits of the process each leave an amount, and the smallest amount counts. Returns `None` if the system reports
+/// none of these amounts. Systems other than Linux report none of them.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -154,8 +155,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
         };
         let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else { continue };
         // The mounted folder of the hierarchy may be the group or a folder above it. A group outside the mounted folder
-        // (its path may contain `..`) has no files here. The mounted folder, which is above that group or next to it,
-        // is then used instead.
+        // has no files here; its path may contain `..`. In that case the mounted folder itself is used. It is above
+        // that group or next to it.
         let below = match root.as_str() {
             "/" => Some(path),
             root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -171,8 +172,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` if the line does not
-/// mount control groups of this version that count memory.
+/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`. Returns `None` if the line does
+/// not mount control groups, or if the groups have another version or do not count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;
@@ -278,7 +279,7 @@ mod tests {
             paths("4:memory:/a/b\n", MOUNTS),
             [format!("{memory}/a/b"), format!("{memory}/a"), memory.to_owned()]
         );
-        // A container sees its own group as the mounted folder.
+        // In a container, the mounted folder is the container's own group.
         let inner = "9 8 0:1 /docker/f /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         assert_eq!(paths("0::/docker/f/x\n", inner), ["/sys/fs/cgroup/x", "/sys/fs/cgroup"]);
         assert_eq!(paths("0::/docker/fx\n", inner), ["/sys/fs/cgroup"]);

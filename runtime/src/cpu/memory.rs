@@ -12,13 +12,13 @@ const LINE: usize = 64;
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's memory, from its first aligned address on. It stays valid while the value lives (clause *lent* of
-    /// [`Memory::lent`]).
+    /// The caller's memory, from its first aligned address on. The memory stays valid while this value lives (clause
+    /// *lent* of [`Memory::lent`]).
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Every plan that needs at most this size
-/// can use it.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. A plan can use the workspace if it
+/// needs no more bytes than the workspace has.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -26,7 +26,7 @@ pub struct Memory {
     room: usize,
 }
 
-// SAFETY: nothing else uses lent memory (*lent*), so it may move to another thread as a vector may.
+// SAFETY: nothing else uses lent memory (*lent*), so the value may move to another thread, like a vector.
 unsafe impl Send for Memory {}
 // SAFETY: a shared reference gives no access to the values.
 unsafe impl Sync for Memory {}
@@ -51,7 +51,7 @@ impl Memory {
     /// stay unchanged. Returns `None` if the memory is null or shorter than `needed`.
     ///
     /// # Safety
-    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the value is dropped.
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the returned value is dropped.
     pub unsafe fn lent(memory: *mut u8, bytes: usize, needed: usize) -> Option<Memory> {
         if memory.is_null() || bytes < needed {
             return None;
@@ -59,14 +59,14 @@ impl Memory {
         let room = Memory::room_of(needed);
         let skip = if room == 0 { 0 } else { memory.align_offset(LINE) };
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: no more than a line is skipped, so the values are in the first `needed` bytes (*lent*). Zero bytes are f32
-        // zeros.
+        // SAFETY: at most one cache line before the values is skipped, so the values are in the first `needed` bytes
+        // (*lent*). Zero bytes are f32 zeros.
         unsafe { data.write_bytes(0, room) };
         Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Returns the size of the workspace in bytes, including the bytes for alignment. It is comparable with the size
-    /// that a plan needs.
+    /// Returns the size of the workspace in bytes, including the bytes for alignment. This size can be compared with
+    /// the size that a plan needs.
     pub fn bytes(&self) -> usize {
         self.room * size_of::<f32>() + LINE
     }
@@ -92,7 +92,7 @@ impl Memory {
         if found < needed { Err(BindError::Room { found, needed }) } else { Ok(self.lines().0) }
     }
 
-    /// Returns the values of a span; `None` if the memory does not contain it.
+    /// Returns the values of a span; `None` if the span is not entirely in the memory.
     pub fn record(&mut self, span: Span) -> Option<&[f32]> {
         let (base, room) = self.lines();
         let end = span.start.checked_add(span.len)?;
@@ -101,8 +101,8 @@ impl Memory {
     }
 }
 
-/// Writes a list of `count` entries into a span of the workspace that begins at `base`. `entry` returns the entry with
-/// a given index.
+/// Writes a list of `count` entries into `span`. `base` is the address of the workspace that contains the span. `entry`
+/// returns the entry with a given index.
 ///
 /// # Safety
 /// - *room*: for `'a`, the span has room for the list and is aligned to a cache line, and nothing else uses it.
@@ -125,7 +125,7 @@ pub unsafe fn write_list<'a, T: Copy>(
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
-    /// Address of the bytes, allocated with `layout`; dangling if there are none.
+    /// Address of the bytes, allocated with `layout`; dangling if the number of bytes is zero.
     data: NonNull<u8>,
     layout: Layout,
 }

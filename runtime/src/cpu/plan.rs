@@ -44,6 +44,6 @@ pub trait CpuCall: Debug + Send {
     /// Returns an error if a worker panicked, or if the call was cancelled.
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError>;
 
-    /// Returns the number of workers among which the work is divided, provided the pool has enough workers.
+    /// Returns the number of workers that share the work if the pool has that many.
     fn workers(&self) -> usize;
 }

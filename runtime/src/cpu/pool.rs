@@ -1,17 +1,17 @@
 //! The workers of an engine: the caller, and worker threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
-//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data,
-//!    so any number of such calls run concurrently.
+//! 1. *A call for one worker runs on the caller alone.* Such a call does not queue, wakes no thread and touches no
+//!    shared data. So any number of such calls run concurrently.
 //! 2. *One floating-point environment.* Every worker, including the caller, computes in the default environment
-//!    ([`float`]), so bits do not depend on which worker computes a task.
-//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and acquires no lock that
-//!    a thread of the parent may have held.
+//!    ([`float`]). So the bits of a result do not depend on the worker that computes it.
+//! 3. *A child of `fork` has no worker threads.* Its only thread is the caller. The caller computes alone, and acquires
+//!    no lock that a thread of the parent may have held.
 //! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool
 //!    remains usable.
-//! 5. *A cancel ends the calls in progress, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
-//!    the count with its value at the start. The count is never reset, so no call can miss a cancel because of another
-//!    call, and a cancel between two calls does nothing.
+//! 5. *A cancel ends the calls in progress, and does not affect later calls.* The pool counts cancels. A call
+//!    ([`Crew`]) compares the count with its value at the start of the call. The count is never reset, so concurrent
+//!    calls cannot hide a cancel from each other. A cancel between two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -68,8 +68,8 @@ impl Pool {
         if self.process.is_current() { self.workers } else { 1 }
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, which is clamped to the number of threads, and waits for all
-    /// calls. Callers on several threads queue if they need several worker threads.
+    /// Calls `task(i)` once for every `i` below `workers`, and waits for all calls. `workers` is first limited to the
+    /// number of threads. Callers on several threads queue if they need several worker threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -111,7 +111,7 @@ impl Crew<'_> {
     /// Checks that the call was not cancelled.
     ///
     /// # Errors
-    /// Returns [`RunError::Cancelled`] if it was.
+    /// Returns [`RunError::Cancelled`] if the call was cancelled.
     pub fn check(&self) -> Result<(), RunError> {
         if self.is_cancelled() { Err(RunError::Cancelled) } else { Ok(()) }
     }

@@ -1,11 +1,11 @@
 //! Distinguishes a process from the children that `fork` creates.
 //!
-//! A child has a copy of its parent's memory, but only the thread that called `fork`; and a driver that the parent
-//! initialised does not work in the child. Values that depend on threads or the driver record the [`Process`] in which
-//! they were created.
+//! A child has a copy of its parent's memory, but of the parent's threads it has only the one that called `fork`. A
+//! driver that the parent initialised does not work in the child. Values that depend on threads or the driver record
+//! the [`Process`] in which they were created.
 //!
-//! **The naive way** compares process numbers, but each comparison takes a system call, and numbers are reused. Here
-//! the C library calls a function in every child, which increments a count of forks, so a comparison only loads that
+//! **The naive way** compares process numbers. But each comparison takes a system call, and the system reuses numbers.
+//! Here the C library calls a function in every child, which increments a count of forks. A comparison only loads that
 //! count from memory.
 
 use std::sync::OnceLock;
@@ -25,7 +25,7 @@ impl Process {
         if is_counted() { Process(FORKS.load(Ordering::Relaxed)) } else { Process(std::process::id().into()) }
     }
 
-    /// Returns `true` if this is the process that runs now.
+    /// Returns `true` if this is the current process.
     pub fn is_current(self) -> bool {
         self == Process::current()
     }

@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Time for which a waiting thread spins before it yields its processor to other threads. The thread that it waits for
-/// can then run even if the system has placed both on one processor.
+/// Time for which a waiting thread spins before it yields its processor to other threads. If the system has placed the
+/// waiting thread and the awaited thread on one processor, yielding lets the awaited thread run.
 const ALONE: Duration = Duration::from_micros(20);
 /// Number of spins between two reads of the clock.
 const SPINS_PER_LOOK: u32 = 32;
 
-/// Time for which a thread that waits for another one spins before it sleeps. A spinning thread wakes within a
-/// fraction of a microsecond, but uses its core; a sleeping one takes a few microseconds, or tens of microseconds
-/// on a slow board.
+/// Time for which a waiting thread spins before it sleeps. A spinning thread wakes within a fraction of a microsecond,
+/// but uses its core. A sleeping thread takes a few microseconds to wake, or tens of microseconds on a slow board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
     /// Does not spin.

@@ -13,12 +13,12 @@
 //! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
 //!    processor that the last busy worker needs.
 //! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only
-//!    if it has seen the current generation. The last busy worker acquires the lock under which the caller waits before
-//!    it notifies the caller.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
-//!    every worker has finished with it. Nothing is allocated per job.
+//!    if it has seen the current generation. The caller waits under another lock. The last busy worker acquires this
+//!    other lock before it notifies the caller.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] returns only after
+//!    every worker has finished with the function. Nothing is allocated per job.
 //! 5. *Either all threads start or none.* If a core or a priority is requested, a thread counts as started only when it
-//!    has reported that the request was granted; if one request was refused, all threads end.
+//!    has reported that the request was granted. If one request was refused, all threads end.
 
 use super::float;
 use super::place::Placement;
@@ -162,7 +162,7 @@ impl Standing {
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses the
+        // SAFETY: only the lifetime changes. This function returns only when `pending` is zero, and no worker uses the
         // task after it has decremented `pending`.
         let borrowed = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
@@ -175,7 +175,7 @@ impl Standing {
         job.1 = Some(Job { task: borrowed, workers });
         let generation = job.0;
         drop(job);
-        // A worker that sees this store stops spinning and acquires the lock, which has been released before.
+        // A worker that sees this store stops spinning and acquires the lock, which this function has already released.
         shared.generation.store(generation, Ordering::Release);
         shared.start.notify_all();
         let mine = catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))));

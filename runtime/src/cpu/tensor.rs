@@ -4,7 +4,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 
 /// A tensor: its view, its type, and the address of its first byte. If only an excerpt of the tensor is in memory, the
-/// address is where the first byte of the complete tensor would be.
+/// address is the one that the first byte of the complete tensor would have.
 #[derive(Clone, Copy)]
 pub struct Tensor {
     pub view: View,
@@ -19,7 +19,7 @@ impl Tensor {
     pub const NONE: Tensor =
         Tensor { view: View::EMPTY, dtype: DType::F32, data: std::ptr::null_mut(), present: false };
 
-    /// Creates a tensor whose elements begin at `data`; null if the call does not have it.
+    /// Creates a tensor whose elements begin at `data`. `data` is null if the call does not have the tensor.
     pub fn new(view: View, dtype: DType, data: *mut u8) -> Tensor {
         Tensor { view, dtype, data, present: !data.is_null() }
     }

@@ -103,7 +103,7 @@ impl<'a> DeviceCall<'a> {
         self.launches.blocks()
     }
 
-    /// Enqueues the computation, to start after the work that earlier runs in the workspace have enqueued in any
+    /// Enqueues the computation. It starts after the work that earlier runs in the workspace have enqueued in any
     /// stream. If the stream is being captured, the computation becomes part of its graph. A captured stream cannot
     /// wait for work outside the capture, so this function waits for earlier runs; the caller must order launches of
     /// the graph.

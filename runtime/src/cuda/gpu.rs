@@ -4,14 +4,15 @@
 //!
 //! - The system's loader finds libcuda, so `LD_LIBRARY_PATH` can substitute another library. The library is opened
 //!   once per process, and must export every symbol in the table of [`super::driver`].
-//! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
+//! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if the GPU is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - Every engine calls `cuInit`. The first plan in a context that needs a kernel calls `cuModuleLoadDataEx`.
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
 //!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
 //!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
-//! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
-//!   creates a new one with `cuCtxCreate_v2`, once in the lifetime of an engine; after that the CPU computes.
+//! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run then
+//!   creates a new context with `cuCtxCreate_v2`. This happens once in the lifetime of an engine; after that the CPU
+//!   computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
@@ -151,14 +152,14 @@ impl Gpu {
         &self.info.profile
     }
 
-    /// Locks the state. Holders of the lock must log nothing, neither directly nor through a drop, because a log sink
-    /// may call this library.
+    /// Locks the state. A holder of the lock must not log anything, neither directly nor by dropping a value, because a
+    /// log sink may call this library.
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state if `context` is still the one in use.
+    /// Locks the state if `context` is still the context in use.
     fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
         context.usable()?;
         let state = self.state();
@@ -167,8 +168,7 @@ impl Gpu {
 
     /// Returns the context in use. Replaces a lost context with a new one, but only once.
     ///
-    /// # Errors
-    /// Returns the error that the driver reports, [`DeviceError::Lost`] if a second context is lost, or
+    /// Returns the error that the driver reports. Returns [`DeviceError::Lost`] if a second context is lost, and
     /// [`DeviceError::Forked`] in a child of the process that opened the device.
     pub fn context(&self) -> Result<Arc<Context>, DeviceError> {
         self.device.driver().usable()?;
@@ -216,8 +216,8 @@ impl Gpu {
         Ok(function)
     }
 
-    /// Loads a kernel's cubin if the build has one and the driver accepts it, and otherwise its PTX. Returns the module
-    /// and the name of the format.
+    /// Loads a kernel's cubin if the build has one and the driver accepts it. Otherwise loads the kernel's PTX. Returns
+    /// the module and the name of the format.
     fn module(
         &self,
         context: &Arc<Context>,

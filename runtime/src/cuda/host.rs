@@ -52,7 +52,8 @@ pub struct HostCall<'a, P: GpuPlan> {
     replay: Option<(Graph, usize)>,
 }
 
-// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
+// SAFETY: a call is equivalent to shared references to the inputs, and exclusive references to the outputs and the
+// workspace.
 unsafe impl<P: GpuPlan> Send for HostCall<'_, P> {}
 
 impl<P: GpuPlan> std::fmt::Debug for HostCall<'_, P> {
@@ -110,8 +111,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 
     /// Waits for earlier runs in the workspace, computes the outputs and waits for them. If `resident`, the run reuses
-    /// the inputs that an earlier run of this call has staged, and leaves the outputs in the staging. It stages the
-    /// inputs if no run has done so, or if the device's memory has been lost since.
+    /// the inputs that an earlier run of this call has copied to the staging, and leaves the outputs in the staging. It
+    /// copies the inputs if no earlier run has done so, or if the device's memory has been lost since that run.
     ///
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
@@ -128,8 +129,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(true, true)
     }
 
-    /// Returns the mean time on the device over `calls` consecutive calls. They are enqueued as one graph, which
-    /// excludes the host's overhead, if the driver has graphs and the launches are plain ([`Launches::is_plain`]).
+    /// Returns the mean time on the device over `calls` consecutive calls. If the driver has graphs and the launches
+    /// are plain ([`Launches::is_plain`]), the calls are enqueued as one graph, which excludes the host's overhead.
     /// Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
     ///
     /// # Errors
@@ -145,7 +146,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         };
         let entered = context.enter()?;
         let stream = self.workspace.stream.raw();
-        // The staging does not count as filled until the work is known to be done.
+        // The inputs count as staged again only when the work is known to be done.
         self.staged = false;
         if self.replay.as_ref().is_none_or(|(_, recorded)| *recorded != calls) {
             self.replay = None;
@@ -202,7 +203,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let done = begun.and_then(|()| self.enqueue(&entered, stream, reused, resident));
         let ended = clock.map_or(Ok(()), |[_, behind]| behind.record(&entered, stream));
         let enqueued = timed.then(Instant::now);
-        // Enqueued work must not use the caller's memory after this call, so it is waited for even after an error.
+        // Enqueued work must not use the caller's memory after this call. So this function waits for the work even
+        // after an error.
         let waited = stream.synchronize(&entered);
         let over = timed.then(Instant::now);
         self.copied = done?;
@@ -218,7 +220,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         else {
             return Ok(CallTimes::default());
         };
-        // If the driver reports no valid time, the event pair has measured nothing, and the time is zero.
+        // If the driver reports no valid time, the two events have measured nothing, and the result is zero.
         let ms = f64::from(behind.since(&entered, before)?);
         let device = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
         Ok(CallTimes { enqueue: enqueued - start, wait: over - enqueued, device })
@@ -238,7 +240,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let copied = || self.placed.values().filter(|tensor| !tensor.mapped);
         for tensor in copied().filter(|tensor| !reused && tensor.read) {
             bytes += tensor.bytes;
-            // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
+            // SAFETY: *room*: the slice has `tensor.bytes` bytes, and so has its place in the staging. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }

@@ -3,8 +3,8 @@
 //! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
-//!    The operator has written the table on the host. Before that, it has waited until an earlier run has copied the
-//!    table ([`GpuWorkspace::open_table`]).
+//!    The operator has written the table on the host. Before it wrote the table, it waited until the copy by an earlier
+//!    run was done ([`GpuWorkspace::open_table`]).
 //! 2. *The kernels before the fork*.
 //! 3. *The kernels after the fork*.
 //! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
@@ -90,7 +90,7 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Requests that a run copy the first `bytes` bytes of the workspace's table to the device address `to` before it
+    /// Makes a run copy the first `bytes` bytes of the workspace's table to the device address `to` before the run
     /// launches kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
@@ -200,7 +200,7 @@ impl Launches {
         unsafe { self.launch(std::slice::from_ref(kernel), entered, own)? };
         let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
         if joined.is_err() && !captured {
-            // The run's stream does not wait for the kernel, so this call does.
+            // The run's stream does not wait for the concurrent kernel, so this function waits for it.
             own.synchronize(entered)?;
         }
         joined

@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. In each of them, an element whose
-/// bytes are all zero is the number zero.
+/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. For each of these types, bytes
+/// that are all zero represent the number zero.
 pub trait Element: sealed::Sealed + Copy {}
 
 mod sealed {
@@ -27,9 +27,9 @@ macro_rules! element {
 }
 element!(f32, f16, bf16, u8, i64);
 
-/// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked: an
-/// integrated GPU uses tensors in any part of the slice in place, and other GPUs copy them faster than from ordinary
-/// memory. Without a GPU the memory is ordinary, so that the same program runs with and without one.
+/// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked. An
+/// integrated GPU then uses tensors in any part of the slice in place, and other GPUs copy them faster than from
+/// ordinary memory. Without a GPU the memory is ordinary, so that the same program runs with and without a GPU.
 ///
 /// Dropping page-locked memory waits for all work in the GPU's context, because enqueued work may use it.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ enum Memory {
 }
 
 impl<T: Element> HostBuffer<T> {
-    /// Allocates zeros, page-locked if there is a context, and makes the system provide every page.
+    /// Allocates zeros, in page-locked memory if there is a context. Makes the system provide every page.
     pub(crate) fn new(context: Option<&Arc<Context>>, len: usize) -> Result<HostBuffer<T>, DeviceError> {
         let Some(context) = context else {
             let mut buffer = HostBuffer::ordinary(len)?;

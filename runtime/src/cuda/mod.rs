@@ -1,10 +1,11 @@
-//! Runs operators on NVIDIA GPUs: the driver, a device with its context, host memory that a device can use, the working
-//! memory of calls, copies of host tensors, and the launches of a run.
+//! Runs operators on NVIDIA GPUs. Contains the driver, a device with its context, host memory that a device can use,
+//! the working memory of calls, copies of host tensors, and the launches of a run.
 //!
-//! An operator fills a list of launches ([`launch`]) when tensors are bound, and declares the workspace size it
-//! needs ([`workspace`]). A run on host tensors copies them to the device before the kernels and back after them, and
-//! waits, because the caller reads the outputs next ([`host`]). An integrated GPU uses page-locked memory in place
-//! ([`staging`]). A run on device tensors uses them in place and only enqueues its work ([`device`]).
+//! An operator fills a list of launches ([`launch`]) when tensors are bound, and declares the workspace size that it
+//! needs ([`workspace`]). A run on host tensors copies inputs to the device before the kernels run, and outputs back
+//! after the kernels. It then waits, because the caller reads the outputs next ([`host`]). An integrated GPU uses
+//! page-locked memory in place ([`staging`]). A run on device tensors uses the tensors in place and only enqueues its
+//! work ([`device`]).
 
 pub mod bound;
 pub mod copies;

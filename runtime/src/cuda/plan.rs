@@ -26,8 +26,8 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Returns the workspace sizes that runs need.
     fn needs(&self) -> Needs;
 
-    /// Returns the size that a workspace in the caller's device memory needs for a call with the `given` tensors, in
-    /// bytes. It may exceed the size in [`GpuPlan::needs`], which is the default.
+    /// Returns the size in bytes of a workspace in the caller's device memory, for a call with the `given` tensors. The
+    /// size may exceed the size in [`GpuPlan::needs`], which is the default.
     fn room(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> usize {
         let _ = given;
         self.needs().scratch
@@ -36,7 +36,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Checks that the plan supports a call with the `given` tensors.
     ///
     /// # Errors
-    /// Returns an error if it does not. With a fallback, the CPU then computes the call.
+    /// Returns an error if the plan does not support the call. With a fallback, the CPU then computes the call.
     fn allows(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> Result<(), BindError> {
         let _ = given;
         Ok(())
@@ -60,7 +60,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
 pub struct NoGpu<P>(Infallible, PhantomData<P>);
 
 impl<P> NoGpu<P> {
-    /// Proves to the compiler that this code cannot be reached, since no plan exists.
+    /// Proves to the compiler that this code cannot be reached, because a value of this type does not exist.
     pub fn absurd(&self) -> ! {
         match self.0 {}
     }

@@ -72,8 +72,8 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// Returns a kernel whose module is not the first in its compressed stream. Of all such kernels, it has the
-    /// shortest stream.
+    /// Returns a kernel whose module is not the first in its compressed stream. Among all such kernels, it is the one
+    /// with the shortest stream.
     fn among_others() -> GpuKernel {
         let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()

@@ -29,7 +29,8 @@ pub struct Placed {
     pub written: bool,
     /// View of the tensor if it is copied back row by row, after all other work; otherwise `None`.
     pub rows: Option<View>,
-    /// View of the tensor, and the number of leading tokens that it keeps, if the call appends to it; otherwise `None`.
+    /// If the call appends to the tensor: the view of the tensor, and the number of leading tokens that are kept;
+    /// otherwise `None`.
     pub append: Option<(View, usize)>,
 }
 
@@ -53,7 +54,7 @@ impl Placed {
     }
 }
 
-/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous and as long as the
+/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous, and as long as the
 /// view allows.
 ///
 /// # Errors
@@ -65,8 +66,8 @@ pub fn for_runs<E>(
 ) -> Result<(), E> {
     let [batch, heads, _, dim] = view.shape();
     let [_, by_head, by_token, _] = view.strides();
-    // Either the heads of a token are adjacent in memory, and the tokens of a batch index follow one another, or the
-    // tokens of each head follow one another.
+    // There are two cases. Either the heads of a token are adjacent in memory, and the tokens of a batch index follow
+    // one another. Or the tokens of each head follow one another.
     let heads_first = heads == 1 || by_head == dim;
     let token = if heads_first { heads * dim } else { dim };
     let whole = tokens.len() == 1 || by_token == token;
@@ -82,8 +83,9 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, tensors that a run
-/// both reads and writes are copied, because the CPU needs their old contents to recompute if the GPU fails.
+/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, a tensor that a run
+/// both reads and writes is copied. If the GPU fails, the CPU recomputes the call and needs the old contents of such a
+/// tensor.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

@@ -6,7 +6,8 @@ use super::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
-/// Alignment in bytes of a workspace in device memory. The offsets of its layout preserve it.
+/// Alignment in bytes of a workspace in device memory. The regions at the offsets of its layout have this alignment,
+/// too.
 const ALIGNMENT: usize = 256;
 
 /// Sizes of the workspace that runs of a plan need, in bytes.
@@ -23,7 +24,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns the larger of the two values of each size, so that a workspace is sufficient for both plans.
+    /// Returns the maximum of each size over `self` and `other`. A workspace of the resulting sizes is sufficient for
+    /// both plans.
     #[must_use]
     pub fn max(self, other: Needs) -> Needs {
         Needs {
@@ -108,7 +110,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Records that a run copies `table` bytes of the table, and whether the run is captured.
+    /// Stores the facts that a run copies `table` bytes of the table, and whether the run is captured.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -142,8 +144,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream by an event. `capture` is the capture of the stream, if any. If the
-    /// event cannot be recorded in a stream that is not captured, waits for the stream instead.
+    /// Records an event that marks the end of the work in the stream. `capture` is the capture of the stream, if any.
+    /// If the stream is not captured and the event cannot be recorded, waits for the stream instead.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -160,7 +162,7 @@ impl Pending {
             Some(capture) => Work::Captured(capture),
         };
         if marked.is_err() && capture.is_none() {
-            // No event marks the end of the work, so it must not be left pending.
+            // No event marks the end of the work, so the work must not be left pending.
             stream.synchronize(entered)?;
         }
         marked
@@ -178,7 +180,8 @@ impl Pending {
         capture: Option<Capture>,
     ) -> Result<(), DeviceError> {
         match self.work {
-            // A stream executes its work in order. Only the default stream has its handle for ever.
+            // A stream executes its work in order. For the default stream, equal handles always mean the same stream,
+            // because it is never destroyed.
             Work::Enqueued(own) if own == stream && own.is_default() => Ok(()),
             Work::Enqueued(_) => self.done.precede(entered, stream),
             Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
@@ -226,8 +229,8 @@ impl GpuWorkspace {
     /// Creates a workspace in the caller's device memory.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
-    /// device fails.
+    /// Returns an error if the memory is null, misaligned or too short, or if the device cannot use it. Also returns an
+    /// error if the device fails.
     ///
     /// # Safety
     /// - *lent*: the clause of [`DeviceBuffer::lent`].
@@ -295,8 +298,8 @@ impl GpuWorkspace {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates the memory for copies of the host tensors that most calls have, unless it exists already. This is host
-    /// memory for tensors that are copied back row by row and, if `staged`, device memory.
+    /// Allocates the memory for copies of the host tensors that most calls have, unless this memory exists already. It
+    /// consists of host memory for tensors that are copied back row by row and, if `staged`, of device memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -312,7 +315,7 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates device memory for copies of rarely used host tensors, unless it exists.
+    /// Allocates device memory for copies of rarely used host tensors, unless this memory exists already.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -320,9 +323,9 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost with one in a new context. The new workspace has the same size, so
-    /// it remains valid for the same plans, but contains no tensors. Returns `true` if the workspace was replaced. A
-    /// workspace in the caller's memory is not replaced.
+    /// If the context of the workspace was lost, replaces the workspace by a new one in a new context. The new
+    /// workspace has the same size, so it is valid for the same plans, but it contains no tensors. Returns `true` if
+    /// the workspace was replaced. A workspace in the caller's memory is not replaced.
     ///
     /// # Errors
     /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
@@ -339,8 +342,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan that needs `needs`. If
-    /// it is in the caller's memory, it must have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan with the needs `needs`.
+    /// A workspace in the caller's memory must have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -358,8 +361,8 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Prepares the host table for writing `bytes` bytes and returns its address. First waits until an earlier run has
-    /// copied the table, unless a graph makes that copy. The caller must not change bytes that graphs copy
+    /// Prepares the host table for writing `bytes` bytes and returns its address. If an earlier run is still copying
+    /// the table, waits for that copy, unless a graph makes it. The caller must not change bytes that graphs copy
     /// ([`Graph::table`]).
     ///
     /// # Errors
@@ -394,9 +397,10 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the additional memory of some calls, unless it exists, and returns its address. Waits for pending work
-    /// before it replaces memory that is too small. If the workspace is in the caller's memory, allocates nothing: the
-    /// additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the size.
+    /// Allocates the additional memory of some calls, unless it exists, and returns its address. If the existing memory
+    /// is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's memory,
+    /// allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the
+    /// size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

@@ -79,8 +79,8 @@ impl Engine {
 }
 
 impl LinearPlan {
-    /// Returns the chooser's decisions for the CPU, whether it computes or stands by; `None` for a GPU plan without
-    /// fallback.
+    /// Returns the chooser's decisions for the CPU, whether the CPU computes or stands by; `None` for a GPU plan
+    /// without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)

@@ -15,12 +15,12 @@ pub struct RecurrenceOptions {
     /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
     /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem; the output has the same bits.
+    /// `true` if all threads take part even if the problem is small; the output has the same bits.
     pub all_workers: bool,
     /// Number of parts into which the tokens are divided. Parts help if there are few channels and many tokens. The
-    /// state before each part is computed first, then all parts in parallel. On the CPU, `None` means a single pass; on
-    /// a GPU, `None` derives the number from the tokens, the channels and the device. The number changes the order of
-    /// operations and so the last bits.
+    /// states before all parts are computed first. Then all parts are computed in parallel. On the CPU, `None` means a
+    /// single pass; on a GPU, `None` derives the number from the tokens, the channels and the device. The number
+    /// changes the order of operations, and therefore the last bits.
     pub parts: Option<usize>,
 }
 
@@ -36,10 +36,11 @@ pub struct SelectiveOptions {
     /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
     /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem; the output has the same bits.
+    /// `true` if all threads take part even if the problem is small; the output has the same bits.
     pub all_workers: bool,
-    /// Number of parts into which a GPU divides the tokens; `None` derives it from the tokens, the channels and the
-    /// device. The number changes the order of operations and so the last bits. The CPU always makes a single pass.
+    /// Number of parts into which a GPU divides the tokens. `None` derives the number from the tokens, the channels and
+    /// the device. The number changes the order of operations, and therefore the last bits. The CPU always makes a
+    /// single pass.
     pub gpu_parts: Option<usize>,
 }
 
@@ -56,11 +57,11 @@ pub struct ConvolutionOptions {
     /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
     /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem; the output has the same bits.
+    /// `true` if all threads take part even if the problem is small; the output has the same bits.
     pub all_workers: bool,
     /// The method. On the CPU, `None` selects the method with fewer operations
-    /// ([`method`](elsa_core::series::plan::method())). A GPU only supports the direct method, which `None` selects
-    /// there.
+    /// ([`method`](elsa_core::series::plan::method())). A GPU only supports the direct method, so on a GPU `None`
+    /// selects the direct method.
     pub method: Option<Method>,
 }
 

@@ -108,8 +108,8 @@ impl Engine {
 
     /// Creates a plan for a causal convolution of each channel. Such a convolution is linear attention with a relative
     /// decay. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The
-    /// CPU also computes convolutions by FFT, which the GPU does not support. The options may request the FFT, and
-    /// above 16,384 weights per token the FFT is chosen because it is faster.
+    /// CPU also computes convolutions by FFT, which the GPU does not support. The FFT is used if the options request
+    /// it. It is also chosen above 16,384 weights per token, because it is faster there.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
@@ -171,8 +171,8 @@ where
         }
     }
 
-    /// Returns the chooser's decisions for the CPU, whether it computes or stands by; `None` for a GPU plan without
-    /// fallback.
+    /// Returns the chooser's decisions for the CPU, whether the CPU computes or stands by; `None` for a GPU plan
+    /// without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)

@@ -38,8 +38,8 @@ impl Place for DeviceElements {
 /// Checks the set of outputs of a call on device tensors.
 ///
 /// # Errors
-/// Returns an error if the call has no output. With `in_place`, also returns an error if the call has no present state,
-/// because a run then reads its past state there.
+/// Returns an error if the call has no output. With `in_place`, a run reads its past state from the memory of the
+/// present state. So with `in_place`, also returns an error if the call has no present state.
 pub fn check_outputs(outputs: &SeriesDeviceOutputs, in_place: bool) -> Result<(), ArgumentError> {
     match (outputs.out.is_some(), outputs.present_state.is_some()) {
         (_, false) if in_place => Err(ArgumentError::Needs { argument: "in_place", other: "present_state" }),
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Checks that the element types of a call, not f32, determine the sizes of its tensors.
+    /// Checks that the sizes of a call's tensors follow from the element types of the call, not from f32.
     #[test]
     fn the_types_of_a_call_size_its_tensors() {
         let u = Series::channels_first("u", [1, 6, 70]).unwrap();

@@ -1,4 +1,4 @@
-//! Copies a box of rows from a tensor to a buffer, and describes the box's layout there.
+//! Copies a box of rows from a tensor to a buffer, and describes the layout of the box in the buffer.
 
 use elsa_core::view::View;
 use std::ops::Range;
@@ -26,8 +26,9 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the strides of batch, heads and tokens in a buffer for at most `room` rows of `len` elements along each
-    /// axis. Heads and tokens are in the same order as in the tensor, so that contiguous elements remain contiguous.
+    /// Returns the strides of batch, heads and tokens in a buffer that has room for `room` rows along each of these
+    /// axes. Each row has `len` elements. Heads and tokens are in the same order as in the tensor, so that contiguous
+    /// elements remain contiguous.
     #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();

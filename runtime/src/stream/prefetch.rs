@@ -9,13 +9,13 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Part `i + 1` is read while part `i` is computed.* With two buffers, no more can overlap: each step takes
-//!    the longer of the two times.
+//! 1. *Part `i + 1` is read while part `i` is computed.* Each step then takes the longer of the two times. No more can
+//!    overlap with two buffers.
 //! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
-//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure in one thread closes the channels on
-//!    which the other thread waits.
-//! 4. *Each thread measures its own times*: the reader the time for reading, the caller the times for computing and
-//!    waiting. The caller waits only for reads that no computation hides, including the first.
+//! 3. *The thread ends with the call*, in all cases. The thread is scoped, and a failure in one thread closes the
+//!    channels on which the other thread waits.
+//! 4. *Each thread measures its own times.* The reader measures the time for reading. The caller measures the times for
+//!    computing and waiting. The caller waits only for reads that no computation hides, including the first read.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,15 +68,15 @@ impl Times {
 /// A message of the reader: a part with the buffer that contains it, or an error.
 type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
 
-/// Calls `read` for each of `parts`, in order, with one of `buffers`, and then `compute` with the part and the buffer.
-/// A separate thread reads the next part while the calling thread computes. `read` returns the number of bytes that it
-/// has read.
+/// Calls `read` for each of `parts`, in order, with one of `buffers`. Then calls `compute` with the part and the
+/// buffer. A separate thread reads the next part while the calling thread computes. `read` returns the number of bytes
+/// that it has read.
 ///
 /// The reading thread ends before this function returns, so a read that never returns blocks the call.
 ///
 /// # Errors
-/// Returns the first error of `read` or `compute`, in the order of parts; no later part is computed, and at most
-/// two more are read. Also returns an error if the thread cannot be started or if `read` panics.
+/// Returns the first error of `read` or `compute`, in the order of parts. After an error, no later part is computed,
+/// and at most two more parts are read. Also returns an error if the thread cannot be started or if `read` panics.
 pub fn prefetch<P, B, E>(
     buffers: &mut [B; 2],
     parts: impl IntoIterator<Item = P, IntoIter: Send>,
@@ -144,8 +144,8 @@ where
     })
 }
 
-/// Reads one part after another into buffers as they become free, until no part is left, a read fails, or the caller no
-/// longer receives.
+/// Reads one part after another into buffers as they become free. Stops when no part is left, when a read fails, or
+/// when the caller no longer receives.
 fn forward<'b, P, B, E>(
     parts: &mut impl Iterator<Item = P>,
     read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
@@ -178,7 +178,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Streams the squares of the numbers below `n`, and returns their sum and the times. Reading fails at the number
-    /// `fails`, and computing at `stops`.
+    /// `fails`, and computing fails at the number `stops`.
     fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> io::Result<(u64, Times)> {
         let mut sum = 0;
         let times = prefetch(
@@ -221,8 +221,8 @@ mod tests {
                 assert_eq!(read, format!("read {at}"));
                 let computed = sum(n, None, Some(at)).unwrap_err().to_string();
                 assert_eq!(computed, format!("compute {at}"));
-                // If part `at` cannot be read and the part before it cannot be computed, the earlier failure is
-                // returned.
+                // If part `at` cannot be read and the part before it cannot be computed, the failure of the earlier
+                // part is returned.
                 let both = sum(n, Some(at), Some(at.saturating_sub(1))).unwrap_err().to_string();
                 assert!(both == format!("compute {}", at.saturating_sub(1)) || at == 0, "{both}");
             }
@@ -232,7 +232,8 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// Checks that exactly one part is read ahead: while a part is computed, the next one is read, but none after it.
+    /// Checks that exactly one part is read ahead: while a part is computed, the next part is read, but no part after
+    /// the next.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);

@@ -24,7 +24,7 @@ const MOST: f32 = 16_777_216.0;
 /// Largest exponent of a weight for which every kernel's exponential is defined.
 pub const LARGEST_EXPONENT: f32 = 127.0;
 
-/// The exponents of the weights of a row, which the guard tracks.
+/// The guard's record of the exponents of a row's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponents {
     /// Largest exponent relative to the current reference; `−∞` before the first weight.

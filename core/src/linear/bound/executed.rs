@@ -5,10 +5,11 @@ use crate::linear::rule::Form;
 /// Method by which the delta rules solve the rows of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Solve {
-    /// Row by row, each from the state before the chunk and from the earlier rows of the chunk.
+    /// Solves one row after another. Each row depends on the state before the chunk and on the earlier rows of the
+    /// chunk.
     Rows,
-    /// From `W` and `U`, which are independent of the state: `û = U − W S`. `W` and `U` are computed by substitution,
-    /// or by an inverse `T` that is computed by substitution.
+    /// Computes the rows as `û = U − W S`, where `W` and `U` are independent of the state. `W` and `U` are computed by
+    /// substitution, or by an inverse `T` that is computed by substitution.
     Factors,
 }
 
@@ -18,26 +19,27 @@ pub enum Solve {
 pub struct Executed {
     /// The order of operations.
     pub form: Form,
-    /// Number of tokens that are applied to a state together: 1 for the recurrence, the chunk of a chunked form, all
-    /// tokens for [`Form::Parallel`]. A scan applies this number at a time within each part.
+    /// Number of tokens that are applied to a state together: 1 for the recurrence, the tokens of a chunk for a chunked
+    /// form, all tokens for [`Form::Parallel`]. Within each part, a scan applies this number of tokens together.
     pub chunk: usize,
     /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of
     /// `part`.
     pub part: usize,
-    /// Largest relative error of the exponential of a gate, or of a sum of gates, rounded to f32. It includes the error
-    /// of the sum in f64.
+    /// Largest relative error of the exponential of a gate logarithm, or of a sum of gate logarithms, after rounding to
+    /// f32. It includes the error of the sum in f64.
     pub exp_relative: f64,
-    /// Largest relative error of an element of a query after scaling and, if the problem normalises, normalisation.
+    /// Largest relative error of an element of a query after scaling, and after normalisation if the problem
+    /// normalises.
     pub query_relative: f64,
     /// Largest relative error of an element of a key; zero unless the problem normalises.
     pub key_relative: f64,
-    /// Largest number of roundings of a product, including the first, on its way into a sum over the dims of a key.
+    /// Largest number of roundings that a product undergoes in a sum over the dims of a key, including the first.
     pub dims: usize,
-    /// Largest number of roundings of a product, including the first, on its way into a sum over the tokens of a chunk.
+    /// Largest number of roundings that a product undergoes in a sum over the tokens of a chunk, including the first.
     pub tokens: usize,
     /// Method by which the delta rules solve a chunk.
     pub solve: Solve,
-    /// Base-2 logarithm of the largest factor by which stored keys, queries or the state are scaled because a product
-    /// of gates is split into factors; zero without such a split.
+    /// If a product of gates is split into factors, these factors scale stored keys, queries or the state. This is the
+    /// base-2 logarithm of the largest such factor; zero without a split.
     pub factored: f64,
 }

@@ -25,10 +25,10 @@
 //!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, otherwise by the gain
 //!    ([`Judged::gain`]).
 //! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot
-//!    represent. Therefore an ellipsoid, which the tokens rotate and shrink, also bounds the errors of all columns, and
-//!    the smaller of the two bounds counts.
-//! 4. **The bound of a scan has two levels, like the scan.** The errors of the maps `(A, b)` of the parts are combined by
-//!    the schedule that combines the maps.
+//!    represent. Therefore the errors of all columns have a second bound: an ellipsoid, which the tokens rotate and
+//!    shrink. The smaller of the two bounds counts.
+//! 4. **The bound of a scan has two levels, like the scan.** The schedule that combines the maps `(A, b)` of the parts
+//!    also combines the errors of these maps.
 
 mod executed;
 mod parts;
@@ -45,15 +45,15 @@ use track::{Rates, Run, Track};
 
 pub use executed::{Executed, Solve};
 
-/// Stability of a state, as found while the errors of its outputs were bounded.
+/// Stability of a state. It is determined while the errors of the state's outputs are bounded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     /// Largest factor by which tokens may have amplified an earlier error of the state: the maximum, over runs of
-    /// consecutive tokens, of `Π max a · max(1, |1 − β |k|²|)`. At most one if gates and rates contract.
+    /// consecutive tokens, of `Π max a · max(1, |1 − β |k|²|)`. The gain is at most one if gates and rates contract.
     pub gain: f64,
 }
 
-/// Buffers for one state: its exact outputs, its exact last state, and the bounds of their errors.
+/// Buffers for the results of one state: the exact outputs, the exact last state, and the bounds of the errors of both.
 #[derive(Debug)]
 pub struct Judgement<'a> {
     /// Exact outputs, `[readers, tokens, d_v]`, in the layout of [`super::reference::head`].
@@ -90,7 +90,8 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     }
 }
 
-/// Computes, exactly, what [`super::reference::head`] computes, and bounds the error of a run that executed `executed`.
+/// Computes the exact results of [`super::reference::head`], and bounds the error of a run with the structure
+/// `executed`.
 ///
 /// The arguments are those of [`super::reference::head`]. A bound is infinite if the run guarantees nothing about the
 /// output, and NaN if the exact output is NaN.
@@ -240,7 +241,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds the outputs at a token, for the heads that read the state, and the bounds of their errors.
+    /// Adds the outputs at a token and the bounds of the outputs' errors, for all heads that read the state.
     fn answers(
         &self,
         token: usize,

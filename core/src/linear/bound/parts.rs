@@ -1,10 +1,10 @@
 //! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that the scan of the maps
 //! yields.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Under any schedule, a term
-//! incurs the roundings of the recurrence within its part, and for each later part the roundings of one exponential,
-//! two products and the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the sum in which
-//! each absolute term is multiplied by its number of roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Within its part, a term incurs
+//! the roundings of the recurrence. For each later part, it incurs the roundings of one exponential, of two products
+//! and of the additions of the schedule. This holds for any schedule. [`Terms`] stores two sums: the sum of the
+//! absolute terms, and the sum of the products of each absolute term and its number of roundings.
 //!
 //! **Delta rules.** A map is represented by norms: of `A`, of the error of `A`, of each column of `b`, and of the error
 //! of each column. Two maps compose by
@@ -14,8 +14,8 @@
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, because the bound of a rounded product requires the norm of the
-//! magnitudes. The bound repeats the scan of the run with these norms.
+//! Here, `F` are Frobenius norms, with `F ≤ √d_k ‖A‖ + δA`. They are needed because the bound of a rounded product
+//! requires the norm of the magnitudes. The bound repeats the scan of the run with these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
@@ -83,8 +83,8 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for
-/// each column.
+/// Returns the number of f64 values that represent a map: `‖A‖`, `δA`, a flag that marks the identity, and `‖b‖` and
+/// `δb` for each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
@@ -220,7 +220,7 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
 }
 
 /// Norms of the matrix `A` of a part. They are computed like the bounds in [`Track`], for a column that starts as a
-/// unit vector and to which no values are added.
+/// unit vector and receives no values.
 struct Matrix {
     /// `‖A‖`; `off` is the norm of the error of a column.
     norm: f64,

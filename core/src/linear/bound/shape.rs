@@ -1,9 +1,9 @@
 //! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which represents their directions.
 //!
-//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`. In addition to applying the gates, it only
-//! shortens the component along the key. A norm cannot represent this: with norms alone, an error of the first token
-//! would never become smaller. Let the error of column `c`, divided by the column's scale `σ_c`, be in
-//! `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
+//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`. Apart from applying the gates, this
+//! matrix only shortens the component of the column along the key. A norm cannot represent this: with norms alone, an
+//! error of the first token would never become smaller. Let the error of column `c`, divided by the column's scale
+//! `σ_c`, be in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
 //!
 //! ```text
 //! a token                P ← A P Aᵀ
@@ -134,7 +134,8 @@ impl<'a> Shape<'a> {
         self.diagonal().for_each(|p| *p += factor);
     }
 
-    /// Returns the largest product of `query` with an error in the shape. `squares` is the squared length of `query`.
+    /// Returns the largest scalar product of `query` and any error in the shape. `squares` is the squared length of
+    /// `query`.
     pub fn along(&self, query: &[f64], squares: f64) -> f64 {
         let d = self.rows();
         let (mut sum, mut trace) = (0.0, 0.0);
@@ -165,8 +166,9 @@ mod tests {
         len: usize,
     }
 
-    /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors with aligned signs.
-    /// Returns the largest ratio of the reach to the sum.
+    /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors. The signs of the
+    /// errors are chosen so that all of them add up in that direction. Returns the largest ratio of the reach to the
+    /// sum.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {

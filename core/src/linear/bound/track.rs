@@ -27,8 +27,8 @@ pub(super) struct Rates {
     pub solve: f64,
     /// Error of a term in the state after a chunk.
     pub state: f64,
-    /// Roundings, in units of `u`, that each token of a recurrence adds to an earlier term; `write` are those of a term
-    /// that the token writes.
+    /// Roundings, in units of `u`, that each token of a recurrence adds to an earlier term. `write` counts the
+    /// roundings of a term that the token itself writes.
     pub step: f64,
     pub write: f64,
     /// Error of an element of `b` after a dense product with `A`.
@@ -37,7 +37,7 @@ pub(super) struct Rates {
     pub exp: f64,
     /// Largest error of a sum whose terms are too small for f32.
     pub floor: f64,
-    /// Largest error of an element of the state that is too small for f32, or whose gate is too small.
+    /// Largest error of a state element if the element or its gate is too small for f32.
     pub lost: f64,
     /// `true` if rows are solved by [`Solve::Factors`].
     pub factors: bool,
@@ -126,8 +126,8 @@ pub(super) struct Track<'a> {
     own: &'a mut [f64],
     /// Upper bound of the product of the gates since the start of the chunk.
     decay: f64,
-    /// For the delta rules: directions of errors, in units of `scales`, which has the scale of each column, `[d_v]`. A
-    /// column whose scale is zero is bounded by its norm alone.
+    /// For the delta rules: directions of errors, in units of `scales`. `scales` contains one scale per column,
+    /// `[d_v]`. A column whose scale is zero is bounded by its norm alone.
     shape: Shape<'a>,
     scales: &'a mut [f64],
 }
@@ -164,7 +164,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Tracks the directions of errors as well, in units of `scales`, which has one scale per column.
+    /// Also tracks the directions of errors, in units of `scales`, which contains one scale per column.
     pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
         for scale in &mut *scales {
             if !scale.is_finite() {
@@ -300,7 +300,7 @@ impl<'a> Track<'a> {
                     let source = step.beta * (v + step.key * self.decay * self.before[c]);
                     let row = source + step.beta * step.key * most * self.norms[c];
                     self.norms[c] = step.growth * self.norms[c] + step.key * source;
-                    // The computed inverse may be an eighth larger than the bound of the exact one.
+                    // The computed inverse may be an eighth larger than the bound of the exact inverse.
                     terms += 1.125 * row;
                     magnitude = magnitude.max(1.125 * row);
                 }
@@ -349,7 +349,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Ends a chunk: adds the errors of rounding its terms into the state.
+    /// Ends a chunk: adds the rounding errors of the chunk's terms to the error of the state.
     pub fn end(&mut self, rates: &Rates) {
         if !self.delta {
             self.error.iter_mut().zip(&*self.majorant).for_each(|(e, m)| *e += rates.state * m);

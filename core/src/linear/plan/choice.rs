@@ -79,7 +79,7 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part, unless a scan would then have fewer than two or more than [`PARTS`] parts.
+/// Number of tokens per part. It does not apply if a scan would then have fewer than two parts, or more than [`PARTS`].
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.
@@ -163,10 +163,10 @@ impl Choice {
 
     /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
     ///
-    /// A kernel multiplies the state by the product of its gates at the end of a chunk, or more often; between these
-    /// points the state is stored divided by that product. The bound therefore treats the tokens of a chunk as if they
-    /// read one state, even if a pass processes fewer tokens, and counts two exponentials on the path from a value to
-    /// an output.
+    /// A kernel multiplies the state by the product of its gates at the end of each chunk, or more often. Between these
+    /// points, the stored state is divided by that product. The bound therefore treats the tokens of a chunk as if they
+    /// read one state, even if a pass processes fewer tokens. It counts two exponentials on the path from a value to an
+    /// output.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();

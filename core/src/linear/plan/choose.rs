@@ -11,9 +11,9 @@
 //!    if there are fewer than four states per worker; the bits stay the same. [`Form::Scan`] divides the tokens too, but
 //!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is
 //!    therefore chosen only on request.
-//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, rows whose head size
-//!    is not a multiple of four (queries, keys) or of the vector length (values, outputs), and rows that become unit
-//!    vectors.
+//! 3. *Tensors are copied only if the kernel cannot read them in place.* It cannot read rows of 16-bit types, or rows
+//!    that become unit vectors. It also needs head sizes that are a multiple of four (queries, keys) or of the vector
+//!    length (values, outputs).
 //! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
 //!    then the number of states before chunks that exist at once, and then the number of workers, one by one. None of
 //!    these steps changes the bits of the output. If the workspace is still too large, the error reports the smallest
@@ -112,7 +112,7 @@ pub fn choose(
     );
     choice.workers = wanted;
     if form != Form::Scan && wanted > 1 {
-        // Use narrow strips if there are fewer wide ones than workers.
+        // Use narrow strips if there are fewer wide strips than workers.
         for strips in [kernel.columns, kernel.lanes].map(|wide| Strips::new(wide, kernel.lanes)) {
             if heads.saturating_mul(choice.strips.count(columns)) < wanted {
                 choice.strips = strips;
@@ -143,8 +143,9 @@ pub fn choose(
     }
 }
 
-/// Returns the strips of a state. A delta rule has the kernel's widest strips if one of them, with all rows, fits half
-/// of the level 1 cache, and if narrower strips would not be fewer. The width does not change the output's bits.
+/// Returns the strips of a state. A delta rule has the kernel's widest strips if one such strip, with all rows, fits
+/// half of the level 1 cache. The narrower strips are used instead if the state would have fewer of them. The width
+/// does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

@@ -40,7 +40,7 @@ impl Crossovers {
     };
 
     /// Crossovers predicted for a core with NEON: chunks are never faster. A chunk needs more multiply-adds per token
-    /// than the recurrence and saves only loads of the state, which are cheap: up to a head size of 512, a strip of
+    /// than the recurrence. It saves only loads of the state, which are cheap: up to a head size of 512, a strip of
     /// eight columns fits a level 1 cache of 32 KiB.
     pub const NEON: Crossovers = {
         let never = ChunksFrom { head_size: usize::MAX, pass: 16 };

@@ -21,8 +21,8 @@ pub struct KernelSpec {
     /// Number of tokens in one pass of the recurrence over the state for the delta rules.
     pub delta_tokens: usize,
     /// Number of tokens in one pass of the recurrence over the state for [`Rule::Linear`] and keys of more than 64
-    /// dims. The state then never decays, so the roundings of all its updates add up; longer passes round it less
-    /// often.
+    /// dims. The state then never decays, so the roundings of all its updates add up. Longer passes round the state
+    /// less often.
     pub steady_tokens: usize,
     /// Largest relative error of the exponential of a sum of gate logarithms.
     pub exp_relative: f64,
@@ -30,17 +30,18 @@ pub struct KernelSpec {
     pub fused: bool,
 }
 
-/// Longest pass of the delta rule without gates in which kernels sum in f32. In longer passes they compute the products
-/// of queries and keys in f64 and round them once, and they sum the writes of a few tokens at a time in f64.
+/// Largest number of tokens of a pass in which kernels sum in f32, for the delta rule without gates. In longer passes,
+/// kernels compute each product of a query and a key in f64 and round it once. They also sum the writes of a few tokens
+/// at a time in f64.
 pub const LONG_PASS: usize = 1024;
 
 /// Number of terms per segment of a sum over tokens. Kernels add the terms of a segment one after another in f32, and
 /// then add the segments.
 const SEGMENT: usize = 16;
 
-/// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens, not
-/// counting those that a pass of any length has. A product is rounded within its segment, in the sum of the segments,
-/// and within the sum over the tokens of a register tile, which has fewer terms than a segment.
+/// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens. The
+/// roundings that occur in a pass of any length are not counted. A product is rounded within its segment, in the sum of
+/// the segments, and within the sum over the tokens of a register tile, which has fewer terms than a segment.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
     let most = 2 * SEGMENT + 1 + among;

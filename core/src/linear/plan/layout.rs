@@ -32,7 +32,7 @@ pub struct WorkerSpans {
     pub outputs: Span,
     /// The part of a state that belongs to a group of strips.
     pub state: Span,
-    /// States before each chunk, one after another: the parts of them that belong to a group of strips.
+    /// The states before the chunks, one after another. Each contains only the part that belongs to a group of strips.
     pub boundaries: Span,
     /// Working memory of the kernel for preparing a chunk.
     pub head: Span,

@@ -185,8 +185,8 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// Computes, for the vectors `from .. to`, the products with the keys up to token `i`, times the remaining
-    /// fractions, and the products with the state. Returns the first token whose write was not cleared.
+    /// Computes two products of the vectors `from .. to`: with the keys up to token `i`, multiplied by the remaining
+    /// fractions, and with the state. Returns the first token whose write was not cleared.
     fn read(
         &mut self,
         i: usize,

@@ -1,8 +1,9 @@
 //! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator: the scalar
 //! fallback.
 //!
-//! States are computed one after another, and the tokens of a state in the order of its direction. `scalar/chunk.rs`
-//! describes the computation of a chunk. The forms differ in the state from which an output is computed:
+//! States are computed one after another. The tokens of a state are processed in the order of the problem's direction.
+//! `scalar/chunk.rs` describes the computation of a chunk. The forms differ in the state from which an output is
+//! computed:
 //!
 //! ```text
 //! recurrent     the state after the token
@@ -12,8 +13,9 @@
 //! scan          as recurrent within each part; Blelloch's scan over the maps (A, b) of parts gives the first state
 //! ```
 //!
-//! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
-//! problems the outputs of the first pass stay in the scratch until those of the second pass are added.
+//! In problems that are not causal, the state advances in the same way, and then every token reads the last state. In
+//! bidirectional problems, the outputs of the first pass stay in the scratch until the outputs of the second pass are
+//! added to them.
 
 mod chunk;
 mod stage;
@@ -119,7 +121,8 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
         form: walk.form,
         chunk,
         part: walk.part,
-        // A gate is a power of e, computed in f64 to a unit in the last place and rounded to the nearest f32 number.
+        // A gate is an exponential. It is computed in f64, exact to a unit in the last place, and then rounded to the
+        // nearest f32 number.
         exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
         query_relative: 1.001 * UNIT,
         key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },

@@ -34,7 +34,8 @@ impl Stage<'_> {
         view.row(self.sequence.batch, head, self.sequence.start + self.token(i))
     }
 
-    /// Loads a row `x` as `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises, rounded once.
+    /// Loads a row `x` as `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises. Each element is rounded
+    /// once.
     fn load(&self, data: &Elements<'_>, row: usize, factor: f64, to: &mut [f32]) {
         let Some(epsilon) = self.problem.spec().normalize else {
             for (x, to) in to.iter_mut().enumerate() {
@@ -117,7 +118,7 @@ impl Stage<'_> {
     }
 }
 
-/// Treatment of the rows of output that a sink accepts.
+/// How a sink treats the rows of output that it accepts.
 pub(super) enum Rows<'a> {
     /// Writes the rows to the output.
     Write,

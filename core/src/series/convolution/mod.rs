@@ -4,9 +4,9 @@
 //! o_t = Σ_k α_k u_{t−k}        inputs before the first token: from the past state, or zero
 //! ```
 //!
-//! A short filter with bias and `SiLU` is `CausalConvWithState` of ONNX opset 27, where the weight of the newest input
-//! is the last ([`Taps`]), and the convolution in front of the scans of Mamba and Gated `DeltaNet`. The state
-//! consists of the last `K − 1` inputs; the next call, of one token or of many, continues from it. For
+//! The convolution with a short filter, a bias and `SiLU` is `CausalConvWithState` of ONNX opset 27, whose last weight
+//! multiplies the newest input ([`Taps`]). It is also the convolution before the scans of Mamba and Gated `DeltaNet`.
+//! The state consists of the last `K − 1` inputs; the next call, of one token or of many, continues from it. For
 //! `α = 1, 1/2, 1/4, 1/8` and `u = 1, 2, 3, 4` the outputs are 1, 2.5, 4.25 and 6.125.
 //!
 //! | method | operations per token and channel | error |

@@ -182,8 +182,8 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
-/// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
-/// values: slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Parameters are dense f32. Fields for series have the type `E`, and fields for f32
+/// tensors have the type `F`. Both types are slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].

@@ -102,8 +102,8 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call. `E` is the type of a series' elements, `F` that of f32 values: slices on the host
-/// ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Fields for series have the type `E`, and fields for f32 tensors have the type `F`. Both
+/// types are slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Gates, with the layout [`Spec::a`].

@@ -7,10 +7,10 @@
 //! E_t = |a_t| E_{t−1} + (ε + 4 u) |a_t| H_{t−1} + u H_t + 2^-124 (1 + max H)
 //! ```
 //!
-//! A step rounds a product and a sum. In two levels the factor of a part is a product of one factor per token, each
-//! with one rounding, and the state before a part takes one product and one sum: no path has more than four roundings
-//! per token. A scan of the maps of tokens by a tree of depth `D` adds `D u H_t`. The last term is the total effect of
-//! states and factors that are treated as zero.
+//! A step rounds a product and a sum. In two levels, the factor of a part is the product of the factors of its tokens,
+//! with one rounding per token. The state before a part takes one product and one sum. No path therefore has more than
+//! four roundings per token. A scan of the maps of tokens by a tree of depth `D` adds `D u H_t`. The last term is the
+//! total effect of states and factors that are treated as zero.
 
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
@@ -44,7 +44,8 @@ pub fn states(
         let b = f64::from(inputs.b.get(s.b.at(batch, token, channel)));
         let (a, exp) = match s.gate {
             Gate::Factor => (gate, 0.0),
-            // A factor beyond f32 is applied as two factors `e^(x/2)`, which adds an exponential and a rounding.
+            // A factor beyond the range of f32 is applied as two factors `e^(x/2)`, which adds an exponential and a
+            // rounding.
             Gate::Log if gate > f64::from(MOST_LOG) => (gate_f64(gate), 2.0 * precision.exp + 2.0 * u),
             Gate::Log => (gate_f64(gate), precision.exp),
         };

@@ -167,8 +167,8 @@ impl Problem {
         self.spec.states
     }
 
-    /// Returns the number of neighbouring channels that share a per-token coefficient. Per-channel coefficients do not
-    /// limit the group: for them, returns the number of all channels.
+    /// Returns the number of neighbouring channels that share a per-token coefficient. Returns the number of all
+    /// channels for per-channel coefficients, because these do not limit the group.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -211,8 +211,9 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
-/// values: slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Parameters are dense f32. Fields for series and for the coefficients `b` and `c` have
+/// the type `E`, and the other fields, which are f32, have the type `F`. Both types are slices on the host
+/// ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].

@@ -14,9 +14,9 @@
 //! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` is also valid for large
 //! `|δ A|`, where rounding the product `δ A` alone changes the exponential by many units in the last place.
 //!
-//! In two levels the factor of a part is a product with one rounding per token, and the state after a part takes one
-//! product and one sum in addition to those of its tokens. No path therefore has more than the two roundings per token
-//! of `2 u X`.
+//! In two levels, the factor of a part is a product with one rounding per token. The state after a part takes one
+//! product and one sum in addition to the products and sums of its tokens. No path therefore has more than two
+//! roundings per token, which `2 u X` counts.
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
@@ -56,7 +56,8 @@ impl State {
         } else {
             let mut exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
             if delta * a > f64::from(MOST_LOG) {
-                // A factor beyond f32 is applied as two factors `e^(x/2)`, which adds an exponential and a rounding.
+                // A factor beyond the range of f32 is applied as two factors `e^(x/2)`, which adds an exponential and a
+                // rounding.
                 exponent += precision.exp + 2.0 * u;
             }
             let off = factor * libm::expm1(exponent);
@@ -70,8 +71,8 @@ impl State {
     }
 }
 
-/// Computes the exact output of a channel at each token, in the order of the pass, calls `visit` with the token and the
-/// output, and writes the channel's states after the last token to `last`. The inputs must have passed
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and
+/// the output. Writes the channel's states after the last token to `last`. The inputs must have passed
 /// [`Problem::check_data`]. `past` contains the states of the channel before the first token of the pass; if it is
 /// empty, they are zeros. `dtype` is the type to which a run rounds its outputs.
 ///

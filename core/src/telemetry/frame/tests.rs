@@ -144,8 +144,8 @@ fn decode(bytes: &[u8]) -> (Heap<Message>, Counts) {
     (messages, decoder.counts())
 }
 
-/// Checks that `bytes` decode to records that were sent, in order, and that records missing before the last one are
-/// counted. Returns the number of records and the counters.
+/// Checks that `bytes` decode to records that were sent, in their order. Records that are missing before the last
+/// decoded record must be counted. Returns the number of records and the counters.
 fn require_true(bytes: &[u8]) -> (usize, Counts) {
     let (messages, counts) = decode(bytes);
     let sent = records();
@@ -206,7 +206,8 @@ fn a_buffer_that_is_too_short_is_refused_and_the_number_is_taken() {
     }
     let (messages, counts) = decode(&frame(&mut encoder, &records()[0]));
     assert_eq!((messages[0].sequence as usize, counts.lost as usize), (needed, needed));
-    // A buffer that is one byte too short is also refused if the check ends with a zero, whose stuffing comes last.
+    // A buffer that is one byte too short is also refused if the check ends with a zero. The stuffing byte of this zero
+    // comes last.
     let [.., end] = records();
     let mut encoder = Encoder::new(7);
     let (mut buffer, mut last_zeros) = ([1; FRAME], 0);

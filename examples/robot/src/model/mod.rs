@@ -1,8 +1,8 @@
 //! The Vision Transformer of `examples/cpp-vision`, with attention by `elsa-runtime`.
 //!
-//! A picture of 8 x 8 pixels is cut into 2 x 2 patches, one token each, preceded by a class token. Each block is
-//! pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The scores of the classes are a
-//! linear map of the normalised class token.
+//! A picture of 8 x 8 pixels is cut into patches of 2 x 2 pixels. Each patch is one token, and a class token comes
+//! first. Each block is pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The scores of
+//! the classes are a linear map of the normalised class token.
 //!
 //! All blocks share one plan, since their shapes are equal. One linear map writes the rows `[q | k | v]`, and attention
 //! reads them in place, through views with the stride of a row. Its output is dense: each row contains the heads one

@@ -19,8 +19,8 @@ pub enum Keep {
     Newest,
 }
 
-/// Number of circulating buffers. With [`Keep::Newest`] up to three are in use: the loop's, one that waits and one that
-/// is being filled.
+/// Number of circulating buffers. With [`Keep::Newest`] up to three are in use: the loop's buffer, one that waits for
+/// the loop, and one that is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-/// The end of the queue that the reader uses.
+/// The reader's side of the queue.
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
@@ -118,7 +118,7 @@ fn replace(state: &mut State) -> Option<Vec<u8>> {
     }
 }
 
-/// The end of the queue that the loop uses.
+/// The loop's side of the queue.
 pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,
@@ -129,8 +129,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue for frames of one shape, which `read` fills in a separate thread. Each buffer has exactly the
-    /// size of a frame.
+    /// Creates a queue for frames of one shape. `read` fills the queue in a separate thread. Each buffer has exactly
+    /// the size of a frame.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory or a thread.

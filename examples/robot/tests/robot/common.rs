@@ -208,7 +208,7 @@ pub struct Desk {
 
 impl Desk {
     /// Creates a model file and, next to it, a folder `images` with `count` pictures. The model classifies the pictures
-    /// clearly, and not all alike.
+    /// clearly, and into more than one class.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);

@@ -95,7 +95,8 @@ impl PortError {
     }
 }
 
-/// Returns advice on access to a port of `group`. A port of the group tty is a console that belongs to a service.
+/// Returns advice on how a user gets access to a port that belongs to `group`. A port of the group tty is a console
+/// that a service uses.
 fn joining(group: &str) -> String {
     match group {
         "tty" => ", a console: sudo systemctl stop nvgetty frees that of a Jetson".to_owned(),
@@ -136,8 +137,9 @@ impl Port {
         self.path.exists()
     }
 
-    /// Opens the port for exclusive use: eight bits, no parity, no flow control, and above 115200 baud a second stop
-    /// bit, which the fast ports of a Jetson need. Reads and writes wait for at most a tenth of a second.
+    /// Opens the port for exclusive use, with eight bits, no parity and no flow control. Above 115200 baud there is a
+    /// second stop bit, because the fast ports of a Jetson need one. Reads and writes wait for at most a tenth of a
+    /// second.
     ///
     /// # Errors
     /// Returns an error if the port cannot be opened.

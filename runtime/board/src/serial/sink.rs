@@ -1,10 +1,10 @@
 //! The sending end of a serial line.
 //!
-//! A port may be slower than the benchmark, stall, or disappear; none of this may disturb a measurement. So
-//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size; a thread writes to the port. If the queue
-//! is full, the record is dropped, and the gap in the record numbers shows the loss to the reader. A port that has
-//! failed is opened again when there is something to write. Sending allocates nothing, so the allocations that the
-//! benchmark counts are only those of the measured code.
+//! A port may be slower than the benchmark, stall, or disappear. None of this may disturb a measurement. So
+//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size. A separate thread writes the frames to
+//! the port. If the queue is full, the record is dropped, and the gap in the record numbers shows the loss to the
+//! reader. A port that has failed is opened again when there is something to write. Sending allocates nothing, so the
+//! allocations that the benchmark counts are only those of the measured code.
 
 use super::{Port, PortError, RETRY, waits};
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// Maximum number of frames in the queue.
 const WAITING: usize = 128;
 
-/// Longest time that [`Sink::close`] waits, even while bytes are still written.
+/// Longest time that [`Sink::close`] waits. After this time it returns, even if the port still accepts bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Number of bytes that the system may buffer at once for a slow port.
@@ -48,7 +48,7 @@ struct State {
     reconnects: u64,
     /// Number of bytes written so far.
     bytes: u64,
-    /// Set by the sink when it no longer waits; the thread then stops.
+    /// Set by the sink when it no longer waits. The writing thread then stops.
     abandoned: bool,
     /// Set by the thread when it ends.
     done: bool,
@@ -171,7 +171,7 @@ struct Line {
 }
 
 impl Line {
-    /// Writes frames until the queue is closed and empty, or the sink no longer waits.
+    /// Writes frames until the queue is closed and empty, or until the sink no longer waits.
     fn serve(&mut self, frames: &Receiver<Frame>, shared: &Shared) {
         for frame in frames {
             if self.deliver(&frame.bytes[..frame.len], shared) {
@@ -190,7 +190,7 @@ impl Line {
         shared.note(|state| state.done = true);
     }
 
-    /// Writes one complete frame, reopening the port as often as necessary. Returns `true` if it succeeded.
+    /// Writes one complete frame, and reopens the port as often as necessary. Returns `true` if the frame was written.
     fn deliver(&mut self, frame: &[u8], shared: &Shared) -> bool {
         loop {
             let Some(tty) = &mut self.tty else {

@@ -1,4 +1,5 @@
-//! Tests on boards simulated by trees of files. Each misleading file is shown to mislead a program that trusts it.
+//! Tests on boards that are simulated by trees of files. The tests also show that each misleading file misleads a
+//! program that trusts it.
 
 mod gates;
 mod traps;

@@ -1,5 +1,5 @@
-//! Compares, for each board's misleading files, the results of this crate with those of a program that trusts all
-//! files.
+//! Compares the results of this crate with the results of a program that trusts all files. Both read the misleading
+//! files of each board.
 
 use super::tree::{self, OWN, Tree};
 use crate::clocks;
@@ -247,8 +247,8 @@ fn energy_counters_wrap_and_overlap() {
         set(folder, 171_150);
     }
     set("intel-rapl:0:1", 262_143_100_000);
-    // The package used 328850 µJ before its counter wrapped and 171150 µJ afterwards, the memory 100000 µJ: 600 mJ in
-    // 0.1 s.
+    // The package used 328850 µJ before its counter wrapped and 171150 µJ afterwards. The memory used 100000 µJ. The
+    // sum is 600 mJ in 0.1 s.
     let power = meter.read(start + Duration::from_millis(100)).unwrap();
     assert!((power.milliwatts - 6000.0).abs() < 1e-6 && power.fresh, "{power:?}");
     let naive = 171_150.0 - 262_143_000_000.0 + 100_000.0;

@@ -1,5 +1,5 @@
-//! Trees of files that simulate boards: paths, names and contents follow the boards' documentation and programs that
-//! read them. Each tree contains the traps of its board: files that mislead a program that trusts them.
+//! Trees of files that simulate boards. Paths, names and contents follow the documentation of the boards, and programs
+//! that read such files. Each tree contains the traps of its board: files that mislead a program that trusts them.
 
 use crate::root::Root;
 use std::fs;
@@ -52,7 +52,7 @@ impl Tree {
         fs::remove_file(self.0.path().join(file)).unwrap();
     }
 
-    /// Reads the number in a file, as a program that does not know the traps would.
+    /// Reads the number in a file, like a program that does not know the traps.
     pub fn number(&self, file: &str) -> f64 {
         fs::read_to_string(self.0.path().join(file)).unwrap().trim().parse().unwrap()
     }

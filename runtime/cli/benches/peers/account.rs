@@ -28,7 +28,8 @@ impl Account {
         self.calls += slice.calls;
     }
 
-    /// Returns the quartiles, over all rounds, of the rate of `self` divided by the rate of `other` in the same round.
+    /// Divides the rate of `self` in each round by the rate of `other` in the same round. Returns the quartiles of
+    /// these ratios over all rounds.
     pub fn over(&self, other: &Account) -> [f64; 3] {
         quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
     }
@@ -38,8 +39,8 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm, or until `TRIES` times as many rounds were tried. Returns the number
-/// of rounds tried.
+/// Measures jobs until `wanted` rounds were calm. Stops earlier if `TRIES` times `wanted` rounds were tried. Returns
+/// the number of rounds that were tried.
 ///
 /// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round begins one turn later
 /// than the previous round, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Largest relative L2 error of a correct output: far above the errors of correct kernels on unit keys, and far below
-/// those of wrong kernels.
+/// the errors of wrong kernels.
 const WRONG: f64 = 1e-5;
 /// Default number of rounds.
 const ROUNDS: usize = 15;

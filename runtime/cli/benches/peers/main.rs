@@ -19,10 +19,10 @@
 //!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
 //! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
 //!    measures how much the jobs disturb each other; it should be near 1.
-//! 5. With one thread, a slice is measured by its processor time, so other programs only disturb its caches and its
-//!    clock. With several threads, it is measured by the wall clock: a slice in which threads waited for a processor,
-//!    because other programs had it or the system put two threads on the same one, is repeated at once. If repeating
-//!    does not help, the round is dropped.
+//! 5. With one thread, a slice is measured by its processor time, so other programs disturb only its caches and its
+//!    clock. With several threads, a slice is measured by the wall clock. Its threads may have to wait for a processor,
+//!    because another program uses it or because the system put two threads on the same one. Such a slice is repeated
+//!    at once. If repeating does not help, the round is dropped.
 //! 6. The best peer of a shape is the one with the highest median rate, not the luckiest one of each round.
 
 #![forbid(unsafe_code)]
@@ -50,8 +50,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹, far above the error of correct
-/// kernels and far below that of wrong ones.
+/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹. This is far above the errors
+/// of correct kernels and far below the errors of wrong kernels.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
 /// Maximum error of a peer, as a multiple of the error allowed for this library. A peer with a greater error computes
 /// a different function.

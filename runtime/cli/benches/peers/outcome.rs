@@ -11,7 +11,8 @@ use std::fmt::Display;
 
 /// Default number of rounds.
 pub const ROUNDS: usize = 25;
-/// Name of the matrix product, which is measured like a peer, and the number of rows and columns of its matrices.
+/// Name of the matrix product, and number of rows and columns of its matrices. The matrix product is measured like a
+/// peer.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\
@@ -24,7 +25,7 @@ pub struct Outcome {
     /// Name of the kernel or the form of this library that ran.
     pub ran: String,
     pub own: Account,
-    /// Measurements of the second slice of sgemm in each round, which follows no other job.
+    /// Measurements of the second slice of sgemm in each round. This slice follows no other job.
     pub undisturbed: Account,
     pub others: Vec<(String, Account)>,
     pub absent: BTreeMap<String, String>,
@@ -206,8 +207,8 @@ pub fn described(shape: Shape) -> Map<String, Value> {
 /// Measures problems one after the other. Prints `headline` before the first, and calls `print` for each problem.
 ///
 /// # Errors
-/// Returns an error if a measurement fails. If other programs disturbed every round of a problem, the error is returned
-/// after the last problem.
+/// Returns an error if a measurement fails. If other programs disturbed every round of a problem, the other problems
+/// are still measured, and the error is returned after the last of them.
 pub fn each<P: Copy + Display>(
     common: &Common,
     problems: Vec<P>,

@@ -26,8 +26,8 @@ impl Pictures {
         Pictures { axes, families: BTreeMap::new() }
     }
 
-    /// Adds the points of a problem with `tokens` tokens to its family: speeds and ratios, each with the name of its
-    /// curve.
+    /// Adds the points of a problem with `tokens` tokens to its family. The points are speeds and ratios, and each has
+    /// the name of its curve.
     pub fn add(&mut self, family: String, note: &str, tokens: usize, charts: [Vec<(String, f64)>; 2]) {
         let family = self.families.entry(family).or_default();
         note.clone_into(&mut family.note);
@@ -43,8 +43,8 @@ impl Pictures {
         }
     }
 
-    /// Writes into `folder` a file for each family with at least two numbers of tokens, and prints the names of the
-    /// files.
+    /// Writes one file for each family that has at least two numbers of tokens. The files are in `folder`, and their
+    /// names are printed.
     pub fn write(self, folder: &Path) -> Result<(), Failure> {
         std::fs::create_dir_all(folder)?;
         let mut drawn = 0;

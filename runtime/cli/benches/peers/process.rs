@@ -10,15 +10,15 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Pause after a slice, in which worker threads fall asleep. This library's threads sleep within microseconds of their
-/// last job.
+/// Pause after a slice. Worker threads fall asleep during the pause. This library's threads sleep within microseconds
+/// of their last job.
 const SETTLE: Duration = Duration::from_millis(1);
 /// Maximum share of a slice's time for which its threads may wait for a processor. With a larger share, the slice
 /// counts as disturbed. Checked only for slices that are measured by the wall clock.
 const DISTURBED: f64 = 0.03;
 /// Maximum number of times that a slice is measured. If the last measurement is disturbed too, the round is dropped.
 const RETAKES: u32 = 6;
-/// Seconds for which calls run between two readings of the clock within a slice.
+/// Within a slice, calls run for this number of seconds between two readings of the clock.
 const LOOK: f64 = 1e-4;
 
 /// Process that runs a Python script and communicates with it by the protocol of `slices.py`.
@@ -94,8 +94,8 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice in which `run` calls this library repeatedly, as `measure` of `slices.py` does for a peer. With one
-/// thread, the processor time is measured; with several threads, the wall clock.
+/// Measures a slice of repeated calls of `run`, which calls this library. The function `measure` of `slices.py` does
+/// the same for a peer. With one thread, the processor time is measured; with several threads, the wall clock.
 pub fn own_slice(
     run: &mut dyn FnMut() -> Result<(), Failure>,
     threads: usize,

@@ -173,8 +173,8 @@ impl Request {
         texts.into_iter().map(parse).collect()
     }
 
-    /// Returns the instruction set to which the peers are restricted, if any, and the environment variables that
-    /// restrict PyTorch and its matrix product to this set.
+    /// Returns `None` if the peers are not restricted to an instruction set. Otherwise returns the name of the set, and
+    /// the environment variables that restrict PyTorch and its matrix product to it.
     pub fn isa(&self) -> Option<(&'static str, [(&'static str, &'static str); 3])> {
         let avx2 = [
             ("ATEN_CPU_CAPABILITY", "avx2"),

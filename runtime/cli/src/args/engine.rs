@@ -78,8 +78,8 @@ fn is_allowed(backend: Backend) -> bool {
 }
 
 impl EngineArgs {
-    /// Creates the requested engine. A flag that has no effect on this engine is refused if the answer would not be as
-    /// requested; otherwise a warning reports it.
+    /// Creates the requested engine. Some flags may have no effect on this engine. Such a flag is refused if the answer
+    /// would then differ from the requested one. Otherwise, a warning reports the flag.
     ///
     /// # Errors
     /// Returns an error if the back end is absent, the number of threads is out of bounds, the memory is too small for the
@@ -149,7 +149,7 @@ impl EngineArgs {
         }
     }
 
-    /// Lists the GPU-only flags: whether they are given, and their names.
+    /// Lists the flags that only a GPU uses. Each entry states whether the flag is given, and contains the flag's name.
     fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
         [
             (self.host.device.is_some(), "device"),
@@ -169,7 +169,7 @@ impl EngineArgs {
     }
 }
 
-/// Warns once if `options` let a GPU sum in f16 but no kernel of `plan` sums in f16.
+/// Warns once if `options` allow a GPU to sum in f16, but no kernel of `plan` does so.
 pub fn warn_without_half_scores(options: &PlanOptions, plan: &Plan) {
     static WARNED: Once = Once::new();
     let sums_in_f32 = plan.certificate_of(Backend::Cuda).executed.half_chain == 0;

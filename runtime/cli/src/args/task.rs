@@ -23,7 +23,8 @@ pub struct TaskArgs {
     /// larger task; tasks of different depths can be merged
     #[arg(long, value_name = "PATH", allow_hyphen_values = true, value_parser = path, requires = "quorum")]
     pub task_path: Option<TaskPath>,
-    /// q, k, v and mask hold only the tokens of the task, in its order, as on a board that stores no others
+    /// q, k, v and mask hold only the tokens of the task, in the order of the task. This is the case on a board that
+    /// stores no other tokens
     #[arg(long, requires = "tokens")]
     pub gathered: bool,
     /// Name of the run, such as the frame's, written to every file of states and shares; only files of the same name
@@ -90,10 +91,10 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
     tokens.ok_or_else(|| "allowed: the number of tokens of the whole problem, or QUERIES,KEYS".into())
 }
 
-/// Rejects `argument` if it is given, because it needs --task or --task-path.
+/// Rejects `argument` if `given` is `true`, because `argument` requires --task or --task-path.
 ///
 /// # Errors
-/// Returns an error that names `argument` if it is given.
+/// Returns an error that names `argument` if `given` is `true`.
 pub fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
     match given {
         true => {
@@ -120,7 +121,8 @@ impl TaskArgs {
         self.unused_but_quorum()
     }
 
-    /// Checks this for a command that computes all tasks of a division and therefore accepts --quorum.
+    /// Checks the flags like [`TaskArgs::unused`], but allows --quorum. A command that computes all tasks of a division
+    /// accepts this flag.
     ///
     /// # Errors
     /// Returns an error that names the first such flag.
@@ -128,7 +130,7 @@ impl TaskArgs {
         needs_task(self.gathered, "gathered")
     }
 
-    /// Checks that a named run writes or reads a file of states or shares, which stores the name.
+    /// Requires that a run with a name writes or reads a file of states or shares. Only such a file stores the name.
     ///
     /// # Errors
     /// Returns an error if --run-id is given and `a_file` is `false`.
@@ -145,8 +147,8 @@ impl TaskArgs {
     /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Returns an error if no interest set exists for the chunks, if the number of tasks is not that of the division, or if
-    /// the task is out of range.
+    /// Returns an error if no interest set exists for the chunks, if the number of tasks differs from the number of
+    /// tasks of the division, or if the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

@@ -55,7 +55,7 @@ fn conflict(argument: &'static str, other: &str) -> Error {
 }
 
 impl TraversalArgs {
-    /// Returns the first flag that requests another schedule than the exact one.
+    /// Returns the first flag that requests a schedule other than the exact one.
     fn given(&self) -> Option<&'static str> {
         let flags = [
             ("error-budget", self.error_budget.is_some()),
@@ -67,7 +67,8 @@ impl TraversalArgs {
         flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
-    /// Checks that only the exact schedule is combined with `other`, a flag.
+    /// Checks that the flag `other` is not combined with a schedule other than the exact one. `is_given` is `true` if
+    /// `other` is given.
     ///
     /// # Errors
     /// Returns an error that names the flag that conflicts with `other`.

@@ -1,4 +1,4 @@
-//! Values of flags. A parser's error is the allowed form.
+//! Parsers of the values of flags. The error of a parser describes the allowed form.
 
 use clap::builder::{PossibleValuesParser, Str, TypedValueParser};
 use elsa_core::attention::Window;
@@ -20,7 +20,7 @@ where
     })
 }
 
-/// A value that `auto` leaves to the program.
+/// Value of a flag; `None` for `auto`. The program then chooses the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice<T>(pub Option<T>);
 
@@ -40,7 +40,8 @@ pub fn dtype() -> impl TypedValueParser<Value = DType> {
     one_of([DType::F32, DType::F16, DType::Bf16].map(|dtype| (dtype.name(), dtype)))
 }
 
-/// Parses a floating-point number; the problem checks that it is finite if it must be.
+/// Parses a floating-point number. Infinite numbers and NaN are accepted here; the checks of the problem reject them
+/// where a number must be finite.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.
@@ -48,7 +49,7 @@ pub fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| "allowed: a finite number".into())
 }
 
-/// Parses a whole number from one.
+/// Parses a whole number that is at least one.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.
@@ -59,7 +60,7 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses a whole number from zero.
+/// Parses a whole number that is at least zero.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.
@@ -67,7 +68,7 @@ pub fn ordinal<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
-/// Parses bytes, in units of one, KiB, MiB or GiB.
+/// Parses a number of bytes. The number may have the unit KiB, MiB or GiB.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form or exceeds the address space.
@@ -81,7 +82,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(allowed)
 }
 
-/// Parses seconds: positive, and a day at most.
+/// Parses a positive number of seconds, at most a day.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.
@@ -103,7 +104,7 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a time in seconds, minutes or hours: `90s`, `10m`, `2h`. A month at most.
+/// Parses a time in seconds, minutes or hours, such as `90s`, `10m` or `2h`. The maximum is a month.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.

@@ -7,7 +7,7 @@ use elsa_core::telemetry::record::{Cell, Trace};
 /// Name of the curve that is drawn in the faint colour.
 const NOISE: &str = "noise";
 
-/// Returns the parts that follow the sizes in a cell's shape, or `plain` if there are none.
+/// Returns the parts of a cell's shape that follow its sizes, or `plain` if there are none.
 fn form(cell: &Cell) -> String {
     cell.shape.splitn(6, ',').nth(5).map_or_else(|| "plain".to_owned(), str::to_owned)
 }
@@ -20,8 +20,9 @@ fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     }
 }
 
-/// Draws latencies and ratios against the number of keys. One chart of latencies and one of ratios show all cells that
-/// differ only in the number of keys, the method and the parts of the shape that follow its sizes.
+/// Draws latencies and ratios against the number of keys. Two charts, one of latencies and one of ratios, show each
+/// group of cells. The cells of a group differ only in the number of keys, the method, and the parts of the shape that
+/// follow its sizes.
 #[must_use]
 pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);

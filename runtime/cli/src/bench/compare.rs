@@ -6,8 +6,8 @@
 //!
 //! Noise within a run is measured by alternating the methods. A machine whose speed drifts over seconds shifts all
 //! methods together, from one cell to the next and from one run to the next. So a change must also exceed the
-//! [`scatter`] of all changes between the two tables: if rows move in both directions, the change of a single row
-//! proves little. If all rows become slower together, the changes do not scatter, and they count.
+//! [`scatter`] of all changes between the two tables. If some rows become faster and others slower, the change of a
+//! single row proves little. If all rows become slower together, the changes do not scatter, and they count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
@@ -56,9 +56,9 @@ pub struct Change {
 /// Minimum number of rows for which the scatter of changes is meaningful.
 const ROWS: usize = 8;
 
-/// Returns the scatter of changes about their median: three standard deviations, estimated from the median absolute
-/// deviation under the assumption of a normal distribution. Cells that are not clean are skipped. Zero if too few rows
-/// remain.
+/// Returns the scatter of changes about their median: three standard deviations. The standard deviation is estimated
+/// from the median absolute deviation, under the assumption of a normal distribution. Cells that are not clean are
+/// skipped. Returns zero if too few rows remain.
 #[must_use]
 pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     let clean = pairs.filter(|(before, after)| before.clean && after.clean);
@@ -119,7 +119,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// Reports changes like `compare`, from rows that have been read from the files `before` and `after`.
+/// Reports changes like `compare`. The caller has already read the rows from the files `before` and `after`.
 ///
 /// # Errors
 /// Returns an error if rows became slower, or if the output fails.

@@ -53,8 +53,7 @@ const LONGEST: u64 = 64 << 20;
 /// Reads the rows of the table at `path`. `argument` is the flag that names the table.
 ///
 /// # Errors
-/// Returns an error for a file that is not regular, is too long or cannot be read, or that is not a table of `elsa
-/// bench`.
+/// Returns an error if the file is not regular, is too long, cannot be read, or is not a table of `elsa bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = InputFile::contents(path, LONGEST);
     let bytes = bytes.map_err(|source| FileError::Read { argument, path: path.into(), source })?;

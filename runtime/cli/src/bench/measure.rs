@@ -82,8 +82,8 @@ struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// Makes calls for `length`, at least one call, and returns the milliseconds per call. If `begin` is given, calls
-    /// are timed, and their starts are relative to `begin`.
+    /// Makes calls until `length` has passed, and at least one call. Returns the milliseconds per call. If `begin` is
+    /// given, calls are timed, and their starts are relative to `begin`.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -112,8 +112,8 @@ impl Contender<'_> {
     }
 }
 
-/// Gives every contender one slice, starting with contender `round` (modulo their number). Returns the milliseconds per
-/// call of each contender.
+/// Gives every contender one slice. The first is contender number `round`, modulo the number of contenders. Returns the
+/// milliseconds per call of each contender.
 fn round(
     contenders: &mut [Contender<'_>],
     round: usize,
@@ -281,8 +281,8 @@ fn bind<'a>(
     Ok(contenders)
 }
 
-/// Measures how the time of GPU calls is divided, during the share [`DIVIDED`] of `seconds`. These calls record events,
-/// so they are separate from the calls whose latency is measured.
+/// Measures how the time of GPU calls is divided. This takes the share [`DIVIDED`] of `seconds`. These calls record
+/// events, so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
     while let (_, Some(times)) = contender.bound.run_timed()? {

@@ -47,8 +47,8 @@ use watch::{Gate, Reason, Watch};
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error for a wrong request, a failing device, a wrong output, rows that are slower than in the table they
-/// are compared with, or cells that are not clean.
+/// Returns an error for a wrong request, a failing device or a wrong output, for rows that are slower than the same
+/// rows of the compared table, or for cells that are not clean.
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);
@@ -168,7 +168,7 @@ fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Rea
     cell
 }
 
-/// Returns an error if the output differs from the oracle by more than rounding explains.
+/// Returns an error if rounding cannot explain the difference between the output and the oracle.
 fn verify(measured: &Measured) -> Result<(), Error> {
     let (cell, explained) = (&measured.cell, &measured.total.explained);
     if explained.holds() {

@@ -94,7 +94,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     Ok(folder.to_path_buf())
 }
 
-/// Finds the newest table in `folder` by its name, which begins with the date; `None` if there is no table.
+/// Finds the newest table in `folder`; `None` if there is no table. The name of a table begins with its date.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;

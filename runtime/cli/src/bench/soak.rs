@@ -1,6 +1,6 @@
-//! Runs one shape at a fixed rate for a long time, as a robot does. A call is due at every tick, and misses its deadline
-//! if it is not done at the next tick. Ticks that pass during a late call are missed too; the next call is made at the
-//! first tick after it, like a camera's next frame.
+//! Runs one shape at a fixed rate for a long time, as a robot does. A call is due at every tick, and misses its
+//! deadline if it is not done at the next tick. Ticks that pass during a late call are missed too. The next call is
+//! made at the first tick after the late call, just as a late robot continues with the camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
 //! process. At the end, the drift is the median latency of the last stretch divided by that of the first. The slope of
@@ -33,7 +33,7 @@ const STRETCHES: u32 = 20;
 const LONGEST: Duration = Duration::from_secs(60);
 /// Minimum number of ticks in a stretch.
 const TICKS: u32 = 5;
-/// Minimum range of temperatures, in degrees, for which the slope of the latency is computed.
+/// The slope of the latency is computed only if the temperatures span at least this range, in degrees.
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
@@ -49,14 +49,14 @@ struct Stretch {
     t_s: f64,
     /// Number of calls.
     calls: u64,
-    /// Number of missed ticks: the call was not done when the next tick was due, or was never made.
+    /// Number of missed ticks. A tick is missed if its call was not done when the next tick was due, or was never made.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Histogram of latencies. Each bin has its upper bound in milliseconds, which is twice that of the previous bin,
-    /// and its number of calls.
+    /// Histogram of latencies. Each bin has its upper bound in milliseconds and its number of calls. The upper bound is
+    /// twice the upper bound of the previous bin.
     histogram: Vec<(f64, u64)>,
     temp_c: Option<f64>,
     power_mw: Option<f64>,

@@ -1,9 +1,9 @@
 //! A short check of 16 points against the last saved table of this board: two points of correctness and fourteen of
 //! speed.
 //!
-//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. Such a point passes if
-//! its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
-//! slower point is measured again up to twice, after all others.
+//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point of speed passes
+//! if its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
+//! slower point is measured again, up to twice, after all other points.
 
 use super::args::{BOTH, ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -140,7 +140,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces measurements in `all` by clean and faster measurements of the same case and method in `again`.
+/// Replaces a measurement in `all` if `again` contains a clean and faster measurement of the same case and method.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));

@@ -25,7 +25,7 @@ const ORACLE: usize = 1 << 28;
 pub struct Subject {
     /// The method.
     pub method: Method,
-    /// `true` for the duplicate of the first method, which measures the noise.
+    /// `true` for the duplicate of the first method. The duplicate measures the noise.
     pub copy: bool,
     /// Plan of the method.
     pub plan: Plan,

@@ -173,8 +173,8 @@ fn ratio(cell: &Cell) -> String {
     }
 }
 
-/// Formats the medians like Table 6 of the ELSA paper, with a row for each number of tokens and a column for each mask. Empty
-/// unless `cells` include masked cells.
+/// Formats the medians like Table 6 of the ELSA paper, with a row for each number of tokens and a column for each mask.
+/// Returns an empty text unless `cells` include masked cells.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();

@@ -112,8 +112,9 @@ impl Watch {
         reasons
     }
 
-    /// Writes the readings into `cell`. `together` are the readings while all methods alternated, `alone` those while
-    /// only this method ran. If there are `reasons`, they mark the cell as not clean.
+    /// Writes the readings into `cell`. `together` contains the readings of the time in which all methods alternated.
+    /// `alone` contains the readings of the time in which only this method ran. If there are `reasons`, they mark the
+    /// cell as not clean.
     pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
         alone.unwrap_or(together).fill(cell);
         cell.throttled = together.throttled;
@@ -126,7 +127,8 @@ impl Watch {
         self.calm = clean;
     }
 
-    /// Returns the states of the machine since the previous call of this method, at least one second apart.
+    /// Returns the states of the machine since the previous call of this method. The states are at least one second
+    /// apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);
@@ -157,8 +159,8 @@ impl Watch {
         start
     }
 
-    /// Lists the values that the machine does not report, with the reasons, and says whether the total power that it
-    /// reports includes the parts whose power rose under load.
+    /// Lists the values that the machine does not report, with the reasons. Also states whether the machine's total
+    /// power includes the parts whose power rose under load.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let findings = self.monitor.findings();
@@ -166,13 +168,14 @@ impl Watch {
     }
 }
 
-/// Marks `cell` as clean if there are no `reasons`; otherwise stores in it as many of them as fit.
+/// Marks `cell` as clean if there are no `reasons`. Otherwise, stores as many of the reasons in `cell` as fit.
 pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.clean = reasons.is_empty();
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }
 
-/// Formats a mark as one line of the results. If the line is too long, the reason is cut and the cure stays complete.
+/// Formats a mark as one line of the results. If the line is too long, the reason is shortened, but the remedy stays
+/// complete.
 fn line(mark: &Mark) -> Reason {
     let line = one_line(&mark.to_string());
     match &mark.cure {

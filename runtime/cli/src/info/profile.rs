@@ -31,7 +31,7 @@ struct GpuFacts {
     mhz: Option<u32>,
 }
 
-/// Returns `x`, or `None` if it is zero, which means that a [`DeviceProfile`] does not know the number.
+/// Returns `x`, or `None` if `x` is zero. In a [`DeviceProfile`], zero means that the number is not known.
 fn known<T: Default + PartialEq>(x: T) -> Option<T> {
     (x != T::default()).then_some(x)
 }

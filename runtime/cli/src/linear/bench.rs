@@ -28,8 +28,8 @@ use std::path::PathBuf;
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// Relative distance from f64 above which an output counts as wrong rather than rounded. It is a hundred times both the
-/// error of the least accurate form and the rounding error of the output.
+/// Relative distance from f64 above which an output counts as wrong rather than rounded. It is a hundred times the
+/// error of the least accurate form, and also a hundred times the rounding error of the output.
 const WRONG: f64 = 1e-4;
 
 /// The text below the flags.
@@ -201,7 +201,7 @@ fn cell(
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, or if rounding does not explain the answer.
+/// Returns an error if the request is wrong, if the device fails, or if an answer is wrong.
 pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     if args.per_dim && args.rule.is_some_and(|rule| !rule.is_gated()) {
         let rule = args.rule.map_or("", Rule::name);

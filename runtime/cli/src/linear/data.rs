@@ -119,7 +119,7 @@ impl Sample {
     /// Draws tensors for a problem of `shape`.
     ///
     /// # Errors
-    /// Returns an error if the sizes are not those of a valid problem, or if the system refuses memory.
+    /// Returns an error if the sizes do not form a valid problem, or if the system refuses memory.
     pub fn new(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Sample, Error> {
         let problem = spec(shape, semantics, dtype).and_then(Spec::check);
         let problem = problem.map_err(|fault| Error::Problem(fault.renamed(|_| "shape")))?;

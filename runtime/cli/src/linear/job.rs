@@ -129,8 +129,8 @@ impl LinearJob {
         let past = tensors[Operand::PastState].as_deref();
         spec.past_state = past.map(|past| state(Operand::PastState, past.shape())).transpose()?;
         let sequences = packed.unwrap_or(query.batch());
-        // A present state has as many axes as the past state or, without a past, as the queries with a separate axis
-        // for heads.
+        // A present state has as many axes as the past state. Without a past state, it has as many axes as queries that
+        // have a separate axis for heads.
         let tensor_axes = if layout == Layout::Bnc { q.shape().len() + 1 } else { q.shape().len() };
         let axes = past.map_or(if packed.is_some() { 4 } else { tensor_axes }, |past| past.shape().len());
         let present = [sequences, value.heads(), query.dim(), value.dim()][4 - axes.clamp(2, 4)..].to_vec();

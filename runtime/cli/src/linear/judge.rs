@@ -1,4 +1,5 @@
-//! Comparison of outputs with the recurrence in f64, within the bound of the execution, on all cores.
+//! Compares outputs with the recurrence in f64, on all cores. Differences must be within the error bound of the
+//! execution.
 
 use super::truth::Truth;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use serde::Serialize;
 /// The results of a run, and data about the execution that computed them.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
-    /// Data about the execution of each sequence, from which the error bound is computed.
+    /// Data about the execution of each sequence. The error bound is computed from these data.
     pub executed: &'a [Executed],
     /// The output, if it was computed.
     pub output: Option<Elements<'a>>,
@@ -156,8 +157,8 @@ impl Judged {
     }
 }
 
-/// Judges several results for a problem whose inputs have been checked. `bar` advances by one for each state of each
-/// result.
+/// Judges several results for a problem whose inputs have been checked. `bar` advances by one step for each state of
+/// each result.
 ///
 /// # Errors
 /// Returns an error if the system refuses memory.

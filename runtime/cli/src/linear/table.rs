@@ -51,7 +51,7 @@ pub struct Row {
     pub p50_ms: f64,
     /// Third quartile of the time per call, over the slices.
     pub p75_ms: f64,
-    /// Median time per token of a head and a sequence, in nanoseconds.
+    /// Median time per token, for one head of one sequence, in nanoseconds.
     pub ns_per_token: f64,
     /// Bytes of the workspace.
     pub workspace_bytes: usize,
@@ -72,7 +72,8 @@ pub struct Family {
     pub rows: Vec<Row>,
 }
 
-/// Crossover from one form to another: for fewer tokens the first is the fastest, for more tokens the second.
+/// Crossover from one form to another. For fewer tokens, the first form is the fastest; for more tokens, the second
+/// form is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
     /// The form that is the fastest for fewer tokens.

@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Computes the results like [`Truth::of`], and error bounds for a run with the arithmetic `executed`.
+    /// Computes the results like [`Truth::of`]. Also computes error bounds for a run with the arithmetic `executed`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
@@ -104,7 +104,7 @@ impl Truth {
         })
     }
 
-    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found`, whose view is `view`; zero if both norms are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found` with the view `view`; zero if both norms are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);

@@ -1,5 +1,6 @@
-//! Alternating measurement of several calls. Each runs for a slice of a few milliseconds before the next takes its
-//! turn, so a disturbance of the machine affects all of them. The time per call within a slice is a sample.
+//! Alternating measurement of several calls. Each call is repeated for a slice of a few milliseconds before the next
+//! call takes its turn, so a disturbance of the machine affects all calls. The time per call within a slice is a
+//! sample.
 
 use crate::error::Error;
 use elsa_core::drift::percentile;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Time for which one contender runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
-/// Number of calls in a slice on a GPU, enqueued one after another.
+/// Number of calls in a slice on a GPU. They are enqueued one after another.
 const DEVICE_CALLS: usize = 8;
 
 /// A call that is measured alternately with others.
@@ -20,8 +21,8 @@ pub struct Contender<'a, O: Operator> {
 }
 
 impl<O: Operator> Contender<'_, O> {
-    /// Makes calls for one slice, at least one call, and returns the milliseconds per call. On a GPU, the time is
-    /// measured on the device.
+    /// Makes calls for the time of one slice, and at least one call. Returns the milliseconds per call. On a GPU, the
+    /// time is measured on the device.
     fn slice(&mut self) -> Result<f64, Error> {
         if self.on_device
             && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?

@@ -1,4 +1,5 @@
-//! `elsa linear verify`: compares every form with the recurrence in f64, within the bound of its execution.
+//! `elsa linear verify`: compares every form with the recurrence in f64. The differences must be within the error bound
+//! of the form's execution.
 
 use super::args::{FormArgs, SemanticsArgs, TensorArgs};
 use super::data::{self, LinearShape, Sample, Semantics};
@@ -88,7 +89,7 @@ struct Case {
     judged: Judged,
 }
 
-/// The tensors to verify with: from files, or random.
+/// The tensors of the verification, which are from files or random.
 enum Given {
     Files(Box<LinearJob>),
     Random(Box<Sample>),
@@ -137,14 +138,14 @@ impl Given {
 /// Outputs of a form, and data about its execution.
 struct Run {
     case: Case,
-    /// Data about the execution of each sequence, from which the error bound is computed.
+    /// Data about the execution of each sequence. The error bound is computed from these data.
     executed: Vec<Executed>,
     output: Buffer,
     present: Option<Vec<f32>>,
 }
 
-/// Runs a form. Returns `None` if the form is not possible for the problem and the user did not name it. If the output
-/// comes from `--y`, the form is only planned.
+/// Runs a form. Returns `None` if the problem does not support the form, unless the user named the form. If the output
+/// comes from `--y`, the form is only planned and does not run.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
@@ -199,8 +200,8 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, if an output differs by more than rounding explains,
-/// or if nothing can be claimed about it.
+/// Returns an error if the request is wrong, if the device fails, if rounding cannot explain an error of an output, or
+/// if nothing can be claimed about an output.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();

@@ -37,7 +37,7 @@ that are no record.";
 /// Minimum time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// Number of damaged frames that suggests a wrong baud rate if no frame has arrived intact.
+/// If no frame has arrived intact, this number of damaged frames suggests a wrong baud rate.
 const HOPELESS: u64 = 8;
 
 /// `elsa listen`.
@@ -129,7 +129,7 @@ struct Ear<'a, W> {
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// Those records of the last run that the page needs; empty without `--html`.
+    /// The records of the last run that the page needs. Empty without `--html`.
     heard: Records,
     /// Number of the run to which the records in `heard` belong.
     run: Option<u32>,
@@ -158,8 +158,7 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Decodes `bytes` and shows the records in them. Returns `true` if a run has ended and the command must end with
-    /// it.
+    /// Decodes `bytes` and shows the records in them. Returns `true` if the command must end because a run has ended.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         for &byte in bytes {
             if let Some(message) = self.decoder.push(byte) {
@@ -179,7 +178,8 @@ impl<'a, W: Write> Ear<'a, W> {
         Ok(false)
     }
 
-    /// Reports losses and damage since the last report, at most once a second unless this is the `last` report.
+    /// Reports the losses and the damage since the previous report. Reports at most once a second, except if `last` is
+    /// `true`.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
         if !self.doubted && counts.records == 0 && hopeless(&counts) {

@@ -58,8 +58,8 @@ impl From<String> for Stop {
 /// Compares a model with the rewritten model. Returns a description of the result; `None` with [`When::Off`].
 ///
 /// # Errors
-/// Returns an error if the models differ, or if a library that the user named cannot be loaded; with [`When::Require`]
-/// also if the models could not be compared.
+/// Returns an error if the models differ, or if a library that the user named cannot be loaded. With [`When::Require`],
+/// also returns an error if the models could not be compared.
 pub fn check(args: &CheckArgs, rewrite: &Rewrite<'_>, rewritten: Model<'_>) -> Result<Option<String>, Error> {
     if args.check == When::Off {
         return Ok(None);

@@ -99,8 +99,8 @@ fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     }
 }
 
-/// Returns the number of keys of sequence `b` that are not padding, at least one. It decreases from sequence to
-/// sequence, from nearly all keys to slightly more than half.
+/// Returns the number of keys of sequence `b` that are not padding. The number is at least one. It decreases from each
+/// sequence to the next, from nearly all keys to slightly more than half of them.
 fn valid(keys: usize, b: usize, batch: usize) -> usize {
     let padding = keys as f64 * 0.5 * (b + 1) as f64 / (batch + 1) as f64;
     (keys - padding as usize).max(1)
@@ -123,8 +123,8 @@ mod tests {
     fn masks_are_what_their_names_say() {
         let whole = mask("2,3,10,40,8,mask=bool");
         let attended = whole.iter().filter(|x| **x == 1).count() as f64 / whole.len() as f64;
-        // Each row has 40 pairs: one is certainly attended, the others with probability 0.8. The limit is four standard
-        // errors over 2,400 pairs.
+        // Each row has 40 pairs. One is certainly attended, and each of the others is attended with probability 0.8.
+        // The limit is four standard errors over 2,400 pairs.
         assert!(whole.len() == 2400 && (attended - 0.805).abs() < 4.0 * 0.0082, "{attended}");
         assert!((0..60).all(|i| whole[i * 40 + 30 + i % 10] == 1));
         assert!(mask("2,3,10,40,8,mask=true").iter().all(|x| *x == 1));

@@ -119,8 +119,8 @@ impl Shape {
         }
     }
 
-    /// Returns the start of each packed sequence and the end of the last. The lengths are spread evenly from the
-    /// shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
+    /// Returns the start of each packed sequence, and the end of the last sequence. The lengths are spread evenly from
+    /// the shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
     #[must_use]
     pub fn bounds(self) -> Option<Vec<i64>> {
         let shortest = self.packed?;
@@ -147,7 +147,7 @@ impl Shape {
     /// Builds the problem like [`Shape::spec`], and checks it.
     ///
     /// # Errors
-    /// Returns an error if the sizes are not those of a valid problem.
+    /// Returns an error if the sizes do not form a valid problem.
     pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }

@@ -1,4 +1,5 @@
-//! The identity of a run, and the search for the journal of an earlier run that it resumes.
+//! The identity of a run, and the search for the journal of an earlier run. A run that finds such a journal resumes the
+//! earlier run.
 
 use super::commit::{Move, journal_of};
 use super::journal::{self, Earlier, Journal, Sizes, Stage};
@@ -20,12 +21,12 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Begins a run of `job` with the outputs `prepared`, computed by the back end that `by` describes. With `resume`,
-    /// the run keeps a journal.
+    /// Begins a run of `job` with the outputs `prepared`. `by` describes the back end that computes. If `resume` is
+    /// set, the run keeps a journal.
     ///
     /// # Errors
-    /// Returns an error if the journal belongs to another run or is damaged, if an output would replace an input file
-    /// (which a resumed run still needs), or if the file system fails.
+    /// Returns an error if the journal belongs to another run or is damaged, or if the file system fails. Also returns
+    /// an error if an output would replace an input file, because a resumed run still needs this file.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
@@ -43,8 +44,8 @@ impl Begun {
             run.extend(lines.map(|(line, over)| line + &over));
             return Ok(Begun { path, run, earlier: None });
         };
-        // `true` for each file that has already replaced its target, `false` for a file that is still a part, `None`
-        // for one that is found at neither path.
+        // For each file: `true` if it has already replaced its target, `false` if it is still a part file, `None` if it
+        // is at neither path.
         let done: Vec<Option<bool>> = match &earlier.commit {
             Some(parts) if parts.len() == moves.len() => {
                 moves.iter().zip(parts).map(|(of, part)| of.is_done(part)).collect()
@@ -100,7 +101,8 @@ impl Begun {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Makes `outputs` record a run of `units` units in a journal: that of the earlier run, or a new one.
+    /// Makes `outputs` record a run of `units` units in a journal. This is the journal of the earlier run, or a new
+    /// journal.
     ///
     /// # Errors
     /// Returns an error if the journal has more finished units than `units`, or if the file system fails.

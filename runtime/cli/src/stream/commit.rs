@@ -4,8 +4,8 @@
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
-//! A rename preserves the identity of a file. So a later run that finds the journal knows whether a part file is
-//! still next to its target or has become the target, and completes the missing moves. Paths come from the flags,
+//! A rename preserves the identity of a file. So a later run that finds the journal knows which part files are still
+//! next to their targets and which have become the targets. It completes the missing moves. Paths come from the flags,
 //! never from the journal.
 
 use super::journal::Journal;
@@ -41,7 +41,7 @@ pub fn part_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-part")
 }
 
-/// Returns, as text, the metadata that identify a file and that a rename preserves.
+/// Returns the metadata that identify a file, as text. A rename preserves these metadata.
 fn identity(found: &Metadata) -> String {
     format!("{}:{} {}", found.dev(), found.ino(), found.len())
 }
@@ -87,8 +87,8 @@ impl Move {
         Ok(identity(&found))
     }
 
-    /// Returns `true` if the part file with the identity `part` has become the target, and `false` if it is still at
-    /// its path. `None` if it is at neither path.
+    /// Returns `true` if the part file with the identity `part` has become the target, and `false` if the part file is
+    /// still at its own path. Returns `None` if it is at neither path.
     #[must_use]
     pub fn is_done(&self, part: &str) -> Option<bool> {
         if self.direct {
@@ -102,7 +102,7 @@ impl Move {
         }
     }
 
-    /// Moves the part file to its target unless it has been moved before, and removes the files in `arrays`.
+    /// Moves the part file to its target if it is not there yet. Then removes the files in `arrays`.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();

@@ -27,13 +27,15 @@ struct Tensor<'a> {
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
     piece: Vec<u8>,
-    /// Total unpacked size, in bytes, of the compressed archive members, which are unpacked into temporary files.
+    /// Total unpacked size of the compressed archive members, in bytes. These members are unpacked into temporary
+    /// files.
     pub unpacked: u64,
 }
 
 impl<'a> Files<'a> {
-    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files in the folder of the
-    /// first output that is a regular file, or in the folder of the archive if there is no such output.
+    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files. The folder of these
+    /// files is that of the first output that is a regular file. If there is no such output, it is the folder of the
+    /// archive.
     ///
     /// # Errors
     /// Returns an error if a member is damaged or cannot be unpacked, or if the system refuses memory.

@@ -1,5 +1,5 @@
-//! A streamed run on a GPU. Its device memory stays within `--device-budget`, and its page-locked memory within the
-//! part of `--host-budget` that the process does not use otherwise.
+//! A streamed run on a GPU. Its device memory stays within `--device-budget`. Its page-locked memory stays within the
+//! part of `--host-budget` that the process does not use for anything else.
 
 use super::args::StreamArgs;
 use super::begun::Begun;
@@ -103,9 +103,9 @@ pub enum Ran {
     ByTheCpu(String),
 }
 
-/// Runs a job on a GPU. `half_scores` permits short chains of f16 products to be summed in f16. `by_the_cpu` is the
-/// line that names the CPU's kernel in a journal. If the result is [`Ran::ByTheCpu`], the CPU computes all outputs from
-/// the start.
+/// Runs a job on a GPU. `half_scores` allows the GPU to sum short chains of f16 products in f16. In a journal,
+/// `by_the_cpu` is the line that names the CPU's kernel. If the result is [`Ran::ByTheCpu`], the CPU computes all
+/// outputs from the start.
 ///
 /// # Errors
 /// Returns an error if a failure leaves the outputs incomplete and the CPU must not take over.

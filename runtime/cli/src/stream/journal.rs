@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A unit is recorded once its outputs are on the storage device. When all units are recorded, a last line lists the
-//! identities of the complete files, which then replace their targets. If a kill cuts a line short, the line is
+//! identities of the complete files. These files then replace their targets. A line that a kill has cut short is
 //! ignored. A journal whose first two lines are incomplete counts as missing, because nothing was computed yet.
 
 use crate::error::Error;

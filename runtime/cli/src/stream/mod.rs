@@ -38,8 +38,8 @@ use wanted::shapes;
 /// Runs a job whose tensors stay in their files. `writer` prepares the output files.
 ///
 /// # Errors
-/// Returns an error for any failure that leaves the outputs incomplete. The targets are then unchanged; with a journal,
-/// the partial files stay next to them.
+/// Returns an error for any failure that leaves the outputs incomplete. The targets are then unchanged. If the run
+/// keeps a journal, the partial files stay next to the targets.
 pub fn run(
     job: &Job,
     args: &StreamArgs,

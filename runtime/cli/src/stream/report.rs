@@ -11,8 +11,8 @@ use std::time::Duration;
 /// A completed streamed run.
 #[derive(Debug)]
 pub struct Done {
-    /// Report of the run. For a GPU, the times are measured on the device, and the reading time is that of the copies
-    /// to the device.
+    /// Report of the run. For a GPU, the times are measured on the device, and the time of the copies to the device
+    /// counts as reading time.
     pub report: StreamReport,
     /// Duration of the run in milliseconds.
     pub ms: f64,
@@ -53,8 +53,8 @@ pub fn accounted(account: &Account) -> Map<String, Value> {
     parts.chain([("total".to_string(), Value::from(account.total()))]).collect()
 }
 
-/// Returns a message about refused memory, with the number of rows and the keys per chunk of the division that fits;
-/// `None` if no memory was refused.
+/// Returns a message about refused memory; `None` if no memory was refused. The message contains the number of rows and
+/// the number of keys per chunk of the division that fits.
 #[must_use]
 pub fn refusals(refused: usize, rows: usize, keys: usize) -> Option<String> {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };

@@ -58,7 +58,7 @@ struct Target {
     making: Making,
     /// `true` if the file is an array from which the archive is built.
     of_archive: bool,
-    /// The existing file that will be replaced; the tensors in it that are not outputs are kept.
+    /// The existing file that will be replaced. Its tensors are kept, except the tensors that the run writes.
     kept: Option<InputFile>,
 }
 
@@ -84,8 +84,8 @@ struct Place {
 pub struct Outputs {
     targets: Vec<Target>,
     places: Operands<Option<Place>>,
-    /// The archive of states, which is built at the end from one file per array: its path, and the open target if that
-    /// is not a regular file.
+    /// The archive of states: its path and, if the target is not a regular file, the open target. The archive is built
+    /// at the end, from one file for each array.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
     /// Renames that complete a resumable run.
@@ -102,9 +102,10 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Creates the output files. Each member in `prepared` has the index of its output in `shapes`; an archive of
-    /// states contains all outputs from the index of its first member on. If `stage` is given, the files remain after a
-    /// kill, and `stage` says whether an earlier run has created them. For [`Stage::Complete`] nothing is created.
+    /// Creates the output files. Each member in `prepared` has the index of its output in `shapes`. An archive of
+    /// states contains the output of its first member and all later outputs. If `stage` is given, the files remain
+    /// after a kill, and `stage` states whether an earlier run has created them. For [`Stage::Complete`] nothing is
+    /// created.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends
@@ -181,7 +182,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Begins a file with several tensors: outputs, and the kept tensors of the file that it will replace.
+    /// Begins a file with several tensors. These are outputs, and the kept tensors of the existing file that the new
+    /// file will replace.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
@@ -225,7 +227,7 @@ impl Outputs {
         self.journal = Some(journal);
     }
 
-    /// Makes the outputs advance `bar` with each part.
+    /// Gives the outputs a progress bar, which advances with each part that is written.
     pub fn show(&mut self, bar: ProgressBar) {
         self.bar = bar;
     }
@@ -240,8 +242,8 @@ impl Outputs {
     /// Replaces every target by its complete file, and removes the journal.
     ///
     /// # Errors
-    /// Returns an error if the file system fails, or if a file with kept tensors has changed. In both cases no target
-    /// has changed, unless a rename failed.
+    /// Returns an error if the file system fails, or if a file with kept tensors has changed. In both cases, no target
+    /// has changed, unless the error is a failed rename.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
         for target in &self.targets {
@@ -362,8 +364,8 @@ fn part(path: &Path, new: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets the mode and owner of a partial file to those of the file at `target`, if there is one, and waits until the
-/// partial file is on the storage device.
+/// Gives a partial file the mode and owner of the file at `target`, if that file exists. Then waits until the partial
+/// file is on the storage device.
 fn settled(file: &File, target: &Path) -> io::Result<()> {
     if let Ok(existing) = target.metadata() {
         resemble(file, &existing)?;
@@ -400,8 +402,8 @@ impl Target {
         Ok(Target { argument, path, making, of_archive: false, kept: None })
     }
 
-    /// Writes `header` and sets the file's length to `length` bytes. In a resumed run, checks that the file has both
-    /// already.
+    /// Writes `header` and sets the file's length to `length` bytes. In a resumed run, checks that the file already has
+    /// this header and this length.
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
@@ -425,7 +427,7 @@ impl Target {
         Ok(())
     }
 
-    /// Copies a kept tensor, which begins at byte `at` of `old`, to its location `piece` in the new file.
+    /// Copies a kept tensor to its location `piece` in the new file. In the file `old`, the tensor begins at byte `at`.
     fn keep(&self, old: &InputFile, at: u64, piece: &Piece) -> io::Result<()> {
         let mut to = self.making.file()?;
         to.seek(SeekFrom::Start(piece.start))?;

@@ -12,9 +12,9 @@ pub struct Wanted {
     pub lse: bool,
     /// `true` if the states are requested.
     pub states: bool,
-    /// For the present keys and for the present values: `true` if they are requested.
+    /// Two values: `true` if the present keys are requested, and `true` if the present values are requested.
     pub presents: [bool; 2],
-    /// `true` if the certificate is requested, for which the run must measure the tensors.
+    /// `true` if the certificate is requested. The run must then measure the tensors.
     pub certificate: bool,
 }
 

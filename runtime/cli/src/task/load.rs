@@ -18,7 +18,7 @@ pub struct Loaded {
     pub job: Job,
     /// Tokens that the tensors contain: always [`Held::Gathered`], which means only the task's tokens.
     pub held: Held,
-    /// Rows of the task's queries, to read from other files with one row per query.
+    /// Rows of the task's queries. They are read from other files that have one row for each query.
     pub rows: Rows,
     /// Size of the tensors that were read, in bytes.
     pub bytes: usize,
@@ -37,8 +37,8 @@ impl Rows {
         Rows { of: None }
     }
 
-    /// Returns the shape that a file must have if `read` is the shape of the rows selected from it; `axis` is the index
-    /// of the query axis.
+    /// Returns the shape that a file must have. `read` is the shape of the rows that are selected from the file, and
+    /// `axis` is the index of the query axis.
     #[must_use]
     pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
         let mut shape = read.to_vec();
@@ -187,7 +187,8 @@ fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
     Ok([queries, keys])
 }
 
-/// Checks that each of a mask's last two axes covers all queries or keys of the problem, or has size 1.
+/// Checks the last two axes of a mask. They must cover all queries and all keys of the problem, respectively, or have
+/// size 1.
 fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 2]) -> Result<(), Error> {
     let shape = Tensor::shape_at(argument, source)?;
     for (back, axis, allowed, of) in [(2, "queries", queries, "q"), (1, "keys", keys, "k")] {

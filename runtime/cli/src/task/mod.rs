@@ -8,8 +8,8 @@ use crate::error::Error;
 use elsa_files::MemoryError;
 use elsa_runtime::{PlanError, RunError};
 
-/// Returns a function that converts the error of a task's plan; if memory for the results is refused, the error names
-/// `argument`.
+/// Returns a function that converts the error of a task's plan to an error of the tool. If the system refuses memory
+/// for the results, the error names `argument`.
 pub fn planned(argument: &'static str) -> impl Fn(PlanError) -> Error {
     move |e| match e {
         PlanError::TaskMemory { bytes } => MemoryError { argument, bytes }.into(),

@@ -30,8 +30,8 @@ pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
 }
 
 /// Checks that the states in the file at `path` come from the run named `run`. If `run` is `None`, compares the
-/// checksums in the file with `sums`, for the tokens of `task`, or for all tokens if `task` is `None`. A file that
-/// records neither a name nor checksums is accepted for a run without a name.
+/// checksums in the file with `sums` instead. The compared checksums are those of the tokens of `task`, or of all
+/// tokens if `task` is `None`. For a run without a name, a file that records neither a name nor checksums is accepted.
 ///
 /// # Errors
 /// Returns an error if the states come from another run or from other tokens, or if the file is malformed.
@@ -84,8 +84,9 @@ pub fn check(
     }
 }
 
-/// Describes a number that no run writes to states of shape `[batch, heads, rows]`. Returns its array, index and value
-/// as one text, and the allowed values as another; `None` for other errors.
+/// Describes a number that no run writes to states of shape `[batch, heads, rows]`. Returns two texts: the first has
+/// the array, the index and the value of the number, and the second has the allowed values. Returns `None` for other
+/// errors.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

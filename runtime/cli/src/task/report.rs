@@ -21,7 +21,7 @@ pub struct Finished<'a> {
     pub backend: Option<Backend>,
     /// Attention kernel of the first call.
     pub kernel: Option<&'static str>,
-    /// Number of calls that ran, and number of calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that ran, and number of calls that were unnecessary because of causality, windows or lengths.
     pub calls: [usize; 2],
     /// Sizes in bytes of the tensors that were read, the states or shares that were written, and the workspace.
     pub bytes: [usize; 3],

@@ -5,7 +5,8 @@
 //!    another candidate. The chooser's own choice always remains.
 //! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
 //!    together, divided by the number of calls. The calls are launched as one graph if the driver supports graphs.
-//! 4. Candidates share one workspace and the memory of the tensors, so together they need only the memory of one call.
+//! 4. Candidates share one workspace and the memory of the tensors. So all candidates together need only the memory of
+//!    one call.
 
 use crate::bench::Case;
 use crate::error::Error;
@@ -51,7 +52,7 @@ impl Candidate {
     }
 }
 
-/// Plan, inputs and calls per sample of the candidate whose turn it is.
+/// The turn of a candidate: its plan, its inputs, and the number of calls per sample.
 struct Turn<'a> {
     plan: &'a Plan,
     inputs: Inputs<'a>,
@@ -125,9 +126,10 @@ pub fn measure(
     Ok(candidates)
 }
 
-/// Returns the fastest division over all `cases`, by the geometric mean of its times relative to those of the chooser's
-/// division, which is the first candidate of each case. Returns the chooser's division unless another division is
-/// faster by more than noise. `None` if there are no candidates.
+/// Returns the fastest division over all `cases`; `None` if there are no candidates. The first candidate of each case
+/// has the chooser's division. Times are relative to the time of the chooser's division, and divisions are compared by
+/// the geometric mean of these relative times. Returns the chooser's division unless another division is faster by more
+/// than noise.
 #[must_use]
 pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
     let own = cases.first()?.first()?.choice.division();
@@ -150,7 +152,8 @@ pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
 /// Compares the output of a plan with the f64 oracle.
 ///
 /// # Errors
-/// Returns an error if rounding does not explain the output, if the device fails, or if memory is not available.
+/// Returns an error if rounding cannot explain the error of the output, if the device fails, or if memory is not
+/// available.
 pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), Error> {
     let problem = case.shape.problem(case.dtype)?;
     let plan = engine.plan(&problem, options)?;

@@ -1,4 +1,4 @@
-//! Audits: rows are drawn at random. Like every compared row, they are recomputed in f64; a few of them are also
+//! An audit draws rows at random. Like every compared row, these rows are recomputed in f64. A few of them are also
 //! recomputed in double-double.
 //!
 //! Double-double checks the oracle itself. If the f64 oracle differs from the roughly 30 digits of double-double by far

@@ -9,7 +9,7 @@ use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
 
-/// One of the six metrics of ELSA section C.2.
+/// One of the six metrics that section C.2 of the ELSA paper defines.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Metric {
     /// Median over rows.
@@ -101,8 +101,8 @@ pub struct Case {
     pub p_rel_l2: Option<Metric>,
     /// Jensen–Shannon divergence in nats; the total is the mean.
     pub js: Option<Metric>,
-    /// For each row, 1 if its most likely key differs from the oracle's and 0 if not; the total is the share of rows
-    /// with 1.
+    /// For each row: 1 if the most likely key differs from the oracle's most likely key, and 0 otherwise. The total is
+    /// the share of the rows with 1.
     pub argmax: Option<Metric>,
     /// `max |δY|`.
     pub y_max_abs: Metric,
@@ -119,7 +119,7 @@ pub struct Case {
     pub error_over_terms: f64,
     /// Largest worst-case bound of a row, divided by the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms: f64,
-    /// Median over rows of the worst-case bound, divided by the row's `max Σ p_j |v_jc|`.
+    /// Median, over all rows, of the ratio of a row's worst-case bound to the row's `max Σ p_j |v_jc|`.
     pub bound_over_terms_median: f64,
     /// Largest ratio of a component's error to its worst-case bound.
     pub bound_used: f64,
@@ -131,18 +131,19 @@ pub struct Case {
     pub beyond: usize,
     /// Number of components of Y whose error exceeds the likely bound.
     pub unlikely: usize,
-    /// Maximum number of errors beyond the likely bound that the model of likely errors expects.
+    /// Largest number of errors that may exceed the likely bound according to the model of likely errors.
     pub unlikely_allowed: usize,
-    /// Number of components of Y and of probabilities that are finite in the output but not in the oracle, or the
-    /// reverse.
+    /// Number of components of Y, and of probabilities, that are finite in the output but not in the oracle, or in the
+    /// oracle but not in the output.
     pub not_finite: usize,
     /// Number of components of Y that are not finite because their row leaves the range of the arithmetic.
     pub beyond_range: usize,
     /// Number of rows whose bound is too large to be meaningful.
     pub rows_without_claim: usize,
-    /// Number of rows in which values cancel so far that the output is smaller than its bound.
+    /// Number of rows in which values cancel so strongly that the output is smaller than its bound.
     pub rows_cancelling: usize,
-    /// Number of rows whose most likely key differs from the oracle's by more than rounding explains.
+    /// Number of rows whose most likely key differs from the oracle's, and for which rounding cannot explain the
+    /// difference.
     pub argmax_unexplained: usize,
     /// The component that uses the largest share of its worst-case bound.
     pub worst_component: Option<Worst>,
@@ -156,8 +157,8 @@ pub struct Case {
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
     /// `true` if errors beyond the likely bound are a failure. This is the case for random tensors. It is also the case
-    /// for an output from a file if no two tokens are equal and more components exceed the likely bound than its model
-    /// expects.
+    /// for an output from a file under two conditions: no two tokens are equal, and more components exceed the likely
+    /// bound than the model of likely errors expects.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
@@ -183,7 +184,7 @@ fn line<S: Serializer>(certificate: &Option<Certificate>, serializer: S) -> Resu
 }
 
 impl Case {
-    /// Creates a case without results. `rows` are the number of rows to compare and the number of all rows.
+    /// Creates a case without results. `rows` contains the number of rows to compare, and the number of all rows.
     #[must_use]
     pub fn new(name: &str, dtype: &'static str, shape: [usize; 5], rows: [usize; 2], random: bool) -> Case {
         let [rows, rows_of] = rows;

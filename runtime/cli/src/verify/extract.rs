@@ -16,8 +16,8 @@ use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// Maximum number of multiplications for extracting P. If more are needed and the keys that a query attends do not
-/// depend on its position, only a sample of rows is extracted.
+/// Maximum number of multiplications for extracting P. If more are needed, only a sample of rows is extracted, provided
+/// that the keys that a query attends do not depend on the query's position.
 const EXTRACTION: usize = 3 << 35;
 
 /// Number of rows of P in a sample, over all heads.
@@ -28,9 +28,10 @@ const SAMPLE: usize = 64;
 pub struct PRow {
     /// Drift metrics of the row's probabilities.
     pub drift: RowDrift,
-    /// `true` if the most likely key differs from the oracle's by more than the errors of the scores allow.
+    /// `true` if the most likely key differs from the oracle's, and the errors of the scores are too small to explain
+    /// the difference.
     pub unexplained: bool,
-    /// Number of probabilities that are finite in the run but not in the oracle, or the reverse.
+    /// Number of probabilities that are finite in the run but not in the oracle, or in the oracle but not in the run.
     pub not_finite: usize,
 }
 

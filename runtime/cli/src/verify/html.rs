@@ -22,7 +22,7 @@ struct Shown<'a> {
     good: bool,
     /// Name of each metric, and its median, 95th and 99th percentile and total.
     metrics: Vec<(&'static str, [String; 4])>,
-    /// For each bound: its name, its value, the largest ratio of an error to it, and the number of violations.
+    /// For each bound: its name, its value, the largest ratio of an error to the bound, and the number of violations.
     bounds: Vec<[String; 4]>,
     pictures: Vec<Picture>,
 }

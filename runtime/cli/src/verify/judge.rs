@@ -42,8 +42,8 @@ pub enum Subject<'a> {
 /// Arithmetic that is assumed for an output from a file.
 const ASSUMED: &str = "FP32 in any order";
 
-/// Returns the structure and constants of [`ASSUMED`]. A sum is taken as one chain of additions, the longest path that
-/// any order can have. Products are rounded before they are added. Weights may be divided by their sum before they are
+/// Returns the structure and constants of [`ASSUMED`]. A sum is treated as one chain of additions, because no order has
+/// a longer path. Products are rounded before they are added. Weights may be divided by their sum before they are
 /// multiplied by the values. The exponential has an error of up to four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
@@ -129,7 +129,7 @@ pub fn judge(
             if let Some((_, seed)) = audit {
                 case.audit = Some(audit::precisely(problem, inputs, &looked, seed));
             } else if case.left_out.is_none() {
-                // Values may be at most as wide as the head size of the GPU's kernel; wider ones would select another
+                // Values may be at most as wide as the head size of the GPU's kernel. Wider values would select another
                 // kernel.
                 let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
                 case.probabilities(&Extraction { engine, options, executed, widest }, problem, inputs, &all)?;
@@ -289,7 +289,7 @@ fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> J
     Judged { comparison, relative, worst }
 }
 
-/// Returns a rough estimate of the seconds that the oracle takes, which decides whether a progress bar is shown.
+/// Returns a rough estimate of the seconds that the oracle takes. The estimate decides whether a progress bar is shown.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
         rows as f64 * problem.keys() as f64 * (3 * problem.head_dim() + 2 * problem.value_dim()) as f64;

@@ -15,30 +15,30 @@
 //!
 //! **FAIL**: rounding cannot explain the output.
 //! 1. A component of `Y` differs from the oracle by more than the worst-case bound.
-//! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are correct: an attended infinity
-//!    whose weight f32 may lose yields an infinity or NaN, and a value beyond the range of the output's type becomes
-//!    infinite.
+//! 2. A component is finite and the oracle's is not, or the oracle's is finite and the component is not. Two exceptions
+//!    are correct. An attended infinity yields an infinity or NaN if f32 may lose the weight of the infinity. A value
+//!    beyond the range of the output's type becomes infinite.
 //! 3. A row's most likely key differs from the oracle's, although the oracle's probabilities of the two keys differ by
 //!    more than their errors allow.
-//! 4. More components exceed the likely bound than its model expects, and the tensors are those of a scenario: their
-//!    numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and then rounding
-//!    errors repeat as well, so a run on such tensors only gets a warning. An output from a file fails nevertheless if
-//!    no two tokens are equal: its arithmetic is only assumed, and if errors average out, so many large errors indicate
-//!    reduced precision.
+//! 4. More components exceed the likely bound than the model of likely errors expects, and the tensors are those of a
+//!    scenario. The numbers of a scenario are random and independent, as the model assumes. Tensors from files may
+//!    repeat tokens, and then rounding errors repeat as well. So a run on tensors from files only gets a warning. But
+//!    an output from a file fails if no two tokens are equal. The arithmetic of such an output is only assumed. Errors
+//!    of distinct tokens average out, so this number of large errors indicates reduced precision.
 //!
 //! **NO CLAIM**: nothing fails, but this does not prove anything.
-//! 1. In some row the bound is not below the sum of absolute terms: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. Even an
+//! 1. In some row, the bound is not below the sum of absolute terms: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. Even an
 //!    output of zeros would be within the bound.
 //! 2. A component is not finite because f32 cannot represent an intermediate result: a score or a sum of weighted
 //!    values is outside its range.
-//! 3. As in number 4 under FAIL, too many components exceed the likely bound, for an output from a file whose tokens
-//!    repeat.
+//! 3. The output is from a file, the tokens of the problem repeat, and too many components exceed the likely bound, as
+//!    in number 4 under FAIL.
 //!
 //! **PASS**: everything else.
 //!
 //! The bound is compared with the absolute terms and not with `|y|`, because rounding errors are relative to the terms.
-//! Where values cancel, an output may be smaller than its bound although every digit that the terms allow is correct;
-//! the explanation of the verdict then states the number of such rows.
+//! If values cancel, an output may be smaller than its bound, although every digit that the terms allow is correct. The
+//! explanation of the verdict then states the number of rows in which this happens.
 
 mod audit;
 mod case;
@@ -66,7 +66,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use verdict::Summary;
 
-/// Help text below the flags, without the scenarios. The formula in it is that of
+/// Help text below the flags, without the scenarios. It contains the formula of
 /// [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
 Examples:
@@ -159,8 +159,8 @@ pub struct VerifyArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, the device fails, rounding does not explain an output, or no claim about
-/// an output is possible.
+/// Returns an error if the request is wrong, if the device fails, if an output is wrong, or if no claim about an output
+/// is possible.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     if args.seed.is_some() && args.audit.is_none() {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());

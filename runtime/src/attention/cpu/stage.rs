@@ -163,8 +163,8 @@ pub(super) unsafe fn values(
 /// weights and the values are tiny, the returned values are multiplied copies in the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`] and the clauses of [`Block`], whose values [`values`] returned for the same
-///   `worker`.
+/// - The invariants of [`Context`] and the clauses of [`Block`].
+/// - The values of `block` are those that [`values`] returned for the same `worker`.
 pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
     let dim = c.choice.value_dim;
     let mut largest = 0.0;

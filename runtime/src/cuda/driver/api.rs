@@ -23,7 +23,7 @@ macro_rules! api {
 
         impl Api {
             pub fn load() -> Result<Api, DeviceError> {
-                // SAFETY: opening libcuda runs its initializers, which the process accepts by using it.
+                // SAFETY: opening libcuda runs its initializers. A process that uses libcuda accepts this.
                 if !unsafe { sys::is_culib_present() } {
                     return Err(DeviceError::NoLibrary);
                 }
@@ -132,8 +132,9 @@ api! {
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
     /// Codes after which a context is unusable. For most of them the driver's header states that all further work
-    /// returns the same error. It does not state that for a driver that shuts down (4), a context that is invalid
-    /// (201) or destroyed (709), uncorrectable errors of memory and links (214, 220), and an unknown error (999).
+    /// returns the same error. The header does not state this for the following: a driver that shuts down (4), a
+    /// context that is invalid (201) or destroyed (709), uncorrectable errors of memory and links (214, 220), and an
+    /// unknown error (999).
     pub const STICKY: [u32; 19] =
         [4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 }
@@ -174,7 +175,7 @@ pub mod jit {
 
 /// Flags for page-locked memory that every context can use, mapped into the address space of devices.
 pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
-/// Largest handle of the default stream: the handles are null and `CU_STREAM_LEGACY`.
+/// Largest handle that denotes the default stream. The handles of this stream are null and `CU_STREAM_LEGACY`.
 pub const DEFAULT_STREAM: usize = 1;
 /// Flag for a stream that does not synchronise with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;

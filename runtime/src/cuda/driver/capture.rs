@@ -7,9 +7,9 @@
 //!    recorded in it.
 //! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
 //!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]), also while another thread
-//!    captures. Everything that allocates, loads, frees or waits for a workspace uses it.
-//! 3. A stream that waits for an event of the capture joins the capture, and the originally captured stream must wait
-//!    for that stream before the capture ends.
+//!    captures. Everything that allocates, loads, frees or waits for a workspace uses this mode.
+//! 3. A stream that waits for an event of the capture joins the capture. Before the capture ends, the originally
+//!    captured stream must wait for the stream that joined.
 
 use super::api::Api;
 use super::context::{Entered, log_error};
@@ -29,9 +29,8 @@ const RELAXED: u32 = 2;
 impl RawStream {
     /// Returns the capture that the stream belongs to; `None` if it is not captured.
     ///
-    /// # Errors
-    /// Returns the error that the driver reports. The driver reports an error for the default stream if a stream that
-    /// waits for the default stream is being captured.
+    /// Returns the error that the driver reports. For the default stream, the driver reports an error if another stream
+    /// is being captured and that stream waits for the default stream.
     pub fn capture(self, entered: &Entered<'_>) -> Result<Option<Capture>, DeviceError> {
         let Some(api) = &entered.context.api().capture else { return Ok(None) };
         let (mut status, mut id) = (NOT_CAPTURED, 0);
@@ -51,9 +50,8 @@ pub struct Relaxed<'a> {
 }
 
 impl Entered<'_> {
-    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls
-    /// that this library makes disturb no capture, since they neither use the default stream nor wait for captured
-    /// work.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of
+    /// this library disturb no capture: they do not use the default stream, and do not wait for captured work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

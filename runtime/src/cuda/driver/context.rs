@@ -31,11 +31,12 @@ impl Device {
         // SAFETY: *room*: `raw` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxCreate_v2)(&raw mut raw, CONTEXT_BLOCKING, self.raw) };
         self.driver.check("cuCtxCreate_v2", code)?;
-        // The new context is current. Popping it restores the thread's previous one.
+        // The new context is current. Popping it restores the thread's previous context.
         // SAFETY: *room*: `popped` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
-            // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
+            // Destroying a context pops it, too. If the destruction also fails, there is no other way to release the
+            // context.
             // SAFETY: *handle*: the context was created above, and its handle has not been passed on.
             let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
             return Err(e);
@@ -100,9 +101,8 @@ impl Context {
 
     /// Checks that the context may be passed to the driver.
     ///
-    /// # Errors
-    /// Returns [`DeviceError::Lost`] if it is lost, or [`DeviceError::Forked`] in a forked child of the process that
-    /// created it.
+    /// Returns [`DeviceError::Lost`] if the context is lost. Returns [`DeviceError::Forked`] in a forked child of the
+    /// process that created the context.
     pub fn usable(&self) -> Result<(), DeviceError> {
         self.device.driver.usable()?;
         if self.is_lost() { Err(DeviceError::Lost) } else { Ok(()) }
@@ -156,7 +156,7 @@ impl Drop for Context {
     }
 }
 
-/// Logs an error that occurs in a drop, which cannot return it.
+/// Logs an error that occurs while a value is dropped, because a drop cannot return an error.
 pub(super) fn log_error(done: Result<(), DeviceError>) {
     if let Err(e) = done {
         log::debug!("while releasing a GPU resource: {e}");
@@ -167,7 +167,7 @@ pub(super) fn log_error(done: Result<(), DeviceError>) {
 #[derive(Debug)]
 pub struct Entered<'a> {
     pub(super) context: &'a Context,
-    // A context is current for one thread, so this type must not move to another.
+    // A context is current for one thread, so a value of this type must not move to another thread.
     thread: PhantomData<*const ()>,
 }
 

@@ -29,8 +29,8 @@ impl Driver {
     /// Opens the library, looks up every function, and initialises the driver.
     ///
     /// # Errors
-    /// Returns an error if the library or a function is missing, if the driver cannot be initialised, or if this
-    /// process was forked from a process that has initialised the driver.
+    /// Returns an error if the library or a function is missing, or if the driver cannot be initialised. Also returns
+    /// an error if this process was forked from a process that has initialised the driver.
     pub fn open() -> Result<Driver, DeviceError> {
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;

@@ -44,14 +44,14 @@ impl RawStream {
         let ended = entered.check("cuStreamEndCapture", code);
         let mut raw = ptr::null_mut();
         let made = worked.and(ended).and_then(|()| {
-            // SAFETY: *handle*, *current*; *room*: the call writes a handle; neither a node nor a log is requested.
+            // SAFETY: *handle*, *current*; *room*: the call writes a handle. Neither a node nor a log is requested.
             let code =
                 unsafe { (api.cuGraphInstantiate)(&raw mut raw, graph, ptr::null_mut(), ptr::null_mut(), 0) };
             entered.check("cuGraphInstantiate", code)
         });
         if !graph.is_null() {
-            // SAFETY: *handle*: the driver returned it above, and it is released once; the instantiated graph does not
-            // need it.
+            // SAFETY: *handle*: the driver returned the handle above, and it is released once. The instantiated graph
+            // does not need it.
             log_error(entered.check("cuGraphDestroy", unsafe { (api.cuGraphDestroy)(graph) }));
         }
         made.map(|()| Some(Graph { context: context.clone(), raw }))

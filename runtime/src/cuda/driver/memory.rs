@@ -47,8 +47,8 @@ impl DeviceBuffer {
     /// Wraps the caller's device memory. The buffer neither initialises nor frees it.
     ///
     /// # Safety
-    /// - *lent*: the `bytes` bytes at `address` are memory that the context can use, and nothing else uses them
-    ///   until the buffer is dropped and the work that uses it is done.
+    /// - *lent*: the context can use the `bytes` bytes at `address`. Nothing else uses these bytes until the buffer is
+    ///   dropped and the work that uses the buffer is done.
     pub unsafe fn lent(context: &Arc<Context>, address: u64, bytes: usize) -> DeviceBuffer {
         DeviceBuffer { context: context.clone(), owned: None, address, bytes, lent: true }
     }

@@ -3,12 +3,12 @@
 //! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
 //! machine may have no driver, an old one, or one that fails.
 //!
-//! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the
-//!    first call. If one is missing, the error names it. A driver of CUDA 10.2 exports all of them.
-//! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks, and
-//!    reading such a code as that enumeration is undefined behaviour.
+//! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the first
+//!    call. If a function is missing, the error names the function. A driver of CUDA 10.2 exports all functions.
+//! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks.
+//!    Reading such a code as a value of the enumeration is undefined behaviour.
 //! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an
-//!    `Entered` as proof, and dropping it restores the thread's previous context.
+//!    `Entered` as proof. Dropping the `Entered` restores the thread's previous context.
 //! 4. *A context can be lost* after an error from which the driver cannot recover. Resources of a lost context are
 //!    not passed to the driver again; the driver frees their memory with the context.
 //! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent: every
@@ -24,8 +24,8 @@
 //! - *handle*: the handle was returned by the driver and has not been released.
 //! - *room*: a pointer is valid for all bytes that are read or written through it.
 //! - *lent*: while its buffer exists, the caller's device memory is valid, and nothing else uses it.
-//! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or its context is
-//!   lost.
+//! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or until the stream's
+//!   context is lost.
 
 mod api;
 mod capture;

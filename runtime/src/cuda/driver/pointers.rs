@@ -5,12 +5,12 @@ use super::context::Entered;
 use crate::error::DeviceError;
 use std::ffi::{c_uint, c_void};
 
-/// Device memory that was allocated, or a range of addresses that was reserved, as one piece.
+/// Device memory that was allocated as one piece, or a range of addresses that was reserved as one piece.
 struct Allocation {
     start: u64,
     bytes: usize,
-    /// `true` if the memory belongs to no context: that of a pool, or of a reserved range, which may have memory only in
-    /// some places. Torch's expandable segments are such ranges.
+    /// `true` if the memory belongs to no context. This is memory of a pool or of a reserved range. Only some places of
+    /// a reserved range may have memory. Torch's expandable segments are such ranges.
     pooled: bool,
 }
 
@@ -27,8 +27,8 @@ impl Entered<'_> {
         Ok(free)
     }
 
-    /// Returns the device memory of this context that contains `address`; `None` if the address is not there. Asks the
-    /// driver once, because every tensor of every run on device tensors passes here.
+    /// Returns the device memory of this context that contains `address`; `None` if no such memory contains it. Asks
+    /// the driver only once, because this function is called for every tensor of every run on device tensors.
     fn allocation(&self, address: u64) -> Option<Allocation> {
         let (mut kind, mut context, mut start, mut bytes) = (0_u32, 0_usize, 0_u64, 0_usize);
         let mut attributes =
@@ -65,8 +65,8 @@ impl Entered<'_> {
         Some(Allocation { start, bytes, pooled: context == 0 })
     }
 
-    /// Returns the device address of the `bytes` bytes of host memory at `address`; `None` if the device cannot use
-    /// them in place.
+    /// Returns the device address of `bytes` bytes of host memory that begin at `address`; `None` if the device cannot
+    /// use them in place.
     pub fn mapped(&self, address: u64, bytes: usize) -> Option<u64> {
         let last = address.checked_add(bytes.checked_sub(1)? as u64)?;
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
@@ -82,12 +82,12 @@ impl Entered<'_> {
         (first != 0 && end.checked_sub(first)? == last - address).then_some(first)
     }
 
-    /// Returns the device address of the `needed` bytes at `address`, which may be device memory of this context or
+    /// Returns the device address of the `needed` bytes at `address`. They may be device memory of this context, or
     /// host memory that the device can use in place.
     ///
     /// # Errors
-    /// Returns `Some` with the number of bytes to the end of the allocation if that is less than `needed`, or `None` if
-    /// the device cannot use the address.
+    /// Returns `Some(n)` if the allocation ends `n` bytes after `address` and `n` is less than `needed`. Returns `None`
+    /// if the device cannot use the address.
     pub fn usable_at(&self, address: u64, needed: usize) -> Result<u64, Option<usize>> {
         let Some(Allocation { start, bytes, pooled }) = self.allocation(address) else {
             return self.mapped(address, needed).ok_or(None);

@@ -34,13 +34,13 @@ impl RawStream {
         self.0
     }
 
-    /// Returns `true` if this is the default stream of whichever context is current. It is never destroyed.
+    /// Returns `true` if this is the default stream, which every context has. The default stream is never destroyed.
     pub fn is_default(self) -> bool {
         self.0.addr() <= DEFAULT_STREAM
     }
 
-    /// Returns `true` if the stream belongs to the entered context. Asks the driver nothing about the default stream, because
-    /// that would invalidate captures of other streams.
+    /// Returns `true` if the stream belongs to the entered context. For the default stream the driver is not asked,
+    /// because that would invalidate captures of other streams.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -22,7 +22,8 @@ pub struct CpuCall<'a> {
     tensors: PhantomData<&'a mut ()>,
 }
 
-// SAFETY: a call is equivalent to shared references to the inputs, and exclusive ones to the outputs and the workspace.
+// SAFETY: a call is equivalent to shared references to the inputs, and exclusive references to the outputs and the
+// workspace.
 unsafe impl Send for CpuCall<'_> {}
 
 impl std::fmt::Debug for CpuCall<'_> {

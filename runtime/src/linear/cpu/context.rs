@@ -31,7 +31,8 @@ impl Rows {
     }
 }
 
-/// Columns of the state before the first token: the address of their first value, and the distance between rows.
+/// Columns of the state before the first token: the address of the first value of these columns, and the distance
+/// between rows.
 #[derive(Clone, Copy)]
 pub(super) struct Past {
     /// Address of the first value; null if the values are zeros.
@@ -69,9 +70,10 @@ pub(super) struct Stretch<'a> {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
-/// - *inputs*: every row of every input that is present is readable for its head size, in elements of its type.
-/// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor
-///   share no element. If a present state also contains the past state, its rows are readable, too.
+/// - *inputs*: every row of each input of the call is readable. The length of a row is the input's head size, in
+///   elements of the input's type.
+/// - *outputs*: every row of each output of the call is writable. The length of a row is the output's head size. The
+///   rows of one tensor share no element. If a present state also contains the past state, its rows are readable, too.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -85,13 +87,13 @@ pub(super) struct Context<'a> {
 }
 
 // SAFETY: workers only read the inputs, and they write disjoint memory. Each worker has a separate region of the
-// workspace, and each task has separate rows and columns of the outputs and a separate part of the shared regions
+// workspace. Each task has separate rows and columns of the outputs, and a separate part of the shared regions
 // (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
-    /// Creates a context. The tensors must have been checked against the problem, the workspace must have room for the
-    /// layout from `base` on, and the engine must have the kernel's instruction set.
+    /// Creates a context. The tensors must have been checked against the problem. From `base` on, the workspace must
+    /// have room for the layout. The engine must have the kernel's instruction set.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -126,8 +128,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows of the workspace region for unrounded outputs, for the heads that read a state. The first row
-    /// belongs to the first token of the sequence.
+    /// Returns the rows of the workspace region for unrounded outputs. The rows are those of the heads that read
+    /// `state`. The first row belongs to the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

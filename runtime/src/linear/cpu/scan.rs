@@ -1,5 +1,5 @@
-//! Scans in two levels. The tokens of each part of a sequence are folded to an affine map, a scan over the maps
-//! computes the state before each part, and the outputs of each part are computed from that state.
+//! Scans in two levels. First, the tokens of each part of a sequence are folded to an affine map. Then a scan over the
+//! maps computes the state before each part. Finally, the outputs of each part are computed from the state before it.
 //!
 //! The tokens of a part map the state `S` before the part to `A S + b`. Two successive parts combine to
 //! `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
@@ -8,18 +8,19 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Parts, not tokens.* A scan over parts has few elements. Both passes over the tokens, before and after it, use
-//!    the code of the other forms.
-//! 2. *`A` is computed like a state.* The columns of a state are independent, so `A` is the result of applying the
-//!    tokens to the unit matrix with zeros as values: the same kernel computes `A` and `b`. If all rows are
+//! 1. *Parts, not tokens.* A scan over parts has few elements. The tokens are passed over twice, before and after this
+//!    scan, and both passes use the code of the other forms.
+//! 2. *`A` is computed like a state.* The columns of a state are independent. So `A` is the result of applying the
+//!    tokens to the unit matrix with zeros as values, and the same kernel computes `A` and `b`. If all rows are
 //!    independent, one column of ones is enough.
-//! 3. *A gate of `−∞` clears a row, whatever the earlier state contains*: the row is replaced, not multiplied by zero.
-//!    A second column of `A` starts as NaN and distinguishes such a row from one whose product of gates underflows. The
-//!    tokens of a delta rule read all rows. There, the gates of the first token clear single rows, and a later token
-//!    clears rows only if its gates clear all of them. The gates decide this, not a column of zeros in `A`, which may
-//!    result from decay: only clearing a row removes a NaN of the earlier state.
-//! 4. *No `A` for the first part.* An element that begins with the sequence contains the effect of the past state, and
-//!    is always the earlier operand of `⊕`. So its `A` is neither computed nor multiplied.
+//! 3. *A gate of `−∞` clears a row for every earlier state, even one that contains NaN*: the row is replaced, not
+//!    multiplied by zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product
+//!    of gates underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token
+//!    clear single rows, and a later token clears rows only if its gates clear all of them. The gates decide this. A
+//!    column of zeros in `A` cannot decide it, because the zeros may result from decay. Only clearing a row removes a
+//!    NaN of the earlier state.
+//! 4. *No `A` for the first part.* An element that begins with the sequence contains the effect of the past state. This
+//!    element is always the earlier operand of `⊕`, so its `A` is neither computed nor multiplied.
 
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
@@ -160,8 +161,8 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     });
 }
 
-/// Folds the tokens of a part to its affine map, or the tokens of the first part to a state. Does nothing for the last
-/// part, whose map no later state needs.
+/// Folds the tokens of a part to its affine map. The tokens of the first part are folded to a state instead. Does
+/// nothing for the last part, because no later state needs its map.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this part or this worker number.
@@ -187,14 +188,14 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// Returns the address of an element's marks: one value for each row of the state before the part, nonzero if the part
-/// clears the row. Only a gated delta rule has marks.
+/// Returns the address of an element's marks. There is one mark for each row of the state before the part; it is
+/// nonzero if the part clears the row. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks, for each row of the state before a part, whether the part's tokens clear the row before they read it. Does
-/// nothing for rules other than a gated delta rule.
+/// Writes a mark for each row of the state before a part: whether the part's tokens clear the row before they read it.
+/// Does nothing unless the rule is a gated delta rule.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
@@ -310,8 +311,8 @@ unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
 
 /// The affine maps of a head, as the elements of a scan.
 ///
-/// Invariants: those of [`Context`]; the elements of the head have been folded, and while this value exists, nothing
-/// else uses them or the worker's `region`.
+/// Invariants: those of [`Context`]; the elements of the head have been folded; while this value exists, nothing else
+/// uses the elements or the worker's `region`.
 struct Parts<'a> {
     c: &'a Context<'a>,
     head: &'a Head<'a>,
@@ -322,7 +323,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the marks of the rows that an element clears; empty except for a gated delta rule.
+    /// Returns the marks of the rows that an element clears; empty unless the rule is a gated delta rule.
     ///
     /// # Safety
     /// - The invariants. No other reference to the marks exists.
@@ -368,7 +369,7 @@ impl Parts<'_> {
                 if !cleared {
                     let all = place..place + strip.width;
                     let both = b1[all.clone()].iter_mut().zip(&b0[all]);
-                    // If the product of gates overflows to infinity, a zero remains zero instead of becoming NaN.
+                    // If the product of gates overflows to infinity, a zero stays zero and does not become NaN.
                     let held = both.filter(|(_, before)| by != f32::INFINITY || **before != 0.0);
                     held.for_each(|(at, before)| *at += by * before);
                 }
@@ -441,8 +442,8 @@ impl Parts<'_> {
         product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
-            // The earlier tokens spread every row that they read to all rows. So the later tokens clear a row of the
-            // state before both parts only if they clear all rows.
+            // Every row that the earlier tokens read affects all rows. So the later tokens clear a row of the state
+            // before both parts only if they clear all rows.
             if marks.contains(&0.0) {
                 marks.copy_from_slice(marks_before);
             }

@@ -44,7 +44,7 @@ impl Stretch<'_> {
     }
 
     /// Calls `each(token, row, count)` for every run of `count` tokens in `range` that are adjacent in the tensor.
-    /// `token` is the index of the run's first token in the tensor, and `row` the index of its row in the copy.
+    /// `token` is the index of the run's first token in the tensor. `row` is the index of this token's row in the copy.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -72,7 +72,8 @@ impl Stretch<'_> {
     }
 }
 
-/// Copies the elements `dims` of each token in `range` to f32 rows of `width` values at `dst`, padded with zeros.
+/// Copies the elements `dims` of each token in `range` to f32 rows of `width` values at `dst`. The rows are padded with
+/// zeros.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The call has the operand with this head; the tokens are in the sequence; `dims` is
@@ -220,8 +221,8 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
 }
 
 /// Returns the rows to which a chunk's outputs are written, from the first column of the stretch's strips on. The rows
-/// are in the tensor, in the region for unrounded outputs, or in the worker's region. Unless they are in the tensor,
-/// [`store`] copies them there.
+/// are in the tensor, in the region for unrounded outputs, or in the worker's region. If they are in a region,
+/// [`store`] copies them to the tensor.
 pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (first, _) = c.problem.readers(s.state);
     let columns = s.columns(c);
@@ -242,8 +243,9 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if they are
-/// in the tensor already, or in the first pass of a bidirectional problem, because the second pass adds to its outputs.
+/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if the
+/// outputs are already in the tensor. Also does nothing in the first pass of a bidirectional problem, because the
+/// second pass adds to the outputs of the first.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, its outputs have been

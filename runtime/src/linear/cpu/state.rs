@@ -12,8 +12,8 @@ const VECTOR: usize = 8;
 const FEW: usize = 8;
 
 /// Returns the address of the first value of a stretch's columns in the present state, and the distance between rows.
-/// Returns `Some` only if the tokens may update the state in place, which requires few tokens and strips without
-/// padding.
+/// Returns `None` if the tokens must not update the state in place. Updates in place require few tokens and strips
+/// without padding.
 pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
     let (choice, columns) = (c.choice, s.columns(c));
     let packed =
@@ -26,8 +26,8 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// Returns the columns of a stretch in the past state, or zeros if there is no past state; `None` if the past state is
-/// in the memory of the present state.
+/// Returns the columns of a stretch in the past state. Returns zeros if there is no past state, and `None` if the past
+/// state is in the memory of the present state.
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);

@@ -14,8 +14,8 @@
 //!    once per chunk, and rows that the kernel cannot read in place are copied once.
 //! 2. *Strips of columns.* A strip of the state stays in the first-level cache while the tokens of a chunk update it.
 //!    Strips are independent, so workers share them.
-//! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may
-//!    consist of several segments.
+//! 3. *Segments.* The kernel ends a segment before the product of gates would leave the range of a number, so a chunk
+//!    may consist of several segments.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first stores the state before
 //!    each chunk, the second computes outputs from it. Together they execute the operations of a single pass, so the
 //!    bits are the same.
@@ -41,7 +41,7 @@ pub(super) struct Target {
     pub past: Option<Past>,
     /// Number of columns in the entire matrix.
     pub columns: usize,
-    /// Indices of the first strip at `data`, and of the strip after the last.
+    /// Index of the first strip at `data`, and the index after that of the last strip.
     pub strips: (usize, usize),
     /// `true` for a state, to which tokens add their values; `false` for a transition, to which they add zeros.
     pub values: bool,
@@ -256,8 +256,8 @@ unsafe fn chunk(
     }
 }
 
-/// Returns the queries and keys of the token that is one chunk after token `done`, from column `x` on, to be
-/// prefetched; nothing if the kernel does not read them in place.
+/// Returns the queries and keys to be prefetched, from column `x` on. They belong to the token that is one chunk after
+/// token `done`. Returns nothing if the kernel does not read them in place.
 fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     if c.choice.staged.rows || x >= c.choice.rows {
         return Ahead::NOTHING;
@@ -304,7 +304,7 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Returns whether tokens also multiply the state, in addition to adding to it, so that a part of a sequence has a
+/// Returns whether tokens multiply the state in addition to adding to it. If they do, a part of a sequence has a
 /// transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None

@@ -12,27 +12,29 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 const FACTORED: f64 = 100.0;
 
 /// Number of roundings of a product in a sum over dims or tokens, in the kernels that compute a factor for each pair of
-/// tokens: four in a chain of four products, two in Kahan's summation and one for its error terms that grow with the
-/// length, two for the norms of rows, one for a factor, and one for a final addition.
+/// tokens. There are four roundings in a chain of four products, and two in Kahan's summation, plus one for those of
+/// its error terms that grow with the length. There are two for the norms of rows, one for a factor, and one for a
+/// final addition.
 const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
-/// sequence at once. At this number, chunks save as much time as the launch that prepares them costs. Measured on an
-/// H200, d 128: between 46 (gated) and 49 (delta).
+/// sequence at once. At this number, chunks save exactly the time that their additional launch costs; this launch
+/// prepares the chunks. Measured on an H200, d 128: between 46 (gated) and 49 (delta).
 const TOKENS: usize = 48;
 
 /// Number of blocks that an SM runs at once, for a kernel that updates states. A block has 128 threads with up to
 /// 255 registers each.
 const RESIDENT: usize = 2;
 
-/// Number of tokens per part of a scan, if the chooser determines the number of parts (2 to [`PARTS`]).
+/// Number of tokens per part of a scan. It applies if the chooser determines the number of parts (2 to [`PARTS`]).
 const TOKENS_OF_PART: usize = 512;
 
-/// Maximum number of parts of a scan, if the chooser determines it.
+/// Maximum number of parts of a scan that the chooser selects.
 const PARTS: usize = 16;
 
 /// Returns whether the quadratic form is computed by kernels that sum pair by pair and also compute the last state.
-/// This is the case for delta rules and for per-dim gates, except in non-causal calls, which are computed in chunks.
+/// This is the case for delta rules and for per-dim gates. Non-causal calls are an exception: they are computed in
+/// chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
     form == Form::Parallel
@@ -53,10 +55,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// The chooser's decisions for a GPU.
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
-/// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options, but not on the
-/// batch or on other sequences packed with it. Memory is the one exception: the entire batch is computed token by token
-/// if the options leave the form open and the workspace would exceed the budget (without a budget, a quarter of the
-/// device's memory).
+/// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options. They do not depend
+/// on the batch or on other sequences packed with it, with one exception. If the options leave the form open and the
+/// workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit is a
+/// quarter of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that updates the states.
@@ -66,11 +68,11 @@ pub struct LinearGpuChoice {
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
     /// [`Form::Parallel`].
     pub chunk: usize,
-    /// Number of tokens below which a packed sequence is computed token by token, whatever `form` is; zero if sequences
-    /// are not packed or the options determine the form.
+    /// Number of tokens below which a packed sequence is computed token by token, for every value of `form`; zero if
+    /// sequences are not packed or the options determine the form.
     pub recurrent_below: usize,
-    /// Number of chunks between two stored states of [`Form::Chunk`]. If a non-causal call reads the last state, this
-    /// is the number of chunks per part.
+    /// Number of chunks between two stored states of [`Form::Chunk`]. In a non-causal call that reads the last state,
+    /// this is the number of chunks per part.
     pub boundary: usize,
     /// Number of blocks into which the columns of a state are divided.
     pub columns: usize,
@@ -81,8 +83,8 @@ pub struct LinearGpuChoice {
     /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,
     /// `true` if one block computes the outputs of all query heads that read a state, so that the state is computed
-    /// only once. The bits stay the same, unless a product of queries and keys is not finite: then all heads that read
-    /// the state are computed token by token.
+    /// only once. The bits stay the same, with one exception: if a product of queries and keys is not finite, all heads
+    /// that read the state are computed token by token.
     pub shares: bool,
     /// Largest number of blocks for which a launch uses the kernel with half the columns per block. It does not change
     /// the bits.
@@ -95,19 +97,19 @@ pub struct LinearGpuChoice {
 
 impl LinearGpuChoice {
     /// Returns the smallest number of tokens for which a sequence is computed in chunks on a device with `sms` SMs, if
-    /// no option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. If a
-    /// device runs the blocks in several waves, as the one or two SMs of a board do, chunks save more time per token
-    /// with every wave, while the cost of their additional launch stays the same. The result is at least 16, since a
-    /// chunk of 16 tokens is always computed completely.
+    /// no option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. Some
+    /// devices run the blocks in several waves, such as a board with one or two SMs. There, chunks save more time per
+    /// token with every wave, while the cost of their additional launch stays the same. The result is at least 16,
+    /// since a chunk of 16 tokens is always computed completely.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
     }
 
     /// Returns whether one block computes the outputs of all `readers` query heads of a state. `blocks` is the number
-    /// of blocks for all heads of a sequence if each head has separate ones. Computing outputs takes about as long as
-    /// computing the state, so a shared block takes half a wave for the state and half a wave for each reader. If all
-    /// separate blocks fit on the device at once, sharing is slower.
+    /// of blocks for all heads of a sequence if each head has separate blocks. Computing the outputs of one head takes
+    /// about as long as computing the state. So a shared block takes half a wave for the state and half a wave for each
+    /// reader. If all separate blocks fit on the device at once, sharing is slower.
     pub(super) fn is_shared(
         form: Form,
         direction: Direction,
@@ -131,7 +133,8 @@ impl LinearGpuChoice {
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
-        // Roundings of a unit vector: half of those of a sum of squares, its root, the inverse and a product.
+        // Roundings of a unit vector: half of the roundings of a sum of squares, and the roundings of its root, the
+        // inverse and a product.
         let key = match problem.spec().normalize {
             Some(_) => (self.dims as f64 / 2.0 + 4.0) * unit,
             None => 0.0,

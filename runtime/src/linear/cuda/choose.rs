@@ -1,21 +1,21 @@
 //! Chooses how a GPU computes a problem. The chooser is a pure function of the problem, the options, the kernels and
 //! the device. Its criteria:
 //!
-//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: the same chunks update a state in the same order,
-//!    and outputs are computed from the state before their chunk. So the number of blocks that a device runs at once
-//!    decides between these two. `recurrent` has other bits, and only the numbers of tokens and states of a sequence
-//!    select it ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as
-//!    if each were alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts,
-//!    which depends on the tokens of a sequence. `scan` is only chosen on request, and so is `parallel`, whose time is
-//!    quadratic.
+//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: in both, the same chunks update a state in the
+//!    same order, and outputs are computed from the state before their chunk. So the number of blocks that a device
+//!    runs at once decides between these two. `recurrent` has other bits. Only the number of tokens of a sequence and
+//!    the number of its states select it ([`LinearGpuChoice::crossover`]). The lengths of packed sequences arrive with
+//!    the data, so each packed sequence is computed as if it were alone ([`LinearGpuChoice::recurrent_below`]). The
+//!    bits of `scan` depend on the number of parts, which depends on the tokens of a sequence. `scan` is only chosen on
+//!    request. So is `parallel`, whose time is quadratic.
 //! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
 //!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
 //!    stored.
 //! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block
-//!    computes the state and the outputs of all its heads. Tiles of chunks have up to 256 dims of a key, or 128 with
+//!    computes the state and the outputs of all these heads. Tiles of chunks have up to 256 dims of a key, or 128 with
 //!    per-dim gates. Keys with more dims, up to 1024, are computed token by token, by a kernel whose blocks always
-//!    compute all heads of a state. If a launch leaves half of the SMs without a block, it uses twice the number of
-//!    blocks, with half the columns each.
+//!    compute all heads of a state. If a launch would leave half of the SMs without a block, the launch uses twice the
+//!    number of blocks, with half the columns each.
 //! 4. *Memory.* The prepared data of a chunk take kilobytes, and more with per-dim gates. Without a budget they may
 //!    take a quarter of the device's memory. Sequences that do not fit are computed token by token. This is the only
 //!    criterion that depends on the batch and can change a bit.
@@ -28,17 +28,17 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Smallest number of SMs for each block of a batch at which [`Form::Chunk`] is chosen, with two passes over the
-/// chunks. With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also
-/// computes outputs (measured on an H200), and the second pass costs more than the first one saves.
+/// Smallest number of SMs per block of a batch for which [`Form::Chunk`] is chosen. This form makes two passes over the
+/// chunks. With fewer SMs one pass is faster, because the second pass costs more than the first one saves: a pass that
+/// only stores states takes 0.7 of the time of a pass that also computes outputs (measured on an H200).
 const SMS_OF_BLOCK: usize = 4;
 
-/// Number of blocks of the kernel with half the columns per block that replace one block of the ordinary kernel.
-/// Measured on an H200, d 128: the kernel takes 0.69 of the ordinary kernel's time if each of its blocks has an SM to
-/// itself, and 1.04 if two blocks share an SM.
+/// Number of blocks that replace one block of the ordinary kernel if the kernel with half the columns per block is
+/// used. Measured on an H200, d 128: this kernel takes 0.69 of the ordinary kernel's time if each of its blocks has an
+/// SM to itself, and 1.04 if two blocks share an SM.
 const PAIRED: usize = 2;
 
-/// Number of blocks per SM that fill the device in a pass over parts.
+/// Number of blocks per SM with which a pass over parts fills the device.
 const BLOCKS_PER_SM: usize = 4;
 
 /// Number of dims per block in the step-by-step kernel, one per thread.
@@ -155,7 +155,7 @@ pub fn choose(
     };
     if form == Form::Scan {
         choice.parts = match is_packed {
-            // No packed sequence has more parts than this.
+            // No packed sequence has more parts than this number.
             true => options.parts.unwrap_or(usual_parts(tokens)),
             false => longest.div_ceil(choice.part_chunks(tokens)).max(1),
         };

@@ -7,12 +7,12 @@
 //! | non-causal | one without outputs, then every token reads the last states |
 //!
 //! If several heads read a state, each computes a separate copy, unless the plan shares states. Each part of a scan
-//! computes a separate copy, too. If the present states are in the memory of the past states, nothing may write them
-//! before every copy has read the past. So the last states are written to the workspace first, and a launch over no
-//! tokens copies them to the present states.
+//! computes a separate copy, too. If the present states are in the memory of the past states, nothing may write this
+//! memory before every copy has read the past. So the last states are written to the workspace first. Then a launch
+//! over no tokens copies them to the present states.
 //!
-//! Each packed sequence is computed as if it were alone. If a call has both long sequences and sequences so short that
-//! they are computed token by token, a pass has two parts: the form's launches for the long ones, and a launch that
+//! Each packed sequence is computed as if it were alone. Short sequences are computed token by token. If a call has
+//! both long and short sequences, a pass has two parts: the form's launches for the long ones, and a launch that
 //! updates the states of the short ones.
 
 use super::choice::is_quadratic;
@@ -82,7 +82,8 @@ struct Call<'a> {
     scratch: u64,
     sequences: Sequences,
     list: Launches,
-    /// Number of blocks in the last launch that writes outputs, or in the last launch if none does.
+    /// Number of blocks in the last launch that writes outputs. If no launch writes outputs, the number for the last
+    /// launch.
     blocks: usize,
 }
 
@@ -191,8 +192,8 @@ impl Call<'_> {
     }
 
     /// Lists the quadratic form for delta rules and for per-dim gates. For a delta rule, the first launch computes the
-    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed,
-    /// and finally the last state, which may be in the memory of the first.
+    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed.
+    /// Finally, the last state is computed, because it may be in the memory of the first state.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -214,8 +215,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a scan: all parts except the last are folded to their effect on a state, a scan over them computes the
-    /// states after these parts, and every part continues from the state before it. `silent` is a copy of `args`
+    /// Lists a scan. All parts except the last are folded to their effect on a state. Then a scan over these parts
+    /// computes the states after them, and every part continues from the state before it. `silent` is a copy of `args`
     /// without outputs.
     fn scan(
         &mut self,
@@ -280,7 +281,7 @@ impl Call<'_> {
             push(with_step(filled, step, false, nodes(step)))?;
         }
         for step in (0..steps).rev() {
-            // The first node has nothing before it, so only the later nodes are launched.
+            // No part precedes the first node, so only the later nodes are launched.
             let later = nodes(step) - 1;
             if later > 0 {
                 push(with_step(filled, step, true, later))?;
@@ -317,7 +318,8 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel with half the columns per block, and that number of columns, if a launch with `args` uses it.
+    /// Returns the kernel with half the columns per block, and its number of columns, if a launch with `args` uses this
+    /// kernel.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
@@ -364,7 +366,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the number of blocks in a launch that updates states, or in one of the quadratic form.
+/// Returns the number of blocks in a launch that updates states, or in a launch of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

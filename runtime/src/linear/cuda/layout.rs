@@ -20,10 +20,10 @@ pub struct Layout {
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
     /// this region, then replaces the results by the states after these parts. Its rows are padded.
     pub boundaries: u64,
-    /// Transitions of all parts except the last, in a scan with a delta rule,
+    /// For a scan with a delta rule: transitions of all parts except the last,
     /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,
-    /// Sums of the logarithms of gates over each part except the last, in a scan without a delta rule, f64
+    /// For a scan without a delta rule: sums of the logarithms of gates over each part except the last, f64
     /// `[sequences, state heads, parts, gates]`.
     pub gate_sums: u64,
     /// Last states, `[sequences, state heads, d_k, d_v]`, if they need separate memory ([`holds`]).
@@ -39,8 +39,9 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Returns whether the last states of a call need separate memory. They do if they would overwrite states that other
-/// heads or parts still read, or if tokens read them and the call does not output them.
+/// Returns whether the last states of a call need separate memory. This is the case if they would overwrite states that
+/// other heads or parts still read. It is also the case if tokens read the last states and the call does not output
+/// them.
 pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {
@@ -66,7 +67,8 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Returns whether the outputs of the first of two directions need separate memory, because the output is not f32.
+/// Returns whether the outputs of the first of two directions need separate memory. They need it if the output is not
+/// f32.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }

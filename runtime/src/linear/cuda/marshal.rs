@@ -12,20 +12,21 @@ use elsa_kernels::cuda::linear::{
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
-/// Row stride in elements below which the byte offsets within a chunk fit in 31 bits.
+/// Upper limit on the row stride in elements. For smaller strides, the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
 
 /// The sequences of a call, in the form that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
-    /// Device address of the table of sequences; zero if sequences are not packed, so that each has all tokens.
+    /// Device address of the table of sequences. It is zero if sequences are not packed; each sequence then has all
+    /// tokens.
     pub table: u64,
     /// Total number of chunks that are prepared, over all sequences.
     pub chunks: usize,
     /// Number of chunks in the longest sequence.
     pub longest: usize,
-    /// `true` if some sequences are so short that they are computed token by token, whatever the form is. `long` is
-    /// `true` if some sequences are longer.
+    /// `true` if some sequences are so short that they are computed token by token in every form. `long` is `true` if
+    /// some sequences are longer.
     pub short: bool,
     pub long: bool,
 }
@@ -158,13 +159,13 @@ pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs,
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
 }
 
-/// Returns `filled` for only the short sequences, which are computed token by token, whatever the form is.
+/// Returns `filled` for only the short sequences, which are computed token by token in every form.
 pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// Returns `filled` with blocks of the quadratic form. The launch computes at most `most` rows, which are tokens or
-/// rows of a state, and each block computes `rows` of them.
+/// Returns `filled` with blocks of the quadratic form. The launch computes at most `most` rows, and each block computes
+/// `rows` of them. A row is a token or a row of a state.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
@@ -228,7 +229,8 @@ pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns `filled` with one head per state, whose block computes the outputs of all heads that read the state.
+/// Returns `filled` with one head per state. The block of this head computes the outputs of all heads that read the
+/// state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
@@ -243,8 +245,9 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 }
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
-/// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
-/// after these parts; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
+/// The other three arguments are device addresses. `states` is the address of the folded parts, which the scan replaces
+/// by the states after these parts. `transitions` is the address of the dense transitions, or zero. `sums` is the
+/// address of the sums of gate logarithms.
 pub fn carry(
     problem: &Problem,
     items: usize,
@@ -272,7 +275,8 @@ pub fn carry(
     }
 }
 
-/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
+/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes. `down` is `true` in the downward
+/// phase.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }

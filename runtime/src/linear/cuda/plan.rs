@@ -21,15 +21,15 @@ pub struct GpuPlan {
     walk: &'static GpuKernel,
     /// The kernel with half the columns per block, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel whose blocks compute the outputs of all heads that read a state, if the choice needs one in addition
-    /// to the kernel that updates states.
+    /// The kernel whose blocks compute the outputs of all heads that read a state. `None` if the choice does not need
+    /// such a kernel in addition to the kernel that updates states.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
-    /// Kernels of a scan: the one that sums logarithms of gates (absent for a delta rule), and the one that carries
-    /// states over parts.
+    /// Kernels of a scan. The first one sums logarithms of gates, and is absent for a delta rule. The second one
+    /// carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
     /// Kernel that computes the outputs in the quadratic form. The two fields after it are for rules that need more
-    /// kernels: `write` computes the values that tokens write, for a delta rule, and `last` computes the last state.
+    /// kernels. For a delta rule, `write` computes the values that tokens write. `last` computes the last state.
     parallel: Option<&'static GpuKernel>,
     write: Option<&'static GpuKernel>,
     last: Option<&'static GpuKernel>,

@@ -38,8 +38,8 @@ impl ConvolutionCall<'_> {
 
     /// Computes a tile by summing products directly.
     ///
-    /// The products are computed from a window of inputs in the worker's region: the earlier inputs that a block needs,
-    /// followed by the inputs of the block, in the order of the pass.
+    /// The products are computed from a window of inputs in the worker's region. The window contains the earlier inputs
+    /// that a block needs, followed by the inputs of the block, in the order of the pass.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
@@ -92,7 +92,7 @@ impl ConvolutionCall<'_> {
                         u: Columns { first: new.cast_const(), stride: w as isize },
                         out,
                         tokens: count,
-                        // Without a past, the inputs before the first token are zeros, which need no weights.
+                        // If there is no past, the inputs before the first token are zeros, so they need no weights.
                         taps: if self.has_past() { taps } else { taps.min(end) },
                         filter,
                         bias: if self.inputs.bias.is_some() { bias } else { null() },
@@ -117,7 +117,7 @@ impl ConvolutionCall<'_> {
             if x.is_finite() {
                 continue;
             }
-            // Input `i` is `history − i` tokens before the first one.
+            // Input `i` is `history − i` tokens before the first token.
             let start = i.saturating_sub(history);
             let end = to.len().min((i + self.problem.taps()).saturating_sub(history));
             if x.is_nan() {
@@ -196,7 +196,7 @@ impl ConvolutionCall<'_> {
             }
             let (new, missing) = (tokens.min(history), history - tokens.min(history));
             // SAFETY: only this worker uses the states of the channel (clauses). If past and present share memory, the
-            // inputs that remain move towards the oldest.
+            // inputs that remain move towards the place of the oldest input.
             unsafe {
                 if past.is_null() {
                     present.write_bytes(0, missing);

@@ -49,7 +49,8 @@ pub struct Place<'a> {
     pub crew: Crew<'a>,
 }
 
-// SAFETY: workers use disjoint memory of the workspace: each worker has a separate region, and each item separate maps.
+// SAFETY: workers use disjoint memory of the workspace: each worker has a separate region, and each item has separate
+// maps.
 unsafe impl Sync for Place<'_> {}
 
 impl Place<'_> {

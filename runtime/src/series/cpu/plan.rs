@@ -72,7 +72,7 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
 
 /// Checked call on the CPU, consisting of a plan, its tensors and a workspace.
 ///
-/// Invariant: the workspace has room for the plan's layout from `base` on, is initialised and aligned to 64 bytes, and
+/// Invariant: from `base` on, the workspace has room for the plan's layout, is initialised and aligned to 64 bytes, and
 /// nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
 #[derive(Debug)]
 pub struct CpuCall<'a, O: OnCpu> {

@@ -100,7 +100,7 @@ impl RecurrenceCall<'_> {
                             (k.carry)(factor, row, state);
                         } else {
                             // If the product of factors exceeds f32, the state cannot be derived from it. If the
-                            // product vanishes, it does not clear non-finite states, although single factors may.
+                            // product vanishes, it does not clear non-finite states, although single factors may do so.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
@@ -120,7 +120,8 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the pass over a part whose earlier state is known: to the outputs, or only to its last state.
+    /// Returns the pass over a part whose earlier state is known. The pass either computes the outputs, or only the
+    /// part's last state.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }
@@ -183,7 +184,8 @@ impl OnCpu for Problem {
                 }
             });
         }
-        // Returns the addresses of three values: the factor, the addend and the state before a part of a tile.
+        // Returns the addresses of three values for a part of a tile: the factor, the addend, and the state before the
+        // part.
         let map = |item: usize, part: usize| {
             let at = place.base.wrapping_add(place.layout.maps.start + (item * parts + part) * 3 * w);
             [at, at.wrapping_add(w), at.wrapping_add(2 * w)]

@@ -26,7 +26,8 @@ impl Transforms {
 
     /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
     pub fn new(length: usize) -> Option<Transforms> {
-        // The planner ends the process if memory is not available, so this reserves as much memory first.
+        // The planner ends the process if memory is not available, so this statement first checks that as much memory
+        // is available.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
@@ -41,8 +42,8 @@ impl Transforms {
     /// Returns the scratch memory of a worker, within its region of the workspace at `region`.
     ///
     /// # Safety
-    /// - The region is 64-byte aligned, initialised, and used by nothing else for the lifetime of the result. `layout`
-    ///   belongs to a convolution by FFT of this length, with the scratch that these transforms need.
+    /// - The region is 64-byte aligned and initialised, and nothing else uses it for the lifetime of the result.
+    ///   `layout` belongs to a convolution by FFT of this length, with the scratch that these transforms need.
     pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
         let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
         let (n, half) = (self.length, self.length / 2 + 1);
@@ -86,9 +87,9 @@ impl Room<'_> {
         finite
     }
 
-    /// Writes the convolution at every token to `to`. `input` returns the inputs in the order of the pass: first
-    /// `history` past inputs, then one for each token. Non-finite inputs count as zero. Returns whether all inputs were
-    /// finite.
+    /// Writes the convolution at every token to `to`. `input` returns the inputs in the order of the pass: first the
+    /// `history` past inputs, then one input for each token. Non-finite inputs count as zero. Returns whether all
+    /// inputs were finite.
     pub fn convolve(&mut self, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) -> bool {
         let count = history + to.len();
         let mut finite = true;

@@ -53,7 +53,7 @@ impl Block {
         Block { tokens, reverse }
     }
 
-    /// Returns the rows of the tokens in the order of the pass. `first` points to the row that is first in memory, and
+    /// Returns the rows of the tokens in the order of the pass. `first` points to the row with the lowest address, and
     /// `stride` is the distance between rows.
     pub fn columns<T>(&self, first: *const T, stride: usize) -> Columns<*const T> {
         let last = self.tokens.len().saturating_sub(1);
@@ -79,7 +79,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns the rows of a block in the memory of the series; `None` if the kernel cannot read them there.
+    /// Returns the rows of a block in the memory of the series; `None` if the kernel cannot read the rows in that
+    /// memory.
     fn in_place(&self, tile: Tile, block: &Block, width: usize) -> Option<Columns<*const f32>> {
         match (self.data, order(&self.series)) {
             (Elements::F32(data), Order::Rows(stride))
@@ -118,7 +119,7 @@ impl Source<'_> {
     /// # Safety
     /// - The tensor has been checked against its problem, and tile and block are within it; `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are writable at `to`; the invariant of
+    /// - At `to`, as many rows are writable as the block has tokens, rounded up to a multiple of four. The invariant of
     ///   `convert` is true.
     pub unsafe fn copy(
         &self,
@@ -207,8 +208,8 @@ impl Target {
         self.data.wrapping_add(self.series.at(batch, token, channel) * self.dtype.size())
     }
 
-    /// Returns the rows to which the kernel writes a block, in the order of the pass, and whether they are in the
-    /// memory of the series. If the kernel cannot write them there, they are at `buffer`.
+    /// Returns the rows to which the kernel writes a block, in the order of the pass, and whether these rows are in the
+    /// memory of the series. If the kernel cannot write them there, the rows are at `buffer`.
     pub fn rows(
         &self,
         tile: Tile,
@@ -231,8 +232,8 @@ impl Target {
     /// - The tensor is writable, tile and block are within it, and no other worker writes these elements;
     ///   `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are readable at `from`; the invariant of
-    ///   `convert` is true.
+    /// - At `from`, as many rows are readable as the block has tokens, rounded up to a multiple of four. The invariant
+    ///   of `convert` is true.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -322,7 +323,7 @@ impl States {
     }
 
     /// Copies the past states of `channels` channels from index `first` on, `[channel][n]`, to `[n][width]` at `to`.
-    /// Writes zeros if there are no past states, and in columns beyond `channels`.
+    /// Fills columns beyond `channels` with zeros. Writes only zeros if there are no past states.
     ///
     /// # Safety
     /// - The call's states have these channels, with `n` values each; `channels ≤ width`.
@@ -350,7 +351,8 @@ impl States {
     /// Writes the present states of `channels` channels from `[n][width]` at `from`, if the call outputs them.
     ///
     /// # Safety
-    /// - As for [`States::load`], except that values are read at `from`. No other worker writes these states.
+    /// - The clauses of [`States::load`], but the `n · width` values are readable at `from`. No other worker writes
+    ///   these states.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -378,19 +380,20 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states, for any
-    /// number of channels.
+    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states. The result
+    /// holds for any number of channels.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }
 
-    /// Returns the address of the past states of a channel, which has `n` values; null if the call has no past states.
+    /// Returns the address of the past states of a channel; null if the call has no past states. A channel has `n`
+    /// states.
     pub fn past(&self, channel: usize, n: usize) -> *const f32 {
         if self.past.is_null() { self.past } else { self.past.wrapping_add(channel * n) }
     }
 
-    /// Returns the address of the present states of a channel, which has `n` values; null if the call does not output
-    /// them.
+    /// Returns the address of the present states of a channel; null if the call does not output present states. A
+    /// channel has `n` states.
     pub fn present(&self, channel: usize, n: usize) -> *mut f32 {
         if self.present.is_null() { self.present } else { self.present.wrapping_add(channel * n) }
     }
@@ -410,8 +413,8 @@ pub unsafe fn columns_of_lines(
     width: usize,
     to: *mut f32,
 ) {
-    // SAFETY: the lines are readable, and the columns are writable (clauses). Only lines whose length `n` is a multiple
-    // of four are transposed by the kernel.
+    // SAFETY: the lines are readable, and the columns are writable (clauses). The kernel transposes the lines only if
+    // their length `n` is a multiple of four.
     unsafe {
         if n.is_multiple_of(4) && n > 0 {
             (p.transpose_in)(from, n, channels, n, n, width, 1.0, to);

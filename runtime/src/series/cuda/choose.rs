@@ -3,11 +3,13 @@
 //!
 //! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the number of parts. So this number depends on
 //!    the tokens, the channels and the device, but not on the number of sequences.
-//! 2. *Warps.* Channels are independent, tokens are not: a warp computes few channels, so a sequence with few channels
-//!    leaves most of a device idle. Parts fill the device, but they double the work and add a step per part and two
-//!    launches. So parts are used if their estimated time, including these costs, is at most half that of a single pass.
-//! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
-//!    no longer for it than a CPU takes for transforms; beyond that, convolutions are left to the CPU.
+//! 2. *Warps.* Channels are independent, but tokens are not. A warp computes few channels, so a sequence with few
+//!    channels leaves most of a device idle. Parts fill the device, but they double the work and add a step per part
+//!    and two launches. So parts are used only if their estimated time, including these costs, is at most half the time
+//!    of a single pass.
+//! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a direct
+//!    convolution on a GPU takes no longer than transforms on a CPU. Convolutions with more weights are left to the
+//!    CPU.
 
 use crate::error::PlanError;
 use crate::series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
@@ -21,19 +23,19 @@ use elsa_kernels::cuda::series::{
 /// Maximum number of filter weights per token on a GPU.
 const MOST_TAPS: usize = 16_384;
 
-/// Number of warps per SM that are enough to hide its latencies.
+/// Number of warps per SM that is enough to hide the latencies of the SM.
 const WARPS_PER_SM: usize = 16;
 
-/// Time to compute one tile of tokens, in units of the time to carry the state over the map of one part. Both steps
-/// wait for memory rather than arithmetic. The ratio is about 19 on an H200, consistent with the times of recurrences
-/// of 256 tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64.
+/// Time to compute one tile of tokens. The unit is the time to carry the state over the map of one part. Both steps
+/// wait for memory rather than arithmetic. The ratio is about 19 on an H200. This agrees with the times of recurrences
+/// of 256 tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64 parts.
 const TILE_TIME: usize = 20;
 
 /// Time of the two additional launches that parts need, in the same unit as [`TILE_TIME`].
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// Factor by which the estimated time of parts must be shorter than that of a single pass, because parts read the
-/// inputs twice.
+/// Smallest ratio of the time of a single pass to the time of parts at which parts are chosen. Both times are
+/// estimates. The ratio is above one because parts read the inputs twice.
 const LEAST_GAIN: usize = 2;
 
 /// Maximum number of parts that the chooser selects.
@@ -63,9 +65,9 @@ fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens that `warps` warps
-/// compute in tiles of `of_tile` tokens. The device folds and computes as many parts concurrently as it has room for
-/// their warps, but carries the state over their maps one after another. Returns one if parts gain too little.
+/// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens. `warps` warps compute
+/// the sequence in tiles of `of_tile` tokens. The device folds and computes parts concurrently if it has room for their
+/// warps. It carries the state over the maps of the parts one after another. Returns one if parts gain too little.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
@@ -80,8 +82,8 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
 }
 
 /// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
-/// channels and sequences. If the memory exceeds the budget, returns an error if the options request the parts, and
-/// otherwise the choice of a single pass.
+/// channels and sequences. If the memory exceeds the budget, there are two cases: if the options request the parts,
+/// returns an error; otherwise returns the choice of a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,
@@ -197,7 +199,8 @@ mod tests {
             (2, 256, 64, 16),
             (2, 1024, 64, 16),
             (2, 100_000, 128, 8),
-            // Four times as many warps would run at once, but this does not outweigh twice the work and the launches.
+            // Four times as many warps would run at once with parts. But this does not outweigh twice the work and the
+            // launches.
             (2, 100_000, 256, 1),
             (2, 100_000, 512, 1),
         ] {

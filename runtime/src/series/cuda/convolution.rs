@@ -50,7 +50,8 @@ impl OnGpu for Problem {
             ..ConvolutionArgs::default()
         };
         let mut list = Launches::default();
-        // The outputs come first: they read past inputs, whose memory the present states may overwrite.
+        // The outputs come first, because they read past inputs, and the present states may overwrite the memory of
+        // these inputs.
         let outputs = if at[Operand::Output] == 0 { 0 } else { self.batch() * blocks * tiles };
         let states = if at[Operand::PresentState] == 0 { 0 } else { self.batch() * self.channels() };
         for (own, items) in [(0, outputs), (STATES, states)] {

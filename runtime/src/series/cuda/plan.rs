@@ -18,7 +18,7 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// Name of the operator in messages about its kernel.
     const ROLE: &'static str;
 
-    /// Returns whether `role` is the role of this operator's kernel.
+    /// Returns whether `role` is the role of the kernel of this operator.
     fn is_own(role: &Role) -> bool;
 
     /// Lists the launches of a run.

@@ -15,8 +15,8 @@
 //!     share/licences/             licences of this project and of the linked packages
 //! ```
 //!
-//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. It is linked by zig, which has
-//! stubs of the C library for every version. `--cubins` adds GPU code that ptxas compiles for the board's GPU.
+//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. Zig links this build, because zig
+//! has stubs of the C library for every version. `--cubins` adds GPU code that ptxas compiles for the board's GPU.
 //! `super::check` has accepted every artefact that is shipped.
 
 use super::check::{self, Exceptions, Found};
@@ -35,20 +35,21 @@ use std::path::{Path, PathBuf};
 
 /// File name of the operator library for ONNX Runtime.
 const OPERATOR: &str = "libelsa_ort.so";
-/// Linker script that removes unwinding tables from a board's tool, which aborts on panic. The compiler emits some of
-/// them in spite of the tool's flag.
+/// Linker script that removes unwinding tables from a board's tool. The tool aborts on panic, so it does not need them.
+/// The compiler emits some of these tables in spite of the tool's flag.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
 /// Path of elsa.py's compiled module, in the folder for this machine.
 pub const MODULE: &str = "share/python/_elsa.abi3.so";
 /// Path of the module's source in the tree. The folder for a board contains this source instead of the module.
 const SOURCE: &str = "runtime/python/_elsa.c";
-/// Python program that prints the folder of Python's headers, if they exist and support the limited API of the module.
+/// Python program that prints the folder of Python's headers. It prints the folder only if the headers exist and
+/// support the limited API that the module uses.
 const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('include')\n\
     there = os.path.exists(os.path.join(path, 'Python.h')) and not sysconfig.get_config_var('Py_GIL_DISABLED')\n\
     print(path if there and sys.version_info >= (3, 8) else '')";
 
-/// Packages that one cargo command builds, and the name of its profile, which keeps symbols.
+/// Packages that one cargo command builds, and the name of the command's profile. The profile keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,
@@ -56,23 +57,24 @@ struct Part {
     flag: &'static str,
 }
 
-/// The libraries, whose functions catch panics and so need unwinding tables. The flag makes LLVM move repeated
-/// instructions into a separate function only if that saves at least 36 bytes: each new function also adds an entry of
-/// 36 bytes to the unwinding tables, which LLVM does not count.
+/// The libraries. Their functions catch panics, so they need unwinding tables. The flag makes LLVM move repeated
+/// instructions into a separate function only if that saves at least 36 bytes. The reason is that each new function
+/// also adds an entry of 36 bytes to the unwinding tables, which LLVM does not count.
 const LIBRARIES: Part = Part {
     profile: "shipped",
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
-/// The tool, which aborts on panic. It has a different flag than the libraries, so its profile has a separate folder:
-/// in a shared one, cargo would rebuild everything.
+/// The tool, which aborts on panic. Its flag differs from that of the libraries, so its profile has a separate folder.
+/// If the folder were shared, cargo would rebuild everything.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
-/// Compiler flag that leaves the scalar kernels out of a board's tool: the processor always has NEON, so they would run
-/// only if a user named them. The libraries keep them, because elsa.py proves its structs with them.
+/// Compiler flag that leaves the scalar kernels out of a board's tool. A board's processor always has NEON, so these
+/// kernels would run only if a user named them. The libraries keep the scalar kernels, because elsa.py uses them to
+/// check its structs.
 const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
 
-/// Flags that [`quick`] adds to a cargo command. They include an example, because only then cargo selects the same
+/// Flags that [`quick`] adds to a cargo command. They include an example, because cargo only then selects the same
 /// features as for the tests and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
@@ -82,7 +84,7 @@ struct Products {
     tool: PathBuf,
 }
 
-/// Copies a file, or a folder without recorded measurements (`bench`).
+/// Copies a file or a folder. Recorded measurements (`bench`) in the folder are left out.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if from.is_file() {
         return write(to, files::bytes(from)?);
@@ -103,8 +105,8 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
 }
 
 /// Assembles a folder for tests, for this machine or a board, in `target/quick`. It is built without link-time
-/// optimisation and must not be shipped. Its artefacts are checked like shipped ones, except for sizes. On this machine
-/// they are not checked for paths either, because paths are not remapped.
+/// optimisation and must not be shipped. Its artefacts are checked like shipped ones, except for sizes. For this
+/// machine, the check for paths is also omitted, because paths are not remapped.
 pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Result<PathBuf, String> {
     let abi = Abi::read(tree)?;
     let products = Products { libraries: products.to_owned(), tool: products.to_owned() };
@@ -353,8 +355,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the build outputs and the folder `dist`, and prints the result of each check. Sizes and, on this machine,
-/// paths are checked only if the folder is `handed_out`, that is, shipped.
+/// Checks the build outputs and the folder `dist`, and prints the result of each check. `handed_out` is `true` if the
+/// folder is shipped. Sizes are checked only then. On this machine, paths are checked only then, too.
 fn examine(
     tree: &Tree,
     target: &Target,

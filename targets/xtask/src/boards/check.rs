@@ -15,11 +15,11 @@
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | a stripped binary for a board above [`BINARY`], without cubins; a static library that adds more than [`ADDED`] to a C program |
 //!
-//! A check returns its finding in words, or the fault. `super::bad` tests each check with an artefact that it
+//! A check returns its finding in words, or the fault. `super::bad` tests each check with an artefact that the check
 //! must reject.
 //!
-//! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to
-//! separate functions from each other and from data tables, so instructions are checked before stripping.
+//! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to find
+//! the limits between functions, and between functions and data tables. So instructions are checked before stripping.
 
 use super::library::Abi;
 use super::target::Target;
@@ -90,7 +90,8 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
             }
         }
     }
-    // Versions of the C library have up to three numbers. The third is ignored, because it never decides.
+    // Versions of the C library have up to three numbers. The third number is ignored, because it never decides a
+    // comparison.
     let number = |name: &str| {
         let mut parts = name.strip_prefix("GLIBC_")?.splitn(3, '.');
         format!("{}.{}", parts.next()?, parts.next()?).parse::<Version>().ok()
@@ -252,7 +253,8 @@ pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     compare(&found, &abi.functions)
 }
 
-/// Checks that a file contains none of the paths `private` of this machine, neither alone nor as the start of a longer path.
+/// Checks that a file contains none of the paths `private` of this machine. A longer path that begins with one of these
+/// paths is refused, too.
 pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     let inside = |path: &str| {
         memchr::memmem::find_iter(bytes, path).find(|start| {
@@ -315,8 +317,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Reads llvm-objdump's listing. Returns the functions, without the exceptions, in which the listing marks an
-/// instruction as unknown. Also returns the total number of instructions.
+/// Reads llvm-objdump's listing. Returns the functions in which the listing marks an instruction as unknown, except the
+/// functions in `exceptions`. Also returns the total number of instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
     for line in listing.lines() {
@@ -335,8 +337,8 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Checks that a file with symbols contains no instructions beyond ARMv8.0-A, apart from the exceptions. Boards share
-/// one build, so equal files are only checked once.
+/// Checks that a file with symbols contains no instructions beyond ARMv8.0-A, apart from the exceptions. The boards
+/// share one build, so files with equal contents are checked only once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
     let bytes = files::bytes(path)?;

@@ -2,8 +2,8 @@
 //! `elsa bench` there, and stores the measurements in `targets/NAME/bench`.
 //!
 //! All connections use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. They share one
-//! connection to the board, so that a password is requested only once; without a terminal, none is requested. The facts
-//! of the board are read before anything is built or copied.
+//! connection to the board, so that a password is requested only once. Without a terminal, no password is requested.
+//! The facts of the board are read before anything is built or copied.
 //!
 //! A results file contains one JSON object per line: first the facts of the board (`what` is `board`), then the lines
 //! of `elsa bench --json`. A fact that the board does not report is null. Existing files are never overwritten.
@@ -57,8 +57,8 @@ const NO_CONNECTION: i32 = 255;
 /// Exit status of `elsa bench` if something disturbed the measurement of a row.
 pub const UNCLEAN: i32 = 5;
 
-/// A script that prints the facts of the board as `key=value` lines, and omits those that it cannot find. `$1` is the
-/// folder for the deployment. Sensors and clocks are left to `elsa info`, which knows the pitfalls of reading them.
+/// A script that prints the facts of the board as `key=value` lines, and omits the facts that it cannot find. `$1` is
+/// the folder for the deployment. Sensors and clocks are left to `elsa info`, which knows the pitfalls of reading them.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -133,7 +133,7 @@ impl<'a> Link<'a> {
         self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
 
-    /// Runs a command on the board, which must succeed, and returns its output.
+    /// Runs a command on the board and returns the command's output. The command must succeed.
     fn ask(&self, command: &str) -> Result<String, String> {
         self.succeeded(command, self.command(command).quiet().run())
     }
@@ -150,8 +150,8 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Returns the rows of a finished `elsa bench`. A status that reports disturbed rows is accepted, because they are
-    /// marked.
+    /// Returns the rows of a finished `elsa bench`. Accepts an exit status that reports disturbed rows, because such
+    /// rows are marked.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)
@@ -196,7 +196,7 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
     }
 }
 
-/// Returns the total size of the files in a folder in KiB, each rounded up to 4 KiB.
+/// Returns the total size in KiB of the files in a folder. The size of each file is rounded up to a multiple of 4 KiB.
 fn kib(path: &Path) -> Result<u64, String> {
     let file = fs::symlink_metadata(path).map_err(at(path))?;
     if !file.is_dir() {
@@ -205,8 +205,8 @@ fn kib(path: &Path) -> Result<u64, String> {
     fs::read_dir(path).map_err(at(path))?.map(|entry| kib(&entry.map_err(at(path))?.path())).sum()
 }
 
-/// Returns the required kernels of the board that did not run, according to the tool's reports: `info`, and the `lines`
-/// of the measurements.
+/// Returns the required kernels of the board that did not run, according to two reports of the tool: `info`, and the
+/// `lines` of the measurements.
 pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     let backends = info["backends"].as_array().cloned().unwrap_or_default();
     let mut seen: BTreeSet<&str> =
@@ -233,7 +233,8 @@ pub fn rows(text: &str) -> Result<Vec<Value>, String> {
     Ok(rows)
 }
 
-/// Returns a path for a new results file, from the date, the host and, if that file exists, a number.
+/// Returns a path for a new results file. The name consists of the date and the host. If a file with that name exists,
+/// a number is added.
 fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let host: String = host.chars().map(plain).collect();

@@ -1,16 +1,17 @@
 //! Builds the shipped C libraries from the archive that cargo produces.
 //!
 //! Cargo's archive contains this project, its dependencies and Rust's standard library as members whose symbols are
-//! global: a plugin that links the archive would export them all, and a second Rust library in the same program would
-//! define some of them again. So:
+//! global. A plugin that links the archive would export all these symbols, and a second Rust library in the same
+//! program would define some of them again. So:
 //!
 //! 1. The members that the functions of `elsa.h` need are merged into one relocatable object. Its sections stay
 //!    separate, so that a program linked with `--gc-sections` still drops the functions that it does not call.
-//! 2. All other symbols become local. Groups of sections are dissolved before that, because the linker would otherwise
-//!    merge them by name with groups of other libraries.
+//! 2. All other symbols become local. Before that, groups of sections are dissolved, because the linker would otherwise
+//!    merge groups that have the same name as groups of other libraries.
 //! 3. Bitcode for optimisation across crates is removed.
-//! 4. `libelsa.so` is linked from that archive, with its name and the versions of its symbols. (Rust's compiler passes
-//!    its own version script to the linker, which cannot be combined with one that names versions.)
+//! 4. `libelsa.so` is linked from that archive, with its name and the versions of its symbols. (Rust's compiler cannot
+//!    do this: it passes its own version script to the linker, and that script cannot be combined with one that names
+//!    versions.)
 //!
 //! `runtime/capi/elsa.map` determines the functions, their versions and the number in the library's name.
 

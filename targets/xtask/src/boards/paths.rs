@@ -1,5 +1,5 @@
-//! Lists the paths of the build machine, which no shipped artefact may contain: the compiler writes other names in
-//! place of them, and `super::check` searches the artefacts for them.
+//! Lists the paths of the build machine. No shipped artefact may contain one of them. The compiler writes other names
+//! in place of these paths, and `super::check` searches the artefacts for the paths.
 
 use crate::setup;
 use crate::shell::Tree;
@@ -30,7 +30,8 @@ fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
 }
 
 /// Returns the cargo option that makes the compiler write names in place of the folders' paths. Compiler flags for the
-/// target in another configuration file still apply, but the environment variable RUSTFLAGS would override both.
+/// target in another configuration file still apply. The environment variable RUSTFLAGS would override both these flags
+/// and this option.
 pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
     let flags: Vec<String> = folders(tree)?.into_iter().map(flag).collect();

@@ -15,7 +15,8 @@ const TESTS: [&str; 2] = ["crossing", "no_allocation"];
 const C_PROGRAMS: [&str; 7] =
     ["plain", "buffers", "device", "linear_device", "series_device", "copies", "graph"];
 
-/// Lists the executables that a cargo command has built, from its JSON messages: the name of the target and the path.
+/// Lists the executables that a cargo command has built, from its JSON messages. Each executable is listed with the
+/// name of its target and its path.
 pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
     messages
         .lines()

@@ -1,10 +1,10 @@
-//! `cargo xtask ptx`: compiles device code to PTX that a CUDA 10.2 driver loads, and determines its resources with
-//! ptxas.
+//! `cargo xtask ptx`: compiles device code to PTX that a CUDA 10.2 driver loads, and runs ptxas to determine the
+//! resources of each kernel.
 //!
 //! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, a module with one entry point.
-//! The text is packed: comments, optional spaces and most line ends are removed and long names shortened, which changes
-//! no instruction and saves a third of the bytes. `kernels/ptx/manifest.json` records the sources, the compiler, the
-//! flags and the resources of each kernel.
+//! The text is packed: comments, optional spaces and most line ends are removed, and long names are shortened. Packing
+//! changes no instruction and saves a third of the bytes. `kernels/ptx/manifest.json` records the sources, the
+//! compiler, the flags and the resources of each kernel.
 
 use super::sass;
 use crate::files;
@@ -23,18 +23,18 @@ const SOURCES: &str = "kernels/cuda";
 /// Folder of the committed PTX modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// Target of the modules: the GPU of the Jetson Nano, the oldest one with arithmetic on pairs of f16.
+/// Target of the modules: the GPU of the Jetson Nano. It is the oldest GPU with arithmetic on pairs of f16.
 const TARGET: &str = "sm_53";
 /// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs run the same code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
-/// Maximum total size in bytes of an operator's modules, by the folder of their sources. In linear attention, kernels
-/// that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates takes 0.4 MB. These are
-/// separate modules, because a process only compiles the modules of its plans.
+/// Maximum total size in bytes of an operator's modules. The operator is named by the folder of its sources. In linear
+/// attention, kernels that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates
+/// takes 0.4 MB. These are separate modules, because a process only compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Processor seconds that ptxas should not exceed for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A module
-/// that takes longer is measured again, up to [`TIMES`] times, and the smallest time counts.
+/// Processor seconds that ptxas should not exceed for a module; on a slow machine, [`MOST_SECONDS`] are allowed. If a
+/// module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
@@ -68,8 +68,8 @@ struct Tools {
     nvdisasm: PathBuf,
 }
 
-/// The generated files (modules, manifest and table of costs), each with its path in the tree, and the lines to
-/// print about them.
+/// The generated files: modules, manifest and table of costs. Each file is stored with its path in the tree. Also
+/// contains the lines to print about the files.
 struct Made {
     files: Vec<(String, String)>,
     lines: Vec<String>,
@@ -262,9 +262,9 @@ fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Packs a module, whose only entry point is `kernel`, without changing its instructions: removes comments and optional
-/// spaces, shortens the names of registers, labels, the parameter and the shared memory, and joins short statements
-/// into lines.
+/// Packs a module whose only entry point is `kernel`, and does not change its instructions. Removes comments and
+/// optional spaces. Shortens the names of registers, labels, the parameter and the shared memory. Joins short
+/// statements into lines.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -311,7 +311,8 @@ fn fill(text: &str) -> String {
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
-    // Splits a piece that follows a percent sign into the class, the number (if it is a register's) and the rest.
+    // Splits a piece that follows a percent sign into three parts: the class, the number and the rest. Only a register
+    // has a number.
     let register = |piece: &str| {
         CLASSES.iter().enumerate().find_map(|(class, (name, _))| {
             let rest = piece.strip_prefix(name)?;
@@ -358,7 +359,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if the driver would load it.
+/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if the driver would load the module.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {
@@ -399,8 +400,8 @@ fn assemble(
     text: &str,
 ) -> Result<Resources, String> {
     let once = || {
-        // The last line of the shell's output states the processor time of its children, which does not depend
-        // on other load on the machine.
+        // The last line of the shell's output states the processor time of the shell's children. This time does not
+        // depend on other load on the machine.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
         let run = run
             .args(&format!("-arch={target} -v -o"))

@@ -153,8 +153,8 @@ fn groups_share_the_strips() {
     }
 }
 
-/// Checks that the delta rules use wide strips if one fits half of the level 1 cache and narrower strips would not be
-/// fewer.
+/// Checks that the delta rules use wide strips if one such strip fits half of the level 1 cache. The narrower strips
+/// are used instead if the state would have fewer of them.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {

@@ -256,14 +256,14 @@ impl Outputs {
     }
 }
 
-/// Formats a number of parts, as in `2 parts`.
+/// Formats a number of parts, such as `2 parts`.
 pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
-/// Compares the output of a call with the exact values. `each` receives a batch and a channel, computes the exact value
-/// for every token, and passes the token and the value to its last argument. Returns the largest ratio of an error to
-/// its bound.
+/// Compares the output of a call with the exact values. `each` receives a batch and a channel, and computes the exact
+/// value for every token. It passes the token and the value to the function that is its last argument. Returns the
+/// largest ratio of an error to its bound.
 pub fn worst(
     outputs: &Outputs,
     series: &Series,
@@ -280,8 +280,8 @@ pub fn worst(
     worst
 }
 
-/// Returns the larger of `worst` and the ratio of an error to its bound, where the error is the distance of `found`
-/// from `exact`. The result is infinite if the distance is NaN.
+/// Computes the ratio of an error to its bound, and returns the larger of this ratio and `worst`. The error is the
+/// distance of `found` from `exact`. The result is infinite if the distance is NaN.
 pub fn farther(worst: f64, exact: Judged, found: f32, dtype: DType) -> f64 {
     let distance = exact.distance(found, dtype);
     if distance.is_nan() { f64::INFINITY } else { worst.max(distance) }

@@ -114,8 +114,8 @@ fn the_quadratic_form_is_for_all_rules() {
     assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
-/// Checks that a state is computed once for all heads that read it, if separate blocks would run in several waves and
-/// the form and the kernel support it.
+/// Checks that a state is computed once for all heads that read it, under two conditions: separate blocks would run in
+/// several waves, and the form and the kernel support sharing.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
     let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
@@ -136,7 +136,7 @@ fn readers_share_a_state_where_blocks_take_turns() {
         (NANO, [34, 2], [1, 1, 64], None, (Recurrent, false)),
         (NANO, [8, 2], [1, 1, 128], None, (Recurrent, false)),
         (NANO, [8, 2], [1, 1000, 64], Some(Chunk), (Chunk, false)),
-        // The batch must not decide, because sharing would change the bits if a product is not finite.
+        // The batch must not decide. Sharing would change the bits if a product is not finite.
         (H200, [8, 2], [1, 1, 64], None, (Recurrent, false)),
         (H200, [8, 2], [100, 1, 64], None, (Recurrent, false)),
     ] {
@@ -144,7 +144,8 @@ fn readers_share_a_state_where_blocks_take_turns() {
     }
 }
 
-/// Checks that keys with more dims than tiles have are computed token by token, and that no other form accepts them.
+/// Checks that keys with more dims than a tile has are computed token by token, and that no other form accepts such
+/// keys.
 #[test]
 fn keys_of_many_dims_go_step_by_step() {
     let of = |d, form, chunk| {

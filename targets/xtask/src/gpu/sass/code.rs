@@ -60,8 +60,8 @@ pub struct Instruction {
     pub name: String,
     /// Name with modifiers, followed by the operands.
     pub text: String,
-    /// Predicate register that decides whether the instruction has an effect, without its negation; `None` for an
-    /// unconditional instruction.
+    /// Predicate register that decides whether the instruction has an effect; a negation of the predicate is not
+    /// included. `None` for an unconditional instruction.
     pub guard: Option<String>,
     /// Address to which a jump leads. For an instruction that begins a divergent region, the address at which the
     /// region's threads meet again.
@@ -146,7 +146,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     }
     for (index, label) in names {
         let found = labels.iter().find(|(name, _)| *name == label).map(|(_, at)| *at);
-        // Only the target of a call may be missing: the function may be defined after the kernel's own code.
+        // Only a call may lack a target, because the function may be defined after the kernel's own code.
         if found.is_none() && code[index].name != "CAL" {
             return Err(fault("a jump without a target", &code[index].text));
         }
@@ -156,7 +156,8 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     Ok(code)
 }
 
-/// Sets the target of each `SYNC` and `BRK`: the end of the innermost region around it that an `SSY` or a `PBK` begins.
+/// Sets the target of each `SYNC` and `BRK`. The target is the end of the innermost region that contains the
+/// instruction and begins with an `SSY` or a `PBK`.
 fn meet(code: &mut [Instruction]) {
     let begun = |name: &str| -> Vec<(usize, usize)> {
         let begins = code.iter().filter(|x| x.name == name);
@@ -218,8 +219,9 @@ mod tests {
         assert_eq!(of(1), Control { stall: 0, ..none });
         // S2R opens barrier 0 when its result is available.
         assert_eq!(of(2), Control { stall: 1, written: Some(0), ..none });
-        // Every field has a different value: the instruction keeps operands 0 and 3, waits for barriers 1 and 5, opens
-        // barrier 2 when it has read and barrier 4 when it has written, prefers another warp and waits 11 cycles.
+        // Every field has a different value. The instruction keeps operands 0 and 3 and waits for barriers 1 and 5. It
+        // opens barrier 2 when it has read, and barrier 4 when it has written. It prefers another warp and waits 11
+        // cycles.
         let bits: u64 = 9 << 17 | 0b10_0010 << 11 | 2 << 8 | 4 << 5 | 11;
         for place in 0..3 {
             let all = Control::of(bits << (21 * place), place);

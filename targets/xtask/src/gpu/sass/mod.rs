@@ -1,9 +1,10 @@
-//! Cost of a kernel's machine code on a Jetson TX2: counts of the instructions in each part of the kernel, decoded from
-//! the output of ptxas for `sm_62`, as a table for the prediction of latencies.
+//! Cost of a kernel's machine code on a Jetson TX2. The cost consists of counts of the instructions in each part of the
+//! kernel. The counts are decoded from the output of ptxas for `sm_62`, and written as a table for the prediction of
+//! latencies.
 //!
 //! A kernel that iterates over tiles has five parts: the code before the first tile, a plain tile, a tile at the end of
 //! the keys, the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp
-//! through each part, [`code`] decodes the scheduling information of each instruction.
+//! through each part. [`code`] decodes the scheduling information of each instruction.
 
 mod code;
 mod paths;
@@ -18,8 +19,9 @@ pub const TARGET: &str = "sm_62";
 /// Source file of the table, relative to the root of the tree.
 pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
 
-/// Cycles from the issue of an instruction to its result, for instructions of variable latency, on an idle Pascal GPU
-/// with the values in its level 2 cache. Approximate: other warps of the SM hide most of these cycles.
+/// Cycles from the issue of an instruction to its result, for instructions of variable latency. They apply to an idle
+/// Pascal GPU with the values in its level 2 cache. They are approximate. Other warps of the SM hide most of these
+/// cycles.
 const LATENCIES: [(&[&str], usize); 3] =
     [(&["LDG", "LD", "LDL"], 230), (&["LDS", "LDC", "SHFL", "STS"], 26), (&["BAR", "MEMBAR"], 12)];
 /// Latency of all other instructions with a barrier: exponentials, conversions, special registers.
@@ -45,8 +47,8 @@ const FIELDS: [&str; 13] = [
 /// Counts for one part of a kernel, in the order of [`FIELDS`].
 type Part = [usize; FIELDS.len()];
 
-/// Counts for the five parts of a kernel (before the first tile, a plain tile, a tile at the end of the keys, the
-/// addition to memory, after the last tile), and the number of keys per tile.
+/// Counts for the five parts of a kernel, and the number of keys per tile. The parts are: before the first tile, a
+/// plain tile, a tile at the end of the keys, the addition to memory, and after the last tile.
 pub struct Cost {
     parts: [Part; 5],
     keys: usize,
@@ -105,8 +107,9 @@ const CHANGED: [&str; 2] = ["_added", "_within"];
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
 /// Returns the cost of a kernel that ptxas has assembled, with `threads` threads in a block. Returns `None` for kernels
-/// whose time is not predicted: kernels of linear attention and series, kernels for problems with masks or biases, and
-/// kernels with loops that cannot be decoded; the last case prints a line with the reason.
+/// whose time is not predicted. These are kernels of linear attention and series, kernels for problems with masks or
+/// biases, and kernels with loops that cannot be decoded. For a kernel with such a loop, also prints a line with the
+/// reason.
 ///
 /// # Errors
 /// Returns an error if the listing cannot be parsed.
@@ -149,9 +152,9 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Counts the multiply-add instructions of one thread in a tile, for the scores and for the values. With `pairs`,
-    /// an instruction for the scores multiplies two pairs of f16 numbers. Returns `None` for tiles of at most [`FEW`]
-    /// rows, whose threads divide the work differently.
+    /// Counts the multiply-add instructions of one thread in a tile. The first count is for the scores, the second for
+    /// the values. With `pairs`, an instruction for the scores multiplies two pairs of f16 numbers. Returns `None` for
+    /// tiles of at most [`FEW`] rows, because their threads divide the work differently.
     fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
         (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])
@@ -219,7 +222,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
         } else {
             Ok(plain_part)
         }
-        // If this code does not contain the products of the tile, the tile counts as a plain one.
+        // If this code does not contain the products of the tile, the tile counts as a plain tile.
         .unwrap_or(plain_part);
         outer = around.last().copied().unwrap_or(inner);
         if outer != *inner {

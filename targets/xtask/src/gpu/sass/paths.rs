@@ -1,16 +1,17 @@
-//! Finds the path of a warp through a kernel for a problem without masks or biases, and the number of its trips through
-//! each loop.
+//! Finds the path of a warp through a kernel for a problem without masks or biases. Also finds the number of trips that
+//! the warp makes through each loop.
 //!
-//! The walk follows the machine code in the order of addresses. A backward jump closes a loop. Of the forward jumps,
+//! The walk follows the machine code in the order of addresses. A backward jump closes a loop. For a forward jump,
+//! there are two cases:
 //!
-//! - a jump without a predicate is taken;
-//! - a predicated jump is only taken if it leads to an alternative with more multiply-adds, or if the code that it skips
-//!   is rare: stores to global memory or calls within a tile (for a row whose reference moved, or for a division), or
-//!   loops without a multiply-add (for masks and biases).
+//! - A jump without a predicate is taken.
+//! - A predicated jump is taken only in two cases. Either it leads to an alternative with more multiply-adds, or the
+//!   code that it skips is rare. Rare code consists of stores to global memory or calls within a tile (for a row whose
+//!   reference moved, or for a division), or loops without a multiply-add (for masks and biases).
 //!
-//! The trips of a loop follow from its counter: a register that is compared with a constant and changed by a constant. A
-//! loop that ends by a predicate copied from another predicate has two trips. A trip count that remains unknown follows
-//! from the number of multiply-adds that a tile of keys requires.
+//! The trips of a loop follow from its counter: a register that the loop compares with a constant and changes by a
+//! constant. A loop has two trips if it ends by a predicate that was copied from another predicate. If a trip count
+//! remains unknown, it follows from the number of multiply-adds that a tile of keys requires.
 
 use super::code::Instruction;
 
@@ -39,7 +40,7 @@ pub fn is_exp(x: &Instruction) -> bool {
     x.name == "MUFU" && x.has("EX2")
 }
 
-/// Returns the loops of the code, inner loops before the loops around them.
+/// Returns the loops of the code. An inner loop precedes the loops around it.
 pub fn loops(code: &[Instruction]) -> Vec<Loop> {
     let at = |address| code.binary_search_by_key(&address, |x| x.at).ok();
     let back = |(last, x): (usize, &Instruction)| {
@@ -60,8 +61,8 @@ pub enum Rare {
     Calls,
 }
 
-/// Returns the indices of the instructions that a warp executes from `first` to `last`, with each loop body once, and
-/// without `rare` code.
+/// Returns the indices of the instructions that a warp executes from `first` to `last`. Each loop body is included
+/// once, and `rare` code is left out.
 pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<usize> {
     let loops = loops(code);
     let mut way = Vec::new();
@@ -88,18 +89,18 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         };
         let stores = rare == Rare::Stores && part.iter().any(|x| matches!(x.name.as_str(), "STG" | "ST"));
         let calls = part.iter().any(|x| x.name == "CAL");
-        // Exponentials of weights come without a call; the soft cap calls a division.
+        // Code that computes exponentials of weights contains no call; the soft cap calls a division.
         let exps = !calls && part.iter().any(is_exp);
         // The addition of sums to memory also has a loop that adds the sums of short rows.
         let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
         let needed = exps || (adds && !calls) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || calls || loops.iter().any(useless);
-        // Takes the alternative with more multiply-adds: the other one checks each value.
+        // Takes the alternative with more multiply-adds, because the other alternative checks each value.
         let other =
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
         let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
-        // Multiply-adds of the largest loop, if any, and in total. If both alternatives have a loop, only these
+        // Multiply-adds of the largest loop, if any, and of all the code. If both alternatives have a loop, only these
         // loops are compared, because they repeat.
         let fmas = |from: usize, to: usize| {
             let count = |from: usize, to: usize| code[from..to].iter().filter(|x| is_fma(x)).count();
@@ -119,7 +120,8 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Minimum number of additions in code for it to count as adding the sums of a lane to memory.
+/// Minimum number of additions in a piece of code. With at least this number, the code counts as the addition of a
+/// lane's sums to memory.
 const ADDS: usize = 16;
 
 /// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.
@@ -140,8 +142,9 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     })
 }
 
-/// Returns the value of an operand that a loop does not change. For the minimum of a constant and a value that depends
-/// on the call, returns the constant: the head size is assumed to be the largest that the kernel supports.
+/// Returns the value of an operand that a loop does not change. If the operand is the minimum of a constant and a value
+/// that depends on the call, returns the constant. The head size is thus assumed to be the largest that the kernel
+/// supports.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
     if let Some(value) = constant(Some(operand)) {
@@ -174,15 +177,15 @@ fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i
     code[inner.first..=inner.last].iter().rev().find_map(changes)
 }
 
-/// Returns the number of trips of `inner`; `None` if its counter does not determine it.
+/// Returns the number of trips of `inner`; `None` if the loop's counter does not determine this number.
 pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let (set, counter, limit) = counter(code, inner)?;
     if set.name == "PSETP" {
         return Some(2);
     }
     let (place, step) = change(code, inner, counter).filter(|&(_, step)| step != 0)?;
-    // Finds the last value before the loop. A counter that was in another register before is assumed to begin at zero,
-    // because all such counters count up.
+    // Finds the last value before the loop. If another register contained the counter before the loop, the counter is
+    // assumed to begin at zero, because all such counters count up.
     let begins = |x: &&Instruction| x.operands().next() == Some(counter);
     let start = code[..inner.first].iter().rev().find(begins);
     let start = start.filter(|x| matches!(x.name.as_str(), "MOV" | "MOV32I"));
@@ -197,7 +200,7 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     usize::try_from(trips).ok().filter(|&trips| (1..=MOST_TRIPS).contains(&trips))
 }
 
-/// Largest plausible trip count; with a larger one, the counter was misread.
+/// Largest plausible trip count. If a trip count is larger, the counter was misread.
 const MOST_TRIPS: usize = 256;
 
 /// Returns the path `way` with the body of every loop repeated as often as `counts` says.
@@ -218,15 +221,15 @@ pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     all
 }
 
-/// Returns the index in `all`, at most `from`, at which the path last entered the loop `inner`.
+/// Returns the index in `all` at which the path last entered the loop `inner`. The index is at most `from`.
 fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     let outside = |at: &usize| *at < inner.first || *at > inner.last;
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
 /// Returns the trip counts of all loops on a path through a tile. `wanted` contains the numbers of multiply-adds of two
-/// products: the scores, before the first exponential, and the weighted values, after it. An unknown trip count is
-/// chosen such that the product in its loop has the wanted number.
+/// products. The first product is the scores, before the first exponential. The second is the weighted values, after
+/// it. An unknown trip count is chosen such that the product in its loop has the wanted number.
 ///
 /// # Errors
 /// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do
@@ -303,7 +306,7 @@ mod tests {
     }
 
     /// Returns the trips of a loop with counter R1. The comparison `test` comes before or after the change of the
-    /// counter; its limit R5 is at most 8 · 0x100.
+    /// counter. The comparison uses the limit R5, which is at most 8 · 0x100.
     fn counted_by(start: &str, step: &str, test: &str, before: bool) -> Option<usize> {
         let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
         let (first, second) = if before { (test, &*step) } else { (&*step, test) };
@@ -330,8 +333,8 @@ mod tests {
         assert_eq!(counter("RZ", "0x8", "GE", "0x18"), Some(3));
         assert_eq!(counter("RZ", "0x8", "GE", "0x19"), Some(4));
         assert_eq!(counted_by("RZ", "0x8", "ISETP.GE.AND P0, PT, R1, 0x18, PT", true), Some(4));
-        // The limit is the minimum of a constant and a value that depends on the call, in either order. A maximum of
-        // the two gives no limit.
+        // The limit is the minimum of a constant and a value that depends on the call; the two may be in either order.
+        // A maximum of the two gives no limit.
         assert_eq!(counter("RZ", "0x100", "NE", "R5"), Some(8));
         assert_eq!(counted_by("RZ", "0x80", "ISETP.NE.AND P0, PT, R5, R1, PT", false), Some(16));
         assert_eq!(counter("RZ", "0x8", "NE", "R7"), None);
@@ -353,7 +356,7 @@ mod tests {
             ]);
             walk(&code, 0, 6, Rare::Stores)
         };
-        // No warp executes code skipped by an unconditional jump, or code after the end.
+        // No warp executes code that an unconditional jump skips, or code after the end.
         assert_eq!(part("LDG.E R1, [R2]"), [0, 1, 2, 3, 5]);
         assert_eq!(part("STG.E [R2], R1"), [0, 3, 5]);
         assert_eq!(part("CAL `(f)"), [0, 3, 5]);
