@@ -7,7 +7,7 @@
 use crate::lanes::{Lanes, MAX_LANES};
 
 /// Returns the number of leading dims that are transposed in squares of whole vectors: zero if vectors have only four
-/// lanes, or if `w` is not a multiple of the lanes.
+/// lanes, or if `w` is not a multiple of the number of lanes.
 #[inline(always)]
 fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
@@ -34,8 +34,8 @@ pub unsafe fn transpose_in<L: Lanes>(
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
-    // SAFETY: squares and blocks of four are within rows and dims; single elements are read only inside both, and
-    // written inside `padded · w` (clauses).
+    // SAFETY: squares and blocks of four are within rows and dims. Single elements are read only inside the rows and
+    // dims, and are written inside `padded · w` (clauses).
     unsafe {
         for i in (0..w).step_by(L::N) {
             for x in (0..first).step_by(L::N) {

@@ -1,4 +1,4 @@
-//! Prefetches into the cache, while other work runs, the rows that will be read next.
+//! Prefetches the rows that will be read next, while other work runs.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

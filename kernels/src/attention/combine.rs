@@ -9,8 +9,8 @@ use elsa_core::attention::MASK_LIMIT;
 /// result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or `b`.
 ///
 /// # Safety
-/// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the lanes unless a tile is one
-///   row.
+/// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the number of lanes, unless a
+///   tile has one row.
 #[inline(always)]
 pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize, dst: *mut f32) {
     let out = L::splat(isa, f32::NEG_INFINITY);
@@ -94,8 +94,8 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 }
 
 /// Writes the bias of a tile and a block, `[key][width]`: `−∞` where row and key are on different sides, and elsewhere
-/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows have
-/// one side and all keys have one side, the same or another.
+/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows are on
+/// one side and all keys are on one side, whether these two sides are equal or not.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

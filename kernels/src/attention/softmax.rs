@@ -9,16 +9,16 @@
 //!    scores with the references usually skips all further work ([`raise`]).
 //! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
 //!    so that a row gets the same bits next to any neighbours.
-//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero, as it does a score too
-//!    far below the reference. The difference between the two matters only if a value is not finite, and then the bias
-//!    decides ([`super::values`]).
+//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It does the same with a
+//!    score too far below the reference. The difference between the two scores matters only if a value is not finite;
+//!    then the bias decides ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// Returns the reference to subtract: `m`, or the lowest finite number in rows that have seen no key, so that a score
-/// of `−∞` has weight zero and not NaN.
+/// Returns the reference to subtract. It is `m`, but the lowest finite number in rows that have seen no key, so that a
+/// score of `−∞` has the weight zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
@@ -105,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes [`weigh`] for scores near zero, with the reference zero, which is not subtracted. Weights are not
-/// multiplied by [`Lanes::RAISE`]. Without `masked`, no score may be `−∞`, because scores are not clamped.
+/// Computes [`weigh`] for scores near zero. The reference is zero and is not subtracted. Weights are not multiplied by
+/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are not clamped.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

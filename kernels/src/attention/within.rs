@@ -18,17 +18,17 @@
 //! **Why the code differs.**
 //!
 //! 1. *A row's decision covers all blocks so far*, not only those of its segment, because otherwise the first block of
-//!    every segment would be kept. So in addition to the sums of the segment's state, totals of `S` and `D` are kept,
-//!    relative to the largest reference so far. States are merged and returned as without a budget, with `D` as a
-//!    fourth sum.
+//!    every segment would be kept. So totals of `S` and `D` are kept in addition to the sums of the segment's state.
+//!    They are relative to the largest reference so far. States are merged and returned as without a budget, with `D`
+//!    as a fourth sum.
 //! 2. *Padded rows, past the last row of a tile, have no vote*, because they would always object.
 //! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
-//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math, and
-//!    this module has only the code between these. If no block is left out, steps with and without a budget write the
-//!    same bits, because the sums that they share receive the same numbers.
-//! 5. *References rarely change*, neither those of the state nor those of the totals, which are mostly equal. All
-//!    factors are then one, and a row spends only two comparisons on them.
+//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math. This
+//!    module has only the code between these products. If no block is left out, steps with and without a budget write
+//!    the same bits, because both add the same numbers to the sums that they have in common.
+//! 5. *References rarely change.* This holds for those of the state and for those of the totals, and the two are mostly
+//!    equal. While they do not change, all factors are one, and a row spends only two comparisons on them.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -49,13 +49,14 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
     budget.largest.is_finite()
 }
 
-/// Returns `true` if the tile leaves out the block whose weights have the sums `b`. `before` are the references before
-/// the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new references and adds `b` to
-/// the sums of kept or left-out weights, except to the `S` of the state, which the caller updates. If the first block
-/// is left out, writes zeros to `sums`.
+/// Returns `true` if the tile leaves out the block. `b` contains the sums of the block's weights. `before` contains the
+/// references before the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new
+/// references and adds `b` to the sums of kept or left-out weights, except to the `S` of the state, which the caller
+/// updates. If the first block is left out, writes zeros to `sums`.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialised.
+/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors. The references of the sums are
+///   initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,

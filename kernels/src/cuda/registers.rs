@@ -1,11 +1,11 @@
-//! Renumbers the registers of PTX, which then compresses better: the build script packs the text, and a program unpacks
-//! it.
+//! Renumbers the registers of PTX, so that the text compresses better. The build script packs the text, and a program
+//! unpacks it.
 //!
-//! Register names take most of the space of a compressed module, because the same instructions with other registers are
-//! different text. So packed PTX replaces a register's number by the register's position in a list of its class,
-//! counted from zero, in which the most recently named register comes first (move to front, as in Bentley et al.,
-//! 1986). A letter alone names the next new register of its class. Repeated code then becomes repeated text, within a
-//! module and across modules:
+//! Register names take most of the space of a compressed module, because two equal instructions with different
+//! registers are different text. So packed PTX contains positions instead of register numbers. Each class of registers
+//! has a list, in which the most recently named register comes first (move to front, as in Bentley et al., 1986). A
+//! register's number is replaced with the register's position in this list, counted from zero. A letter alone names the
+//! next new register of its class. Repeated code then becomes repeated text, within a module and across modules:
 //!
 //! ```text
 //! shl.b32 r839,r6,1;           shl.b32 r,r4,1;

@@ -5,8 +5,8 @@ use super::kernel::Reading;
 use super::tile::reads;
 use crate::lanes::Lanes;
 
-/// Writes `scale · X S`: the outputs of queries that read a state, or the rows of a transition times a state. A
-/// register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
+/// Writes `scale · X S`. The results are the outputs of queries that read a state, or the rows of a transition times a
+/// state. A register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].

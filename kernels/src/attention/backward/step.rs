@@ -155,8 +155,8 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// Adds `K^T dS^T`, which sums over the keys, to `dQ^T`, in strips of `R` dims; the last one or two strips may have
-/// four dims.
+/// Adds `K^T dS^T` to `dQ^T`. The product sums over the keys. Works in strips of `R` dims; the last one or two strips
+/// may have four dims.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The gradients of the scores must have been written.

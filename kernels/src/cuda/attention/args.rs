@@ -91,7 +91,7 @@ pub struct Windows {
     pub side_row: i32,
     /// First token column of the second side, in windows of the last column; beyond any token if windows have no sides.
     pub side_column: i32,
-    /// One if the bias is a table of relative positions, else zero.
+    /// One if the bias is a table of relative positions; zero if not.
     pub positions: i32,
 }
 
@@ -120,7 +120,7 @@ pub const WHOLE_ROWS: i32 = 16;
 pub const SERIAL_SPLITS: i32 = 32;
 /// [`AttentionArgs::flags`]: the blocks of the last rows run first, for all heads together.
 pub const LONGEST_FIRST: i32 = 64;
-/// Bound on the row stride in elements, below which the byte offsets within a tile fit 31 bits.
+/// Bound on the row stride in elements. For smaller strides, the byte offsets within a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the attention and merge kernels. Query rows are numbered
@@ -141,8 +141,8 @@ pub struct AttentionArgs {
     /// [`LONGEST_FIRST`].
     pub first: i32,
     /// Index of the first short block, or beyond any block if there are none. Short blocks compute the last rows of a
-    /// head, fewer than other blocks do, and come after all other blocks, for all splits and heads. If there are short
-    /// blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
+    /// head, and fewer rows than other blocks. The short blocks of all splits and heads come after all other blocks. If
+    /// there are short blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,

@@ -75,8 +75,8 @@ const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel on early GPUs, derived from machine code, and on late GPUs, measured. Each pair has
-/// the pace of blocks that share an SM, then that of a block alone on an SM.
+/// Returns the paces of a kernel on early GPUs, which are derived from machine code, and on late GPUs, which are
+/// measured. Each pair contains the pace of blocks that share an SM, then the pace of a block that is alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
@@ -90,8 +90,8 @@ const ANY: usize = usize::MAX;
 const NONE: usize = 0;
 /// Largest number of query rows for which blocks with half as many rows occupy a device better.
 const FEW: usize = 960;
-/// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
-/// rows, which leave SMs idle.
+/// Largest number of query rows for which the blocks with the fewest rows are the fastest: blocks with twice as many
+/// rows would leave SMs idle.
 const LOW: usize = 640;
 /// Largest number of query rows for which tiles on the edge of a causal mask need to be fast.
 const EDGY: usize = 3072;
