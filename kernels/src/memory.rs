@@ -92,8 +92,8 @@ pub unsafe fn transpose_out<L: Lanes>(
 ) {
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
-    // SAFETY: squares are within `w` and dims, their rows within `rows`; blocks of four and single elements are within
-    // rows and dims (clauses).
+    // SAFETY: squares are within `w` and dims, and their rows are within `rows`. Blocks of four and single elements are
+    // within rows and dims (clauses).
     unsafe {
         if first > 0 {
             for i in (0..rows).step_by(L::N) {
@@ -125,8 +125,8 @@ pub unsafe fn transpose_out<L: Lanes>(
     }
 }
 
-/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`, with zeros
-/// past the last row.
+/// Packs `rows` rows of `dim` f32 values into panels of `R` rows, `[panel][dim][R]`, with zeros past the last row.
+/// `dim` is a multiple of four.
 ///
 /// # Safety
 /// - `rows` rows of `dim` values, `stride` apart, are readable at `src`.
@@ -189,8 +189,8 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
     }
 }
 
-/// Converts `rows` dense rows of `dim` f32 values to 16-bit elements (f16, or bf16 with `BF16`), `to_stride` apart,
-/// rounded to the nearest, ties to even.
+/// Converts `rows` dense rows of `dim` f32 values to rows of 16-bit elements (f16, or bf16 with `BF16`), `to_stride`
+/// apart. Elements are rounded to the nearest, ties to even.
 ///
 /// # Safety
 /// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
