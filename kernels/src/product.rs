@@ -252,8 +252,8 @@ unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, co
     }
 }
 
-/// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, and `Σ_k a[r ·
-/// stride + k] · B[k]` without it. Without `COLUMNS`, `steps` must be a multiple of four.
+/// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, and
+/// `Σ_k a[r · stride + k] · B[k]` without it. Without `COLUMNS`, `steps` must be a multiple of four.
 ///
 /// # Safety
 /// - With `COLUMNS`, `steps` rows of `R` values, `stride` apart, are readable at `a`. Without it, `R` rows of `steps`

@@ -14,7 +14,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
 /// Tokens of one head that are not yet in a segment.
 ///
-/// Contract; `dim` is a multiple of four, and `rows` is at most `dim`:
+/// Contract, where `dim` is a multiple of four and `rows` is at most `dim`:
 /// - `queries` is readable for `tokens` tokens, `query_stride` apart. Each token has `group` rows of `dim` values,
 ///   `group_stride` apart. `queries` may be null; `group` is then zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
@@ -61,8 +61,8 @@ pub struct Head {
 
 /// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor that is applied at
 /// thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A
-/// negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is `high · (1 −
-/// rest)`, and rows are multiplied by this root twice.
+/// negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
+/// `high · (1 − rest)`, and rows are multiplied by this root twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
     /// Largest f32 numbers that do not exceed the factors: one number for all rows, or one per row.
@@ -77,8 +77,9 @@ pub struct Factors {
 ///
 /// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far. Tokens therefore
 /// do not multiply the state: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars
-/// `down` and `up`, gates per dim through the rows of keys and queries. A segment ends before `c` leaves `2^-40 ..=
-/// 2^40`, so nothing overflows; a single gate beyond that range multiplies the state at the start of a segment.
+/// `down` and `up`, gates per dim through the rows of keys and queries. A segment ends before `c` leaves
+/// `2^-40 ..= 2^40`, so nothing overflows. A single gate beyond that range multiplies the state at the start of a
+/// segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     /// Number of tokens, at least one.

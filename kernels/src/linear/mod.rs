@@ -49,7 +49,7 @@
 //!    its rows, with one loop per kind of factor. The delta rules read the state once more before this loop, because
 //!    their writes depend on all rows.
 //! 10. *Padding rows stay zero.* Keys are padded with zeros to a multiple of four dims. The products of these zeros
-//!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass. Without this,
+//!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass. Otherwise
 //!     every later query would read the NaN.
 //!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.

@@ -149,8 +149,8 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
 
 /// Destinations of the rows that have been multiplied by gates, for gates per dim.
 ///
-/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, and `ends` for `4 ·
-/// dim`. Under the delta rules `readers` is writable for `tokens · dim`.
+/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, and `ends` for
+/// `4 · dim`. Under the delta rules `readers` is writable for `tokens · dim` values.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
@@ -246,7 +246,7 @@ unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGET
 }
 
 /// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims from `x` allow in a segment.
-/// Also returns `true` if a single gate of the first token, among these dims, exceeds the range on its own.
+/// Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
 ///
 /// # Safety
 /// - As for [`gates`].

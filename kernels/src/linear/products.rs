@@ -15,9 +15,9 @@ use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Returns the address of row `n` among the rows of token `t` that are multiplied with writing keys: its queries,
-/// followed by its reading key. Also returns the stride of tokens, and a number: one if the row is also multiplied with
-/// the writing key of the same token, zero if not. A query reads after its token writes; a reading key reads before.
+/// The rows of token `t` that are multiplied with writing keys are its queries, followed by its reading key. Returns
+/// the address of row `n` among these, the stride of tokens, and a number: one if the row is also multiplied with the
+/// writing key of the same token, zero if not. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without

@@ -438,7 +438,7 @@ unsafe fn alone<L: Lanes, const V: usize>(
 
 /// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
 /// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
-/// includes the writes of earlier tokens of the pass. They are computed by forward substitution.
+/// includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
 /// - As for [`pass`]; the room contains the writes of the pass's tokens before `t`.

@@ -288,8 +288,8 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
     /// Number of f32 values in two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens of the segment, so that no
-    /// tokens follow.
+    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens, so that no tokens follow
+    /// it.
     const MOST: usize = 256;
     if count > MOST {
         return;

@@ -90,8 +90,8 @@ const ANY: usize = usize::MAX;
 const NONE: usize = 0;
 /// Largest number of query rows for which blocks with half as many rows occupy a device better.
 const FEW: usize = 960;
-/// Largest number of query rows for which the blocks with the fewest rows are the fastest: blocks with twice as many
-/// rows would leave SMs idle.
+/// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
+/// rows, because the larger blocks leave SMs idle.
 const LOW: usize = 640;
 /// Largest number of query rows for which tiles on the edge of a causal mask need to be fast.
 const EDGY: usize = 3072;

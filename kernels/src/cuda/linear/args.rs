@@ -79,8 +79,8 @@ pub const OUTPUT_VEC4: i32 = 512;
 pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: rows of all [`States`] of the call may be read and written four elements at a time.
 pub const STATE_VEC4: i32 = 2048;
-/// [`LinearArgs::flags`]: every part starts from zeros, but not the first part. With [`IDENTITY`] the first part is
-/// skipped, because a scan needs the last state of this part, not its transition.
+/// [`LinearArgs::flags`]: every part after the first starts from zeros. With [`IDENTITY`] the first part is skipped,
+/// because a scan needs the last state of this part, not its transition.
 pub const FOLD: i32 = 4096;
 /// [`LinearArgs::flags`]: every part after the first starts from the state at the end of the previous part. These
 /// states are in [`LinearArgs::boundaries`]. Only one part writes a last state: the last part that has tokens, or the
