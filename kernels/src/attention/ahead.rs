@@ -1,4 +1,4 @@
-//! Prefetches the rows that will be read next, while other work runs.
+//! Prefetches rows into the cache while other work runs. These are the rows that will be read next.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

@@ -186,8 +186,8 @@ pub trait TileOps {
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
-    /// - `dst` is writable for `width` values per key, where the number of keys is `count` rounded up. It is rounded up
-    ///   to a multiple of the register tile's keys, or of 16 if a tile has one row.
+    /// - `dst` is writable for `width` values per key. The number of keys is `count`, rounded up to a multiple of the
+    ///   register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 

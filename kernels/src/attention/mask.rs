@@ -29,7 +29,7 @@ const MOST_KEYS: usize = 256;
 /// The elements of a mask for the rows of a tile and the keys of a block.
 ///
 /// Contract, for a tile of `width` rows and blocks of at most 256 keys:
-/// - `rows` is at least one and at most `width`, `keys` at least one.
+/// - `rows` is at least one and at most `width`; `keys` is at least one.
 /// - Rows are `stride` elements apart. Each row has `keys` readable elements of `kind`, or one if `same_for_all_keys`
 ///   is set. In front of these, each row has `before` more readable elements.
 #[derive(Clone, Copy, Debug)]

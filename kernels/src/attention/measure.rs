@@ -8,11 +8,11 @@
 //!    is found in the same pass. Multiplied by `√dim`, it also bounds the norm, and it distinguishes an infinite
 //!    element from an overflowed sum.
 //! 2. *No square root per row.* The row with the largest sum of squares has the largest norm, so a call computes a
-//!    single root. It allows for the rounding of the sums.
+//!    single root. An allowance for the rounding of the sums is added.
 //! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
 //!    NaN is larger than infinity. The result does not depend on the order.
-//! 4. *Value columns in strips.* The maxima of a strip stay in registers while it is read from the first row to the
-//!    last.
+//! 4. *Value columns in strips.* The maxima of a strip stay in registers while the strip is read from the first row to
+//!    the last.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::dtype::DType;

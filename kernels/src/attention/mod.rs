@@ -25,7 +25,7 @@
 //! 4. *A masked weight is zero by selection.* An attended weight far below the reference may also be zero. If the
 //!    values of a masked block contain a NaN or an infinity, a slow product skips the keys whose bias is `−∞`
 //!    ([`values`]).
-//! 5. *Few queries use another kernel.* With one query a tile would fill only one lane. So this kernel places a row's
+//! 5. *Few queries use another kernel.* With one query a tile would fill only one lane. The other kernel places a row's
 //!    dims and keys in the lanes (`row`).
 //!
 //! | module | purpose |

@@ -146,8 +146,8 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
-    // Each case has its own loop, because the modification of scores takes registers that the plain loop needs. SAFETY:
-    // `panels` has the same clauses as this function.
+    // Each case has its own loop, because the modification of scores takes registers that the plain loop needs.
+    // SAFETY: `panels` has the same clauses as this function.
     unsafe {
         if is_plain(block) {
             panels::<L, R, V, PANELS, PLAIN>(isa, tile, block, dst)

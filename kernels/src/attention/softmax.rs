@@ -17,8 +17,8 @@ use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// Returns the reference to subtract. It is `m`, but the lowest finite number in rows that have seen no key, so that a
-/// score of `−∞` has the weight zero and not NaN.
+/// Returns the reference to subtract. It is `m` in rows that have seen a key. In other rows it is the lowest finite
+/// number, so that a score of `−∞` has the weight zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);

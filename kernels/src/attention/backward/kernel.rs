@@ -9,7 +9,7 @@ use elsa_core::attention::backward::BackwardKernelSpec;
 /// dims, too few for such a strip, form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
-/// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` multiples of `lanes`.
+/// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` are multiples of `lanes`.
 /// - `query_columns` is readable for `head_dim · rows` values `[panel][dim][row of the panel]`, scaled so that scores
 ///   are in base-2 units. `upstream_columns` is readable for `value_dim · rows` values in the same order.
 /// - `query_rows` is readable for `head_row · rows` values `[strip][row][dim of the strip]`, and `upstream_rows` for
