@@ -1,9 +1,9 @@
 //! Computes the base-2 exponential, and derives its error bound.
 //!
-//! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: it is a
-//! multiple of the last place of `x` and not larger than `x`. If `n` is the floor, `r` is in [0, 1], and for negative
-//! `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most `ln 2 · 2^-25` of its value. The
-//! multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
+//! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: `r` is a
+//! multiple of the last place of `x`, and its magnitude does not exceed that of `x`. If `n` is the floor, `r` is in [0,
+//! 1], and for negative `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most
+//! `ln 2 · 2^-25` of its value. The multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
 //!
 //! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
 //! rounded to f32. If `p` is evaluated exactly, its distance from `WEIGHT_SCALE · 2^r` is therefore a function of `r`
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! and these errors accumulate along the steps of each variant. `kernels/tests/kernels/exponential.rs` computes
-//! distance and rounding error over a fine grid of `r`, and checks that their sum is below the bound that each kernel
+//! distance and rounding error over a fine grid of `r`. It checks that their sum is below the bound that each kernel
 //! declares, and that measured errors are below the sum.
 
 #[cfg(target_arch = "x86_64")]

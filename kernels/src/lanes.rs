@@ -125,7 +125,7 @@ pub trait Lanes: Number {
     /// # Safety
     /// - As for [`Lanes::mul_add_quad`].
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
-    /// Returns `self`, with zero in lanes whose magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
+    /// Returns `self`, but zero in lanes where the magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
     #[inline(always)]
     #[must_use]
     fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
@@ -266,7 +266,8 @@ pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 /// Additional factor for the weights of small values, and for the tiny values themselves: `2^48`.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
-/// `2^74` and `2^75`, whose product turns multiples of the smallest positive subnormal number into integers.
+/// `2^74` and `2^75`. Their product, as a factor, turns multiples of the smallest positive subnormal number into
+/// integers.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
 
 /// Smallest positive subnormal number times [`MORE`]: `2^-101`.

@@ -16,8 +16,8 @@
 //!
 //! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a step
 //!    loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen per instruction set so that
-//!    sums, vectors and scalars fit its registers (8 · 3 sums in the 32 registers of NEON or AVX-512, 6 · 2 in the 16
-//!    of AVX2).
+//!    sums, vectors and scalars fit its registers: 8 · 3 sums fit the 32 registers of NEON or AVX-512, and 6 · 2 sums
+//!    fit the 16 registers of AVX2.
 //! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register. A
 //!    [`Lanes::Quad`] is a pointer on AVX2 and AVX-512, and four scalars in a register on NEON. Steps along rows are
 //!    therefore done four at a time, one quad per row. A lane index must be a constant, so the loops over a quad are
@@ -31,8 +31,8 @@
 //!    groups of an iteration are written out too, because a loop over them would not always be unrolled.
 //! 6. *Two quads in one instruction.* A step down eight columns needs two adjacent quads. With [`Lanes::two_quads`],
 //!    NEON loads both into two adjacent named registers and advances the pointer, all in one instruction. Steps
-//!    alternate between two pairs of registers, so that the quads of one step are loaded while those of another are in
-//!    use.
+//!    alternate between two pairs of registers, so that the quads of one step are loaded while the quads of another
+//!    step are in use.
 //! 7. *Steps down columns in pairs.* The first vector of the second step is loaded together with the last vector of the
 //!    first step, in one instruction if the instruction set can load pairs.
 //! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed. It

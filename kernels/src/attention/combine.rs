@@ -5,8 +5,9 @@ use crate::lanes::Lanes;
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::MASK_LIMIT;
 
-/// Writes `a + b` to `dst`. All three are biases in base-2 units, whose finite elements have a limited magnitude. The
-/// result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or `b`.
+/// Writes `a + b` to `dst`. All three are biases in base-2 units. The magnitude of their finite elements is limited.
+/// The result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or
+/// `b`.
 ///
 /// # Safety
 /// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the number of lanes, unless a
@@ -56,9 +57,9 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
 /// is at least one. `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct SideTile {
-    /// Side of each row, as a number. Entries past the last row repeat the side of another row.
+    /// Number of the side of each row. Entries past the last row repeat the side of another row.
     pub rows: *const f32,
-    /// Side of each key, as a number.
+    /// Number of the side of each key.
     pub keys: *const f32,
     /// Number of keys.
     pub count: usize,

@@ -41,9 +41,9 @@ pub struct Tile {
 /// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. In a step of a
 ///   kernel that raises weights, tiny values ([`super::values::is_tiny`]) have been scaled up
 ///   ([`super::values::lift`]).
-/// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). It may be the
-///   weights of the [`Tile`] if it is not shared, the tile has several rows, `head_dim` is at most the kernel's chain,
-///   and `largest` is finite.
+/// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
+///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
+///   is at most the kernel's chain, and `largest` is finite.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys, by rows or in panels.
@@ -62,7 +62,7 @@ pub struct Block {
     /// Terms added to the scores, `[key][width]`, in base-2 units; `−∞` masks a key. Null if no key is masked or
     /// biased.
     pub bias: *const f32,
-    /// `true` if all rows share the bias, whose shape is then `[key]`.
+    /// `true` if all rows share the bias. The shape of the bias is then `[key]`.
     pub shares_bias: bool,
     /// Rows to prefetch while a block with a bias or a soft cap is computed.
     pub ahead: Ahead,
@@ -131,7 +131,7 @@ pub struct Budget {
 
 /// Operations on tiles of one width, from which an instruction set makes its [`Entries`].
 pub trait TileOps {
-    /// Type whose values prove that the instruction set is present.
+    /// Type of tokens. A value of this type proves that the instruction set is present.
     type Isa: Copy;
 
     /// Computes scores, references, weights, row sums and the weighted sum of one block in one fused step. If `first`
@@ -191,9 +191,9 @@ pub trait TileOps {
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
-    /// Computes the unnormalised softmax of complete rows of scores: finds the largest of the `count` scores of each
-    /// row at `p`, converts the scores to weights in place, and writes references and sums. A score of `−∞` has the
-    /// weight zero.
+    /// Computes the unnormalised softmax of complete rows of scores. At `p`, each row has `count` scores. Finds the
+    /// largest score of each row, converts the scores to weights in place, and writes references and sums. A score of
+    /// `−∞` has the weight zero.
     ///
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. If a tile is one row, `count` is rounded up to a

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! 1. *Squares and magnitudes.* A row's sum of squares can overflow where its norm does not. So the largest magnitude
-//!    is found in the same pass. Multiplied by `√dim`, it also bounds the norm, and it distinguishes an infinite
-//!    element from an overflowed sum.
+//!    is found in the same pass. The product of this magnitude and `√dim` also bounds the norm. The magnitude also
+//!    shows whether an element is infinite or only the sum overflowed.
 //! 2. *No square root per row.* The row with the largest sum of squares has the largest norm, so a call computes a
 //!    single root. An allowance for the rounding of the sums is added.
-//! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
-//!    NaN is larger than infinity. The result does not depend on the order.
+//! 3. *A maximum that keeps NaN.* The bits of magnitudes are compared as integers. In this order infinity is larger
+//!    than any number, and NaN is larger than infinity. The result does not depend on the order.
 //! 4. *Value columns in strips.* The maxima of a strip stay in registers while the strip is read from the first row to
 //!    the last.
 

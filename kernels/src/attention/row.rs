@@ -6,7 +6,7 @@
 //! ```
 //!
 //! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would fill only one lane. Here a score is a
-//!    dot product along the key's dims with one sum across lanes, weights are computed for `N` keys at once, and a
+//!    dot product along the key's dims and ends with one sum across lanes. Weights are computed for `N` keys at once. A
 //!    value is added along its dims.
 //! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed. Keys are read in groups of
 //!    four neighbouring rows, each row from beginning to end. Hardware prefetching follows this order.
@@ -343,7 +343,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: the clauses of `step` hold, and `row_leaves_out` has those of the budget.
+        // SAFETY: the clauses of `step` hold, and so do the clauses of the budget, which `row_leaves_out` requires.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
             // If the reference is zero, it is never raised, because no score exceeds the limit of the first reference.

@@ -25,9 +25,9 @@ pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     m.if_present(m, lowest)
 }
 
-/// Raises the reference of each row whose largest score `top` exceeds it by more than the headroom, and rescales the
-/// row's sums. Other rows keep reference and sums. If `first` is set, references are only written, because no sums
-/// exist yet.
+/// Raises the reference of a row, and rescales the row's sums, if the row's largest score `top` exceeds the reference
+/// by more than the headroom. Other rows keep reference and sums. If `first` is set, references are only written,
+/// because no sums exist yet.
 ///
 /// # Safety
 /// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
@@ -149,8 +149,9 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     top
 }
 
-/// Computes the softmax of complete rows of scores in memory, without its normalisation: finds the largest of the
-/// scores of `count` keys at `p`, converts the scores to weights in place, and writes references and sums.
+/// Computes the softmax of complete rows of scores in memory, without its normalisation. At `p` are the scores of
+/// `count` keys. Finds the largest score of each row, converts the scores to weights in place, and writes references
+/// and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

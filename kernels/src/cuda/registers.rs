@@ -27,8 +27,8 @@ fn is_word(byte: u8) -> bool {
 ///
 /// `number` receives the index of a register's class in [`CLASSES`] and the register's number, or `None` if the letter
 /// has no number. `number` returns the new number, or `None` to write the letter alone. `put` receives the pieces of
-/// the new text in order. Declarations such as `f<9>` stay unchanged. So do names whose number exceeds 32 bits or has a
-/// leading zero, because they are not registers.
+/// the new text in order. Declarations such as `f<9>` stay unchanged. Names with a number that exceeds 32 bits or has a
+/// leading zero also stay unchanged, because they are not registers.
 ///
 /// # Errors
 /// Returns the first error of `number`.

@@ -1,7 +1,7 @@
 //! Types shared by the launch arguments of every operator: tensors and precomputed divisions. They match the structures
 //! of `kernels/cuda/common/tensor.cuh`, field by field.
 
-/// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
+/// A strided tensor `[batch, heads, tokens, dim]` in device memory. Its last axis is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tensor {

@@ -44,10 +44,10 @@
 //! 8. *Operands are prefetched.* The rows of a head's tokens are too far apart for hardware prefetching. So while
 //!    tokens are processed, the kernel prefetches the values of the following tokens, and the queries and keys of a
 //!    later segment.
-//! 9. *A single token needs one pass over the state.* A decode step is bound by the memory traffic of the state. The
-//!    state is read from its old location, multiplied by its gate and written to its new location in a single loop over
-//!    its rows, with one loop per kind of factor. The delta rules read the state once more before this loop, because
-//!    their writes depend on all rows.
+//! 9. *A single token needs one pass over the state.* A decode step is bound by the memory traffic of the state. A
+//!    single loop over the rows reads the state from its old location, multiplies it by its gate and writes it to its
+//!    new location. Each kind of factor has its own such loop. The delta rules read the state once more before this
+//!    loop, because their writes depend on all rows.
 //! 10. *Padding rows stay zero.* Keys are padded with zeros to a multiple of four dims. The products of these zeros
 //!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass. Otherwise
 //!     every later query would read the NaN.

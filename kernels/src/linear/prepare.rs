@@ -6,8 +6,8 @@ use super::products::{multiply_few, multiply_rows, multiply_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
-/// Determines the next segment of `head`, which starts at the head's first token, and writes the data that the strips
-/// of the state need for this segment.
+/// Determines the next segment of `head`, and writes the data that the strips of the state need for this segment. The
+/// segment starts at the first token of `head`.
 ///
 /// # Safety
 /// - The clauses of [`Head`].

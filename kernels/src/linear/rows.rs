@@ -92,7 +92,7 @@ impl<L: Lanes> Rate<L> {
 /// Number of terms that are summed separately before the sum is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Number of terms whose short sums are added up before the result is added to the total.
+/// Number of terms per long sum. Their short sums are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
 /// Number of terms per short sum in f32. Applies to passes whose sums are f64.

@@ -38,7 +38,7 @@ impl<T> Columns<*mut T> {
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
 /// - `W` values are readable in each of the `tokens` rows of `a` and `b`. `W` values are writable in each row of `out`,
-///   unless its pointer is null.
+///   unless the pointer of `out` is null.
 /// - `state` is readable and writable for `W` values.
 /// - Operands that are written overlap no other operand.
 #[derive(Clone, Copy, Debug)]

@@ -23,8 +23,8 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Returns `true` if a single exponential is not enough for the factors of a vector of channels. There are two reasons:
-/// the product of `delta` and a rate exceeds [`MOST_LOG`], where rates range from `least` to `most`; or a rate is
+/// Returns `true` if a single exponential is not enough for the factors of a vector of channels. There are two possible
+/// reasons. The product of `delta` and a rate exceeds [`MOST_LOG`]; rates range from `least` to `most`. Or a rate is
 /// `infinite`.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {

@@ -1,8 +1,8 @@
 //! Clocks of the cores, the GPU and the memory, and whether they are fixed.
 //!
 //! `jetson_clocks` leaves no file that records its run, but its effect is visible: the lowest and highest allowed
-//! clocks are equal, and the current clock equals them. It locks the memory at its highest rate but does not change the
-//! limits of the memory. So for the memory, only the current rate is compared with the highest.
+//! clocks are equal, and the current clock equals them. `jetson_clocks` locks the memory at its highest rate but does
+//! not change the limits of the memory. So for the memory, only the current rate is compared with the highest.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
@@ -25,7 +25,8 @@ const DEVICE: &str = "sys/class/devfreq/bwmgr";
 /// File with the highest memory clock of the power mode, in Hz; 0 if the mode sets none.
 const CAP: &str = "sys/kernel/nvpmodel_emc_cap/emc_iso_cap";
 
-/// Relative difference up to which two clocks count as equal. Limits are rounded to steps of the clock.
+/// Largest relative difference of two clocks that count as equal. They may differ because limits are rounded to steps
+/// of the clock.
 const SAME: f64 = 0.01;
 
 /// Returns `true` if two clocks are equal within [`SAME`].

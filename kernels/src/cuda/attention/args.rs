@@ -46,8 +46,8 @@ pub const ADDEND_F16: i32 = 3;
 pub const ADDEND_BF16: i32 = 4;
 
 /// A mask or bias added to the scores, in natural-log units. The element of sequence `b`, head `h`, query `q` and key
-/// `k` has index `batch · (b mod period) + head · h + query · P(q) + key · P(k)` with the position `P(t) = t`. For the
-/// bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
+/// `k` has the index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`. The position is `P(t) = t`. For
+/// the bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addend {
@@ -103,7 +103,7 @@ pub const CHANGED_BY_BIAS: i32 = 2;
 pub const CHANGED_BY_SIDES: i32 = 4;
 /// [`AttentionArgs::changes`]: the bias is a table, and an index names the entry for each pair of query and key.
 pub const CHANGED_BY_INDEX: i32 = 8;
-/// [`AttentionArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
+/// [`AttentionArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
 /// strides and head size are multiples of four, and rows are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 1;
 /// [`AttentionArgs::flags`]: key rows, including the past, may be read four elements at a time.

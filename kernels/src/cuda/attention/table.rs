@@ -75,8 +75,9 @@ const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel on early GPUs, which are derived from machine code, and on late GPUs, which are
-/// measured. Each pair contains the pace of blocks that share an SM, then the pace of a block that is alone on an SM.
+/// Returns the paces of a kernel on early and late GPUs. Paces on early GPUs are derived from machine code; paces on
+/// late GPUs are measured. Each pair contains the pace of blocks that share an SM, then the pace of a block that is
+/// alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];

@@ -64,7 +64,7 @@ pub const NORMALIZE: i32 = 4;
 pub const IDENTITY: i32 = 8;
 /// [`LinearArgs::flags`]: tokens read the first state of their part and do not change it.
 pub const READ: i32 = 16;
-/// [`LinearArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
+/// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
 /// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
 /// [`LinearArgs::flags`]: key rows may be read four elements at a time, as for [`QUERY_VEC4`].

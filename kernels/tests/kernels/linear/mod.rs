@@ -83,8 +83,8 @@ fn steep_gates_and_equal_keys_pass_as_the_definition_has_them() {
     }
 }
 
-/// Checks that a constant gate does not repeat the same rounding error for thousands of tokens, on kernels whose
-/// multiply-add rounds once.
+/// Checks that a constant gate does not repeat the same rounding error for thousands of tokens. Covers the kernels
+/// whose multiply-add rounds once.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
@@ -128,7 +128,8 @@ fn a_large_gate_hides_no_small_one() {
 
 /// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes (4096 tokens without
 /// gates or delta rule), and for 1024 tokens in a single pass. Under the delta rule without gates, the error grows with
-/// the square root of the number of tokens in a pass; there a pass of 1100 tokens has a lower limit.
+/// the square root of the number of tokens in a pass; so there a pass of 1100 tokens is also checked, with a lower
+/// limit of the error.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
