@@ -38,8 +38,8 @@ pub const fn raised(c: [f32; 6]) -> [f32; 6] {
     [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
 }
 
-/// Addend that leaves the nearest integer plus 127 in the low bits of an f32 value of magnitude below 2^22. Shifted
-/// left by 23, these bits are the power of two as an f32 value.
+/// Addend for rounding. Added to an f32 value of magnitude below 2^22, it leaves the nearest integer plus 127 in the
+/// low bits of the sum. Shifted left by 23, these bits are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
 /// Largest argument for which `exp2_horner` returns zero. The power of two of such an argument would be below all

@@ -38,8 +38,8 @@ pub struct Tile {
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `count` rows of `head_dim` values, which start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. In a step of a
-///   kernel that raises weights, tiny values ([`super::values::is_tiny`]) have been scaled up
+/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. If the kernel
+///   raises weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
 ///   ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`

@@ -215,7 +215,7 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
 }
 
 /// Processes the `B` tokens from `t` on a strip, and writes their outputs if `OUT` is set. Their pass starts with token
-/// `first`. With `EXIT`, the strip is then multiplied by the factors, which must be given. For `ONCE`, see [`rows`].
+/// `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.

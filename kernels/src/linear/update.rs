@@ -72,8 +72,8 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     }
 }
 
-/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, the rows are then multiplied
-/// by the factors, which must be given.
+/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, the factors must be given,
+/// and the rows are then multiplied by them.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their

@@ -32,7 +32,7 @@ const EXP: [f32; 7] = [2.0, 2.0, 1.0, 0.333_331_53, 0.083_333_11, 0.016_726_358,
 /// Coefficients of `artanh(z) / z` in powers of `z²`, lowest power first.
 const ARTANH: [f32; 6] = [1.0, 0.333_333_34, 0.199_998_53, 0.142_961_78, 0.108_532_88, 0.116_121_64];
 
-/// Returns `x`, with zero in lanes where the magnitude of `by` is below the smallest normal number. A NaN in `by` keeps
+/// Returns `x`, but zero in lanes where the magnitude of `by` is below the smallest normal number. A NaN in `by` keeps
 /// `x`.
 #[inline(always)]
 #[must_use]

@@ -37,8 +37,8 @@ pub struct Others {
 }
 
 impl Times {
-    /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
-    /// which was read `elapsed` later. Returns `None` if `elapsed` is zero.
+    /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`.
+    /// `self` was read `elapsed` after `before`. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();

@@ -53,7 +53,7 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
 /// earlier errors by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Step between the tested pictures. In an emulator only every eighth is classified, except in
+/// Step between the tested pictures. In an emulator only every eighth picture is classified. This does not apply to
 /// [`the_program_answers_as_pytorch_did`].
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 

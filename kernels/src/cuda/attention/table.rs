@@ -70,7 +70,7 @@ const TILE: usize = 64;
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// Returns the approximate paces of a kernel with `elements` query elements per block, equal on all GPUs.
+/// Returns the approximate paces of a kernel with `elements` query elements per block. They are equal on all GPUs.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
