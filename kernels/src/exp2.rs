@@ -1,21 +1,21 @@
 //! Computes the base-2 exponential, and derives its error bound.
 //!
-//! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: it is a
-//! multiple of the last place of `x` and not larger than `x`. If `n` is the floor, `r` is in [0, 1], and for negative
-//! `x` above −1/2 it may be rounded, by at most 2^-25: a relative change of `2^r` of at most `ln 2 · 2^-25`. The
-//! multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
+//! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: `r` is a
+//! multiple of the last place of `x`, and its magnitude does not exceed that of `x`. If `n` is the floor, `r` is in [0,
+//! 1], and for negative `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most
+//! `ln 2 · 2^-25` of its value. The multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
 //!
 //! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
-//! rounded to f32, so the distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is a function of `r` that can
-//! be computed. The rounding errors of the evaluation add to it. An operation whose operands have errors `δa`, `δb`,
-//! `δc` has the error
+//! rounded to f32. If `p` is evaluated exactly, its distance from `WEIGHT_SCALE · 2^r` is therefore a function of `r`
+//! that can be computed. The rounding errors of the evaluation add to this distance. An operation whose operands have
+//! errors `δa`, `δb`, `δc` has the error
 //!
 //! ```text
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
 //! ```
 //!
 //! and these errors accumulate along the steps of each variant. `kernels/tests/kernels/exponential.rs` computes
-//! distance and rounding error over a fine grid of `r`, and checks that their sum is below the bound that each kernel
+//! distance and rounding error over a fine grid of `r`. It checks that their sum is below the bound that each kernel
 //! declares, and that measured errors are below the sum.
 
 #[cfg(target_arch = "x86_64")]
@@ -28,26 +28,27 @@ pub const EXP2_NEAREST: [f32; 6] =
 /// Minimax polynomial of `2^x` on [0, 1] for the relative error, degree 5, lowest power first.
 pub const EXP2_FLOOR: [f32; 6] =
     [0.999_999_94, 0.693_153_1, 0.240_153_61, 0.055_826_318, 0.008_989_34, 0.001_877_576_7];
-/// [`EXP2_NEAREST`] divided by its linear coefficient, which saves two register copies where a fused
-/// multiply-add overwrites its addend.
+/// [`EXP2_NEAREST`] divided by its linear coefficient. This form saves two register copies on instruction sets whose
+/// fused multiply-add overwrites its addend.
 pub const EXP2_MONIC: [f32; 6] =
     [1.442_695_6, 1.0, 0.346_566_05, 0.080_079_89, 0.013_958_86, 0.001_915_390_6];
-/// Multiplies the coefficients of a polynomial by [`RAISED`], which is exact.
+/// Multiplies the coefficients of a polynomial by [`RAISED`]. The products are exact.
 #[cfg(target_arch = "x86_64")]
 pub const fn raised(c: [f32; 6]) -> [f32; 6] {
     [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
 }
 
-/// Addend that leaves the nearest integer plus 127 in the low bits of an f32 value of magnitude below 2^22. Shifted
-/// left by 23, these bits are the power of two as an f32 value.
+/// Addend for rounding. Added to an f32 value of magnitude below 2^22, it leaves the nearest integer plus 127 in the
+/// low bits of the sum. Shifted left by 23, these bits are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
-/// Largest argument for which `exp2_horner` returns zero, because its power of two would be below all normal numbers.
+/// Largest argument for which `exp2_horner` returns zero. The power of two of such an argument would be below all
+/// normal numbers.
 pub const ZERO_AT: f32 = -127.0;
 
-/// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form, for instruction
-/// sets whose multiply-add writes to a separate register. The power of two is applied by a multiplication, so that
-/// a NaN with any payload stays NaN.
+/// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form. Meant for
+/// instruction sets whose multiply-add writes to a separate register. The power of two is applied by a multiplication,
+/// so that a NaN with any payload stays NaN.
 macro_rules! exp2_horner {
     ($x:expr, $isa:expr, $shift:expr) => {
         exp2_horner!($x, $isa, $shift, $crate::exp2::EXP2_NEAREST)

@@ -3,7 +3,7 @@
 //! A vector holds `N` independent query rows, one per lane. The trait expresses the needs of an algorithm (a maximum, a
 //! weight, a weight that is zero for a masked key) and hides how an instruction set meets them.
 //!
-//! **Token.** Making a vector requires an [`Lanes::Isa`] token, and a token exists only if the processor has the
+//! **Token.** To make a vector, the caller needs an [`Lanes::Isa`] token, which exists only if the processor has the
 //! instruction set. So a vector is proof that its operations may be executed. Loads and stores additionally require
 //! that their pointer covers `N` elements.
 //!
@@ -22,8 +22,8 @@ pub trait Lanes: Number {
     const N: usize;
     /// Token that proves that the processor has the instruction set.
     type Isa: Copy;
-    /// Four adjacent scalars; [`Lanes::mul_add_quad`] broadcasts any one of them. A pointer if the instruction set
-    /// broadcasts from memory, a register if it broadcasts from a lane.
+    /// Four adjacent scalars; [`Lanes::mul_add_quad`] broadcasts any one of them. The type is a pointer if the
+    /// instruction set broadcasts from memory, and a register if it broadcasts from a lane.
     type Quad: Copy;
     /// Vector with one f64 value per lane.
     type Wide: Copy;
@@ -38,8 +38,8 @@ pub trait Lanes: Number {
     /// weights, and therefore `S` and `W`, contain this factor; it cancels in `W / S`.
     const WEIGHT_SCALE: f64;
 
-    /// Factor in [`Lanes::raised_weight`]: a power of two that keeps products of small weights normal, on processors
-    /// that stall at subnormal numbers; 1 on other processors.
+    /// Factor in [`Lanes::raised_weight`]. On processors that stall at subnormal numbers it is a power of two that
+    /// keeps products of small weights normal; on other processors it is 1.
     const RAISE: f32;
 
     /// Returns a vector with `x` in every lane.
@@ -72,8 +72,8 @@ pub trait Lanes: Number {
     /// Returns zero in lanes that have a set bit in common with `bit`, and `−∞` in the other lanes.
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
-    /// Prefetches the cache line at `p`, which need not be valid memory, into the second-level cache, or into the first
-    /// if the processor supports only few outstanding misses.
+    /// Prefetches the cache line at `p` into the second-level cache, or into the first-level cache if the processor
+    /// supports only few outstanding misses. `p` need not point to valid memory.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///
@@ -108,8 +108,8 @@ pub trait Lanes: Number {
         // SAFETY: the calls need only the clauses of this function.
         unsafe { [Self::quad(isa, at), Self::quad(isa, at.add(4))] }
     }
-    /// Returns the pointer unchanged while hiding from the compiler how it was computed. The compiler then addresses
-    /// nearby values relative to this pointer and needs no further pointers.
+    /// Returns the pointer unchanged, but hides from the compiler how the pointer was computed. The compiler then
+    /// addresses nearby values relative to this pointer and needs no further pointers.
     #[inline(always)]
     fn opaque(p: *const f32) -> *const f32 {
         p
@@ -117,7 +117,7 @@ pub trait Lanes: Number {
     /// Returns `self + b · q[I]`.
     ///
     /// # Safety
-    /// - `q` comes from [`Lanes::quad`], and scalar `I` of it is still readable.
+    /// - `q` comes from [`Lanes::quad`], and its scalar `I` is still readable.
     /// - `I` is below four.
     unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: Self::Quad) -> Self;
     /// Returns `self · q[I]`.
@@ -125,16 +125,16 @@ pub trait Lanes: Number {
     /// # Safety
     /// - As for [`Lanes::mul_add_quad`].
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
-    /// Returns `self`, with zero in lanes whose magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
+    /// Returns `self`, but zero in lanes where the magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
     #[inline(always)]
     #[must_use]
     fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
         limit.if_greater(self.abs(), Self::splat(isa, 0.0), self)
     }
-    /// Returns `self · (high + low)`, or zero where the magnitude of `self` is below `limit`. The product with `low`,
-    /// which is far smaller than `high`, is rounded only together with `bias`, which is subtracted again at the end. If
-    /// `limit` is the smallest magnitude whose product with `high` is normal, no result is subnormal; with a fused
-    /// multiply-add, no intermediate result is subnormal either. NaN stays NaN.
+    /// Returns `self · (high + low)`, or zero where the magnitude of `self` is below `limit`. `low` is far smaller than
+    /// `high`. The product with `low` is rounded only after `bias` is added to it; `bias` is subtracted again at the
+    /// end. If `limit` is the smallest magnitude whose product with `high` is normal, no result is subnormal; with a
+    /// fused multiply-add, no intermediate result is subnormal either. NaN stays NaN.
     #[inline(always)]
     #[must_use]
     fn times_sum(self, isa: Self::Isa, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
@@ -216,12 +216,12 @@ pub trait Lanes: Number {
     /// Returns `2^self` for an integer `self` in −126 ..= 127. For NaN the result is an arbitrary number.
     #[must_use]
     fn power(self) -> Self;
-    /// Returns `no` in lanes where `self` is `−∞` and `yes` in the others (also for NaN).
+    /// Returns `no` in lanes where `self` is `−∞`, and `yes` in all other lanes, even where `self` is NaN.
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;
     /// Returns the sum of the lanes, added up as a binary tree.
     fn lane_sum(self) -> f32;
-    /// Returns the larger of `self`, which must not be negative, and the magnitude of `other`. NaN counts as larger
+    /// Returns the larger of `self` and the magnitude of `other`. `self` must not be negative. NaN counts as larger
     /// than any number.
     #[must_use]
     fn larger_magnitude(self, other: Self) -> Self;
@@ -230,12 +230,12 @@ pub trait Lanes: Number {
     /// Returns `true` if any lane of `self` exceeds the same lane of `other`.
     fn any_greater(self, other: Self) -> bool;
 
-    /// Returns the weight `WEIGHT_SCALE · 2^self` of a key, for `self` of at most 126. At `−∞`, where the key is
+    /// Returns the weight `WEIGHT_SCALE · 2^self` of a key. No lane of `self` may exceed 126. At `−∞`, where the key is
     /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) it is zero, or at most the
     /// exact weight. NaN stays NaN.
     #[must_use]
     fn weight(self) -> Self;
-    /// Returns [`Lanes::weight`] times [`Lanes::RAISE`], for `self` of at most 32.
+    /// Returns [`Lanes::weight`] times [`Lanes::RAISE`]. No lane of `self` may exceed 32.
     #[must_use]
     fn raised_weight(self) -> Self {
         self.weight()
@@ -246,13 +246,13 @@ pub trait Lanes: Number {
     fn shrunk(self, factor: Self) -> Self {
         self.times(factor)
     }
-    /// Returns `self` divided by `RAISE` and by `MORE^TIMES` ([`MORE`]), where `TIMES` is one or two, rounded to the
-    /// nearest, ties to even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
+    /// Returns `self` divided by `RAISE` and by `MORE^TIMES` ([`MORE`]), where `TIMES` is one or two. The result is
+    /// rounded to the nearest, ties to even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
     #[must_use]
     fn lowered<const TIMES: u32>(self) -> Self {
         self
     }
-    /// Returns `self`, which must be finite, times [`MORE`]. Does not stall if `self` is subnormal. Called only if
+    /// Returns `self` times [`MORE`]. `self` must be finite. Does not stall if `self` is subnormal. Called only if
     /// `RAISE` is not 1.
     #[must_use]
     fn lifted(self) -> Self {
@@ -263,10 +263,11 @@ pub trait Lanes: Number {
 /// Factor that raises weights on processors whose arithmetic stalls at subnormal numbers: `2^64`.
 pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 
-/// Additional factor for the weights of small values, and for tiny values themselves: `2^48`.
+/// Additional factor for the weights of small values, and for the tiny values themselves: `2^48`.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
-/// `2^74` and `2^75`, whose product turns multiples of the smallest positive subnormal number into integers.
+/// `2^74` and `2^75`. Their product, as a factor, turns multiples of the smallest positive subnormal number into
+/// integers.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
 
 /// Smallest positive subnormal number times [`MORE`]: `2^-101`.

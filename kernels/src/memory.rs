@@ -7,7 +7,7 @@
 use crate::lanes::{Lanes, MAX_LANES};
 
 /// Returns the number of leading dims that are transposed in squares of whole vectors: zero if vectors have only four
-/// lanes, or if `w` is not a multiple of the lanes.
+/// lanes, or if `w` is not a multiple of the number of lanes.
 #[inline(always)]
 fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
@@ -34,8 +34,8 @@ pub unsafe fn transpose_in<L: Lanes>(
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
-    // SAFETY: squares and blocks of four are within rows and dims; single elements are read only inside both, and
-    // written inside `padded · w` (clauses).
+    // SAFETY: squares and blocks of four are within rows and dims. Single elements are read only inside the rows and
+    // dims, and are written inside `padded · w` (clauses).
     unsafe {
         for i in (0..w).step_by(L::N) {
             for x in (0..first).step_by(L::N) {
@@ -92,8 +92,8 @@ pub unsafe fn transpose_out<L: Lanes>(
 ) {
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
-    // SAFETY: squares are within `w` and dims, their rows within `rows`; blocks of four and single elements are within
-    // rows and dims (clauses).
+    // SAFETY: squares are within `w` and dims, and their rows are within `rows`. Blocks of four and single elements are
+    // within rows and dims (clauses).
     unsafe {
         if first > 0 {
             for i in (0..rows).step_by(L::N) {
@@ -125,8 +125,8 @@ pub unsafe fn transpose_out<L: Lanes>(
     }
 }
 
-/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`, with zeros
-/// past the last row.
+/// Packs `rows` rows of `dim` f32 values into panels of `R` rows, `[panel][dim][R]`, with zeros past the last row.
+/// `dim` is a multiple of four.
 ///
 /// # Safety
 /// - `rows` rows of `dim` values, `stride` apart, are readable at `src`.
@@ -189,8 +189,8 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
     }
 }
 
-/// Converts `rows` dense rows of `dim` f32 values to 16-bit elements (f16, or bf16 with `BF16`), `to_stride` apart,
-/// rounded to the nearest, ties to even.
+/// Converts `rows` dense rows of `dim` f32 values to rows of 16-bit elements (f16, or bf16 with `BF16`), `to_stride`
+/// apart. Elements are rounded to the nearest, ties to even.
 ///
 /// # Safety
 /// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.

@@ -10,8 +10,8 @@ pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
 
 /// Functions of one instruction set that all operators need.
 ///
-/// Each function has the safety clauses of the generic function that it names, and one more: the processor has the
-/// instruction set.
+/// Each function has the safety clauses of the generic function that its comment names, and one more clause: the
+/// processor has the instruction set.
 #[derive(Debug)]
 pub struct Primitives {
     /// The instruction set.
@@ -45,8 +45,8 @@ impl Primitives {
         }
     }
 
-    /// Copies `count` rows of `dim` elements of type `dtype`, `stride` elements apart, to rows of f32 values, `to_stride`
-    /// apart. The conversion is exact.
+    /// Copies `count` rows of `dim` elements to rows of f32 values. Elements have the type `dtype`; source rows are
+    /// `stride` elements apart, and target rows are `to_stride` values apart. The conversion is exact.
     ///
     /// # Safety
     /// - The processor has the instruction set.

@@ -1,8 +1,8 @@
 //! Computes the product behind all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
 //!
-//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS`, row `r`
-//! of `a` runs along `k`, as the dims of a key do in a score. With `COLUMNS`, the `R` scalars of a step are adjacent,
-//! as in a panel of keys, or as the dims of a value are in the weighted sum.
+//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` is a scalar that multiplies all of them. Without `COLUMNS`, row
+//! `r` of `a` runs along `k`: in a score, the row is a key and `k` is a dim. With `COLUMNS`, the `R` scalars of a step
+//! are adjacent: they are a column of a panel of keys, or in the weighted sum the dims of a value.
 //!
 //! ```text
 //! naive:  for k in 0..steps:
@@ -12,29 +12,32 @@
 //! ```
 //!
 //! **Why the code differs.** A core issues one or two multiply-adds per cycle, each with a latency of four cycles or
-//! more. The loop reaches that rate only if nothing else needs the issue slots.
+//! more. The loop reaches that rate only if no other instructions need the issue slots.
 //!
 //! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a step
 //!    loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen per instruction set so that
-//!    sums, vectors and scalars fit its registers (8 · 3 sums in the 32 registers of NEON or AVX-512, 6 · 2 in the 16
-//!    of AVX2).
+//!    sums, vectors and scalars fit its registers: 8 · 3 sums fit the 32 registers of NEON or AVX-512, and 6 · 2 sums
+//!    fit the 16 registers of AVX2.
 //! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register. A
-//!    [`Lanes::Quad`] is accordingly a pointer, or four scalars in a register. Steps along rows are therefore done four
-//!    at a time, one quad per row. A lane index must be a constant, which is why the loops over a quad are written out.
-//! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be zeroed.
-//! 4. *Zeros are read from memory.* A product shorter than an iteration has no such first step and does start from
-//!    zeros. The compiler would set constant zeros before the branch, and so also on the path that overwrites them; a
-//!    zero read from memory is read only on the path that needs it.
+//!    [`Lanes::Quad`] is a pointer on AVX2 and AVX-512, and four scalars in a register on NEON. Steps along rows are
+//!    therefore done four at a time, one quad per row. A lane index must be a constant, so the loops over a quad are
+//!    written out.
+//! 3. *The first step only multiplies* (`FIRST`). The other steps multiply and add. So no sum needs to be zeroed.
+//! 4. *Zeros are read from memory.* A product shorter than an iteration has no such first step and starts from zeros.
+//!    The compiler would set constant zeros before the branch, and so also on the path that overwrites them. Zeros in
+//!    memory are read only on the path that needs them.
 //! 5. *Unrolling.* On NEON an iteration is [`Lanes::UNROLL`] groups of four steps, because counting and moving pointers
 //!    takes issue slots from the products. The remaining steps are done in groups of four, then one by one. The
 //!    groups of an iteration are written out too, because a loop over them would not always be unrolled.
-//! 6. *Two quads in one instruction.* A step down eight columns needs two adjacent quads. NEON loads both and advances
-//!    the pointer in one instruction, [`Lanes::two_quads`], into two adjacent named registers. Steps alternate between
-//!    two pairs of registers, so that the quads of one step are loaded while those of another are in use.
+//! 6. *Two quads in one instruction.* A step down eight columns needs two adjacent quads. With [`Lanes::two_quads`],
+//!    NEON loads both into two adjacent named registers and advances the pointer, all in one instruction. Steps
+//!    alternate between two pairs of registers, so that the quads of one step are loaded while the quads of another
+//!    step are in use.
 //! 7. *Steps down columns in pairs.* The first vector of the second step is loaded together with the last vector of the
 //!    first step, in one instruction if the instruction set can load pairs.
 //! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed. It
-//!    then addresses all data of an iteration with constant offsets from it, instead of advancing several pointers.
+//!    then addresses all data of an iteration with constant offsets from this pointer and does not advance several
+//!    pointers.
 
 use crate::lanes::Lanes;
 
@@ -65,8 +68,8 @@ macro_rules! for_quad {
 
 pub(crate) use for_quad;
 
-/// Runs a body for each group of four steps of an iteration, but not for the first group. The body gets the group's
-/// number as a constant.
+/// Runs a body for each group of four steps of an iteration except the first group. The body gets the group's number as
+/// a constant.
 macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{
         const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
@@ -138,7 +141,7 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
 }
 
 /// Computes one step of a [`product`] down columns, with the vectors `y` of `b`, and advances `a`. With `FIRST` it
-/// writes the sums; without, it adds to them. `ODD` alternates between consecutive steps.
+/// writes the sums; without `FIRST` it adds to them. `ODD` alternates between consecutive steps.
 ///
 /// # Safety
 /// - `R` values are readable at `a`.
@@ -151,8 +154,8 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     y: [L; V],
 ) {
     const { assert!(!L::QUAD_IN_REGISTER || R.is_multiple_of(4)) };
-    // SAFETY: `a` covers every read (clause): only the first R scalars are broadcast, and where a quad reads all four,
-    // R is a multiple of four.
+    // SAFETY: `a` covers every read (clause). Only the first R scalars are broadcast, and R is a multiple of four if a
+    // quad reads all four scalars.
     unsafe {
         let row = *a;
         let quads = if R == 8 { L::two_quads::<ODD>(isa, a, stride) } else { [L::quad(isa, row); 2] };
@@ -177,7 +180,7 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 /// Computes two steps of a [`product`] down columns and advances `a`. With `FIRST` the first step writes the sums.
 ///
 /// # Safety
-/// - Two rows, `stride` apart, of `R` values are readable at `a`, and `2 · V · N` values at `b`.
+/// - Two rows of `R` values, `stride` apart, are readable at `a`, and `2 · V · N` values are readable at `b`.
 #[inline(always)]
 unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
     isa: L::Isa,
@@ -250,11 +253,11 @@ unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, co
 }
 
 /// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, and
-/// `Σ_k a[r · stride + k] · B[k]` without it, where `steps` must be a multiple of four.
+/// `Σ_k a[r · stride + k] · B[k]` without it. Without `COLUMNS`, `steps` must be a multiple of four.
 ///
 /// # Safety
-/// - `steps` rows of `R` values, `stride` apart, are readable at `a` with `COLUMNS`, and `R` rows of `steps` values
-///   without it.
+/// - With `COLUMNS`, `steps` rows of `R` values, `stride` apart, are readable at `a`. Without it, `R` rows of `steps`
+///   values, `stride` apart, are readable at `a`.
 /// - `steps · V · N` values are readable at `b`.
 #[inline(always)]
 pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: bool>(
@@ -268,8 +271,8 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
-    // SAFETY: the loops execute `steps` steps, which are readable in `a` and in `b` (both clauses). After the last row
-    // `a` may point beyond the last element, but nothing is read there.
+    // SAFETY: the loops execute `steps` steps, and the operands of these steps are readable in `a` and in `b` (both
+    // clauses). After the last row `a` may point beyond the last element, but nothing is read there.
     unsafe {
         if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];

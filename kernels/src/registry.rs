@@ -6,8 +6,9 @@ use crate::linear;
 use crate::series::SeriesKernel;
 use elsa_core::profile::InstructionSet;
 
-/// Every attention kernel of this architecture, ordered by instruction set, the fastest first. For each instruction
-/// set, kernels for fewer queries come first. [`Kernel::is_present`] says whether this machine can execute a kernel.
+/// Every attention kernel of this architecture. Kernels for the fastest instruction set come first. Among the kernels
+/// for one instruction set, those for fewer queries come first. [`Kernel::is_present`] says whether this machine can
+/// execute a kernel.
 pub static ATTENTION: &[&Kernel] = &[
     #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::attention::ROW_KERNEL,

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, with instructions that every x86-64
+/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`. Uses only instructions that every x86-64
 /// processor has.
 ///
 /// # Safety

@@ -7,10 +7,10 @@
 //!   workspace and binding, first call. The benchmark starts itself again for each sample.
 //! - `plan`: the time to create a plan, by shape.
 //! - `threads`: one head on several threads against one thread. Both results must be bitwise equal.
-//! - `decode`: one query against a long cache, in bytes per second. It is compared with a copy, which counts both
-//!   the bytes read and the bytes written, and with adding up the same keys and values as integers, which reads
-//!   like attention and computes almost nothing.
-//! - `error`: relative L2 error of 48 rows against f64, by number of keys, with the number of additions on the
+//! - `decode`: one query against a long cache, in bytes per second. It is compared with two simpler loops. A copy
+//!   counts both the bytes read and the bytes written. A sum of the same keys and values as integers reads like
+//!   attention and computes almost nothing.
+//! - `error`: relative L2 error of 48 rows against f64, by number of keys. Also shows the number of additions on the
 //!   longest path from a key to the output.
 //!
 //! The variants to compare run alternately, in slices of 20 ms. Ratios are formed within a round, and their median and
@@ -283,8 +283,8 @@ fn decode(request: &Request) -> Result<(), Failure> {
     for n in if request.threads == 1 { vec![1] } else { vec![1, request.threads] } {
         request.title(&format!("decode, 32 heads, 1 query, d = 128, {n} thread(s); GB/s"));
         let engine = engine(n)?;
-        // A copy on several threads starts new threads each time. Small caches are left out so that this does not
-        // count.
+        // A copy on several threads starts new threads each time. Small caches are left out, so that the start of
+        // threads does not count.
         let caches = if n == 1 { &CACHES[..] } else { &CACHES[2..] };
         for &keys in caches {
             let data = Data::new([32, 1, keys, 128])?;

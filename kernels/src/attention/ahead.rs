@@ -1,4 +1,4 @@
-//! Prefetches into the cache, while other work runs, the rows that will be read next.
+//! Prefetches rows into the cache while other work runs. These are the rows that will be read next.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

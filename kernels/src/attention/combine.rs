@@ -5,12 +5,13 @@ use crate::lanes::Lanes;
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::MASK_LIMIT;
 
-/// Writes `a + b` to `dst`. All three are biases in base-2 units, whose finite elements have a limited magnitude. The
-/// result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or `b`.
+/// Writes `a + b` to `dst`. All three are biases in base-2 units. The magnitude of their finite elements is limited.
+/// The result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or
+/// `b`.
 ///
 /// # Safety
-/// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the lanes unless a tile is one
-///   row.
+/// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the number of lanes, unless a
+///   tile has one row.
 #[inline(always)]
 pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize, dst: *mut f32) {
     let out = L::splat(isa, f32::NEG_INFINITY);
@@ -56,9 +57,9 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
 /// is at least one. `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct SideTile {
-    /// Side of each row, as a number. Entries past the last row repeat the side of another row.
+    /// Number of the side of each row. Entries past the last row repeat the side of another row.
     pub rows: *const f32,
-    /// Side of each key, as a number.
+    /// Number of the side of each key.
     pub keys: *const f32,
     /// Number of keys.
     pub count: usize,
@@ -94,8 +95,8 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 }
 
 /// Writes the bias of a tile and a block, `[key][width]`: `−∞` where row and key are on different sides, and elsewhere
-/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows have
-/// one side and all keys have one side, the same or another.
+/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows are on
+/// one side and all keys are on one side, whether these two sides are equal or not.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

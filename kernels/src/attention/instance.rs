@@ -1,8 +1,7 @@
 //! The macro that instantiates the attention kernels for one instruction set.
 
-/// Declares a module `attention` with two statics: `KERNEL`, whose tiles are one to three vectors of rows, and
-/// `ROW_KERNEL`, which processes one row at a time. The parent module must have the `PRIMITIVES` of the instruction
-/// set.
+/// Declares a module `attention` with two statics. The tiles of `KERNEL` are one to three vectors of rows. `ROW_KERNEL`
+/// processes one row at a time. The parent module must have the `PRIMITIVES` of the instruction set.
 ///
 /// `tile_keys` contains the numbers of keys in a register tile for one, two and three vectors.
 macro_rules! attention {

@@ -16,8 +16,8 @@ use elsa_core::attention::plan::KernelSpec;
 /// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled so that scores are in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
-/// - These regions do not overlap each other or anything that the block and the sums point to, except that a
-///   [`Block`]'s bias may be `weights`.
+/// - These regions do not overlap each other, nor anything that the block and the sums point to. The one exception: the
+///   bias of a [`Block`] may be `weights`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Queries, `[dim][width]`.
@@ -38,12 +38,12 @@ pub struct Tile {
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `count` rows of `head_dim` values, which start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. In a step of a
-///   kernel that raises weights, tiny values ([`super::values::is_tiny`]) have been scaled up
+/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. If the kernel
+///   raises weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
 ///   ([`super::values::lift`]).
-/// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). It may be the
-///   weights of the [`Tile`] if it is not shared, the tile has several rows, `head_dim` is at most the kernel's chain,
-///   and `largest` is finite.
+/// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
+///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
+///   is at most the kernel's chain, and `largest` is finite.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys, by rows or in panels.
@@ -62,7 +62,7 @@ pub struct Block {
     /// Terms added to the scores, `[key][width]`, in base-2 units; `−∞` masks a key. Null if no key is masked or
     /// biased.
     pub bias: *const f32,
-    /// `true` if all rows share the bias, whose shape is then `[key]`.
+    /// `true` if all rows share the bias. The shape of the bias is then `[key]`.
     pub shares_bias: bool,
     /// Rows to prefetch while a block with a bias or a soft cap is computed.
     pub ahead: Ahead,
@@ -113,8 +113,8 @@ pub struct Budget {
     pub odds: f32,
     /// The sums `D` of the state, `[width]`, with the scale and references of its sums `S`.
     pub left_out: *mut f32,
-    /// Four values per row, `[4][width]`: the largest reference, the sum `S` and the sum `D` of all blocks so far
-    /// (initially `−∞`, zero and zero), and one if the row has a vote or zero if it has none.
+    /// Four values per row, `[4][width]`. The first three are the largest reference, the sum `S` and the sum `D` of all
+    /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row has a vote, and zero if it has none.
     pub totals: *mut f32,
     /// The largest score of each row in the block, `[width]`. Unless the step uses the reference zero,
     /// [`TileOps::scores`] must have written it.
@@ -131,7 +131,7 @@ pub struct Budget {
 
 /// Operations on tiles of one width, from which an instruction set makes its [`Entries`].
 pub trait TileOps {
-    /// Type whose values prove that the instruction set is present.
+    /// Type of tokens. A value of this type proves that the instruction set is present.
     type Isa: Copy;
 
     /// Computes scores, references, weights, row sums and the weighted sum of one block in one fused step. If `first`
@@ -159,7 +159,7 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// Converts the scores in the tile's buffer to weights, which are not raised, and adds them to `S`. With the
+    /// Converts the scores in the tile's buffer to weights and adds these to `S`. The weights are not raised. With the
     /// reference zero this is the part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`].
     /// If `first` is set, references and sums are written; if not, the function adds to the sums.
     ///
@@ -186,14 +186,14 @@ pub trait TileOps {
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
-    /// - `dst` is writable for `width` values per key, where the number of keys is `count` rounded up to a multiple of
-    ///   the register tile's keys, or of 16 if a tile is one row.
+    /// - `dst` is writable for `width` values per key. The number of keys is `count`, rounded up to a multiple of the
+    ///   register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
-    /// Computes the unnormalised softmax of complete rows of scores: finds the largest of the `count` scores of each
-    /// row at `p`, converts the scores to weights in place, and writes references and sums. A score of `−∞` has the
-    /// weight zero.
+    /// Computes the unnormalised softmax of complete rows of scores. At `p`, each row has `count` scores. Finds the
+    /// largest score of each row, converts the scores to weights in place, and writes references and sums. A score of
+    /// `−∞` has the weight zero.
     ///
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. If a tile is one row, `count` is rounded up to a
@@ -220,7 +220,7 @@ pub trait TileOps {
 
 /// Entry points for one tile width.
 ///
-/// The safety clauses of each entry point are those of the [`TileOps`] function with the same name, and one more: the
+/// Each entry point has the safety clauses of the [`TileOps`] function with the same name, and one more clause: the
 /// kernel's instruction set is present.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
@@ -242,8 +242,8 @@ pub struct Entries {
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, [bool; 2]),
 }
 
-/// An attention micro-kernel. The safety clauses of its functions are those of the named functions, and one more: the
-/// instruction set is present.
+/// An attention micro-kernel. Each field that holds a function has the safety clauses of the function that its comment
+/// names, and one more clause: the instruction set is present.
 #[derive(Debug)]
 pub struct Kernel {
     /// Description of the kernel for planners: name, tile sizes and error constants.

@@ -8,10 +8,10 @@
 //!    and transposed in registers, so that both loads and stores move whole vectors.
 //! 2. *One pass.* While a square is in registers, types and units are converted, finite elements are limited, and the
 //!    effect of the mask is recorded. Elements beyond the limit are rare; one comparison per square finds them.
-//! 3. *The last square overlaps the one before it.* Elements in front of a block with fewer than `N` keys complete its
-//!    squares, if the mask has such elements; if not, rows go through a buffer. A square of ordinary elements stays in
-//!    registers; squares with an element beyond the limit, or with fewer than `N` rows, are processed one vector at a
-//!    time.
+//! 3. *The last square overlaps the one before it.* If a block has fewer than `N` keys, the elements in front of it
+//!    complete its squares. If the mask has no such elements, rows go through a buffer. A square of ordinary elements
+//!    stays in registers; squares with an element beyond the limit, or with fewer than `N` rows, are processed one
+//!    vector at a time.
 //! 4. *A row shared by all queries is read once*, and expanded over the tile only if it masks part of the block.
 //! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector; testing the same bit
 //!    in each of them yields a vector of the bias. Nothing is transposed, and words of all ones or all zeros are
@@ -29,9 +29,9 @@ const MOST_KEYS: usize = 256;
 /// The elements of a mask for the rows of a tile and the keys of a block.
 ///
 /// Contract, for a tile of `width` rows and blocks of at most 256 keys:
-/// - `rows` is at least one and at most `width`, `keys` at least one.
-/// - Rows are `stride` elements apart. Each has `keys` readable elements of `kind`, or one if `same_for_all_keys` is
-///   set, and `before` more readable elements in front of these.
+/// - `rows` is at least one and at most `width`; `keys` is at least one.
+/// - Rows are `stride` elements apart. Each row has `keys` readable elements of `kind`, or one if `same_for_all_keys`
+///   is set. In front of these, each row has `before` more readable elements.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskTile {
     /// The element of the first row and the first key.
@@ -145,9 +145,9 @@ impl Element for Bf16 {
 /// Effect of the mask elements converted so far.
 #[derive(Clone, Copy)]
 struct Sight<L> {
-    /// `true` if some vector had no element beyond the limit: all keys of that vector are attended.
+    /// `true` if at least one vector had no element beyond the limit, so that all keys of that vector are attended.
     attended: bool,
-    /// One in every lane that has had an attended key.
+    /// The value one in every lane that has had an attended key.
     present: L,
     /// Largest magnitude in each lane, or NaN.
     magnitude: L,
@@ -427,12 +427,12 @@ const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 /// Packs `left` elements of a boolean row, at most [`WORD`], into the low bits of a word.
 ///
 /// # Safety
-/// - The larger of one and `left` bytes are readable at `p`, and `before` bytes in front of it.
+/// - At `p`, `left` bytes are readable, and at least one. In front of `p`, `before` bytes are readable.
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
-    // SAFETY: the 32 bytes read start at `p` or end with the last element, or `left` bytes are copied to a buffer of 32
-    // bytes, which is then read (clause).
+    // SAFETY: three cases. The 32 bytes read start at `p`; or they end with the last element; or `left` bytes are
+    // copied to a buffer of 32 bytes, which is then read (clause).
     unsafe {
         if back <= before {
             return L::load_bits(isa, p.sub(back)) >> back;

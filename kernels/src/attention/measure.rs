@@ -5,22 +5,22 @@
 //! ```
 //!
 //! 1. *Squares and magnitudes.* A row's sum of squares can overflow where its norm does not. So the largest magnitude
-//!    is found in the same pass. Multiplied by `√dim`, it also bounds the norm, and it distinguishes an infinite
-//!    element from an overflowed sum.
+//!    is found in the same pass. The product of this magnitude and `√dim` also bounds the norm. The magnitude also
+//!    shows whether an element is infinite or only the sum overflowed.
 //! 2. *No square root per row.* The row with the largest sum of squares has the largest norm, so a call computes a
-//!    single root, with an allowance for the rounding of the sums.
-//! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
-//!    NaN is larger than infinity. The result does not depend on the order.
-//! 4. *Value columns in strips.* The maxima of a strip stay in registers while it is read from the first row to the
-//!    last.
+//!    single root. An allowance for the rounding of the sums is added.
+//! 3. *A maximum that keeps NaN.* The bits of magnitudes are compared as integers. In this order infinity is larger
+//!    than any number, and NaN is larger than infinity. The result does not depend on the order.
+//! 4. *Value columns in strips.* The maxima of a strip stay in registers while the strip is read from the first row to
+//!    the last.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::dtype::DType;
 
 /// Rows of elements in memory.
 ///
-/// Contract: `data` is aligned to an element, and `rows` rows of `dim` elements of `dtype` are readable there, `stride`
-/// elements apart.
+/// Contract: `data` is aligned to an element. At `data`, `rows` rows are readable, `stride` elements apart. Each has
+/// `dim` elements of type `dtype`.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredRows {
     /// The first element of the first row.
@@ -37,7 +37,8 @@ pub struct MeasuredRows {
 
 /// Entry points of the functions that measure rows, for one instruction set.
 ///
-/// Each has the safety clauses of the function of the same name, and one more: the CPU has the instruction set.
+/// Each has the safety clauses of the function with the same name, and one more clause: the CPU has the instruction
+/// set.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Entry point of `norms`.
@@ -71,7 +72,7 @@ pub fn larger(a: f32, b: f32) -> f32 {
     if b.to_bits() > a.to_bits() { b } else { a }
 }
 
-/// Replaces the number at `at` by `x` if `x` is larger.
+/// Replaces the number at `at` with `x` if `x` is larger.
 ///
 /// # Safety
 /// - `at` is readable and writable for one value.
@@ -226,8 +227,8 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
     }
 }
 
-/// Raises `to[0]` to the largest magnitude of the elements. `−∞` counts as zero, because it masks a key rather than
-/// adding to its score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
+/// Raises `to[0]` to the largest magnitude of the elements. `−∞` counts as zero, because it masks a key and is not an
+/// addend of the key's score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
 ///
 /// # Safety
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for one non-negative value or NaN.

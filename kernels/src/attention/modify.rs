@@ -3,7 +3,7 @@
 use super::kernel::Block;
 use crate::lanes::Lanes;
 
-/// Returns `true` if a block has neither soft cap nor bias.
+/// Returns `true` if a block has no soft cap and no bias.
 #[inline(always)]
 #[must_use]
 pub fn is_plain(block: &Block) -> bool {
@@ -19,7 +19,8 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
 /// Loads vector `v` of the bias for a key, in tiles of `V` vectors.
 ///
 /// # Safety
-/// - The clauses of [`Block`], whose bias is not null; `key` is below the block's number of keys and `v` below `V`.
+/// - The clauses of [`Block`]. The block's bias is not null, `key` is below the block's number of keys, and `v` is
+///   below `V`.
 #[inline(always)]
 pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {
     // SAFETY: the bias has a value, or vector `v`, for the key (clauses).
@@ -38,8 +39,8 @@ pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Computes the hyperbolic tangent: an odd polynomial for `|x|` below 5/8, and `(1 − e) / (1 + e)` with
-/// `e = 2^(−2 |x| log2 e)` for larger `|x|`, where the subtraction cancels little.
+/// Computes the hyperbolic tangent. For `|x|` below 5/8 it is an odd polynomial. For larger `|x|` the subtraction in
+/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)` cancels little, so this formula is used.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

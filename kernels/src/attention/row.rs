@@ -5,13 +5,13 @@
 //!         the softmax of s;  for each key j:  for each dim x:  W[x] += p[j] · v_j[x]
 //! ```
 //!
-//! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would leave all lanes except one empty.
-//!    Here a score is a dot product along the key's dims with one sum across lanes, weights are computed for `N`
-//!    keys at once, and a value is added along its dims.
-//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed: keys are read in groups of
-//!    four neighbouring rows, each row from beginning to end, which hardware prefetching follows.
-//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
-//!    independent. The four share each vector of the query that is loaded.
+//! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would fill only one lane. Here a score is a
+//!    dot product along the key's dims and ends with one sum across lanes. Weights are computed for `N` keys at once. A
+//!    value is added along its dims.
+//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed. Keys are read in groups of
+//!    four neighbouring rows, each row from beginning to end. Hardware prefetching follows this order.
+//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds, but the dot products of four keys
+//!    are independent of each other. They share each vector of the query that is loaded.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
 //! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
@@ -27,7 +27,7 @@ use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
-/// Number of query vectors that a step of these dot products loads, enough for loads of register pairs.
+/// Number of query vectors that a step of these dot products loads. They are enough to load registers in pairs.
 const VECTORS_AT_ONCE: usize = 4;
 
 /// Tiles of one row, computed with vectors `L`.
@@ -38,7 +38,7 @@ pub struct OneRow<L>(PhantomData<L>);
 /// the order of the dims.
 ///
 /// # Safety
-/// - `S · N` values are readable at `query`, and `K` rows of as many values, `stride` apart, at `keys`.
+/// - `S · N` values are readable at `query`. At `keys`, `K` rows of `S · N` values are readable, `stride` apart.
 #[inline(always)]
 unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
     isa: L::Isa,
@@ -65,7 +65,7 @@ unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
 /// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
 /// # Safety
-/// - `d` values are readable at `query`, and `K` rows of `d` values, `stride` apart, at `keys`.
+/// - `d` values are readable at `query`. At `keys`, `K` rows of `d` values are readable, `stride` apart.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const K: usize>(
     isa: L::Isa,
@@ -343,11 +343,10 @@ impl<L: Lanes> TileOps for OneRow<L> {
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: the clauses of `step` hold, and `row_leaves_out` has those of the budget.
+        // SAFETY: the clauses of `step` hold, and so do the clauses of the budget, which `row_leaves_out` requires.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
-            // With the reference zero the reference is never raised, because no score exceeds the limit of the first
-            // one.
+            // If the reference is zero, it is never raised, because no score exceeds the limit of the first reference.
             let top = if budget.near_zero { 0.0 } else { budget.top.read() };
             raise::<L>(isa, top, sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);

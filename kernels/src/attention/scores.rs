@@ -5,13 +5,13 @@
 //! ```
 //!
 //! 1. *Register tiles of `R` keys.* `R · V` accumulators live in registers while a [`product()`] runs over the dims.
-//! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow with the chain only. The sum of the
-//!    finished chains is in memory, where the scores will be; registers hold the accumulators of one chain.
+//! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow only with the length of a chain. The
+//!    sum of the finished chains is in memory, where the scores will be; registers hold the accumulators of one chain.
 //! 3. *The last keys.* If fewer than `R` keys are left, they are copied to a pad and followed by rows of zeros, so that
 //!    nothing beyond the block is read. Panels are padded when they are packed. Scores of padding are stored but do not
 //!    enter a maximum; later steps read only the scores of the block's keys.
-//! 4. *A mask is prefetched while products are computed.* It is as large as the scores and is read from memory once.
-//!    Its lines for the next tile are prefetched panel by panel.
+//! 4. *A mask is prefetched while products are computed.* The mask is as large as the scores and is read from memory
+//!    once. Its cache lines for the next tile are prefetched panel by panel.
 //! 5. *Maxima are computed before the scores leave the registers*, and again only if soft cap or bias change the
 //!    scores.
 
@@ -131,7 +131,7 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
 const PLAIN: u8 = 0;
 /// Scores have a bias per row, and no soft cap.
 const BIASED: u8 = 1;
-/// Scores have a soft cap, with or without a bias, or a bias that all rows share.
+/// Scores have a soft cap, with or without a bias; or they have a bias that all rows share.
 const MODIFIED: u8 = 2;
 
 /// Writes the block's scores to `dst` and returns the largest score of each row, `−∞` for a row that attends no key.
@@ -146,7 +146,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
-    // Each case has its own loop: modifying scores takes registers that the plain loop needs.
+    // Each case has its own loop, because the modification of scores takes registers that the plain loop needs.
     // SAFETY: `panels` has the same clauses as this function.
     unsafe {
         if is_plain(block) {

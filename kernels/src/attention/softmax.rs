@@ -9,25 +9,25 @@
 //!    scores with the references usually skips all further work ([`raise`]).
 //! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
 //!    so that a row gets the same bits next to any neighbours.
-//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero, as it does a score too
-//!    far below the reference. The difference between the two matters only if a value is not finite, and then the bias
-//!    decides ([`super::values`]).
+//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It does the same with a
+//!    score too far below the reference. The difference between the two scores matters only if a value is not finite;
+//!    then the bias decides ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// Returns the reference to subtract: `m`, or the lowest finite number in rows that have seen no key, so that a score
-/// of `−∞` has weight zero and not NaN.
+/// Returns the reference to subtract. It is `m` in rows that have seen a key. In other rows it is the lowest finite
+/// number, so that a score of `−∞` has the weight zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
     m.if_present(m, lowest)
 }
 
-/// Raises the reference of each row whose largest score `top` exceeds it by more than the headroom, and rescales the
-/// row's sums. Other rows keep reference and sums. If `first` is set, references are only written, because no sums
-/// exist yet.
+/// Raises the reference of a row, and rescales the row's sums, if the row's largest score `top` exceeds the reference
+/// by more than the headroom. Other rows keep reference and sums. If `first` is set, references are only written,
+/// because no sums exist yet.
 ///
 /// # Safety
 /// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
@@ -105,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes [`weigh`] for scores near zero, with the reference zero, which is not subtracted. Weights are not
-/// multiplied by [`Lanes::RAISE`]. Without `masked`, no score may be `−∞`, because scores are not clamped.
+/// Computes [`weigh`] for scores near zero. The reference is zero and is not subtracted. Weights are not multiplied by
+/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are not clamped.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -149,8 +149,9 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     top
 }
 
-/// Computes the softmax of complete rows of scores in memory, without its normalisation: finds the largest of the
-/// scores of `count` keys at `p`, converts the scores to weights in place, and writes references and sums.
+/// Computes the softmax of complete rows of scores in memory, without its normalisation. At `p` are the scores of
+/// `count` keys. Finds the largest score of each row, converts the scores to weights in place, and writes references
+/// and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

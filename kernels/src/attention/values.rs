@@ -8,16 +8,17 @@
 //!    result is added to memory. A chain of additions is as long as a block, not as the sequence.
 //! 2. *Strips of four at the end.* The head size is a multiple of four; if `R` does not divide it, the last one or two
 //!    strips have four dims.
-//! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only if its value is
-//!    finite. If a block with a bias contains a value that is not finite, a slow sum leaves out the masked keys. An
-//!    attended key of weight zero is not left out, and its NaN or infinity poisons the row.
+//! 3. *NaN times zero is NaN.* A masked key has the weight zero, and the product of this weight and the key's value is
+//!    harmless only if the value is finite. If a block with a bias contains a value that is not finite, a slow sum
+//!    leaves out the masked keys. An attended key of weight zero is not left out, and its NaN or infinity poisons the
+//!    row.
 //! 4. *Products with small weights are not subnormal*, because subnormal arithmetic stalls. Weights arrive multiplied
-//!    by a power of two ([`Lanes::RAISE`]), and the sums of a block are divided by it when they are added to memory, by
-//!    a multiply-add in place of the addition. In a block whose values are all small, weights are raised further; in a
-//!    block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large that a
-//!    sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so that no
-//!    row depends on another. All factors are powers of two: bits differ only where numbers would have been subnormal,
-//!    and there fewer bits are lost.
+//!    by a power of two ([`Lanes::RAISE`]), and the sums of a block are divided by that power when they are added to
+//!    memory: a multiply-add replaces the addition. In a block whose values are all small, weights are raised further;
+//!    in a block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large
+//!    that a sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so
+//!    that no row depends on another. All factors are powers of two: bits differ only where numbers would have been
+//!    subnormal, and there fewer bits are lost.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -59,7 +60,7 @@ pub fn is_tiny(largest: f32) -> bool {
 /// Multiplies the values of a block by [`MORE`], and writes the products to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, which may be the
+/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, and `to` may be the
 ///   address of the block's own values if their stride is also `value_dim`.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
@@ -257,8 +258,9 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
     *to = f32::from_bits(rest);
 }
 
-/// Adds like [`add`], but leaves out, for each row, the values of keys that the row's bias masks with `−∞`, so that a
-/// masked NaN or infinity does not reach the row. Works on one dim at a time, because few blocks contain such a value.
+/// Adds like [`add`], with one exception: each row leaves out the values of the keys that its bias masks with `−∞`. A
+/// masked NaN or infinity therefore does not reach the row. Works on one dim at a time, because few blocks contain such
+/// a value.
 ///
 /// # Safety
 /// - As for [`add`]; the bias is not null.

@@ -46,7 +46,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: the clauses of `step` hold, and `leaves_out` has those of the budget.
+        // SAFETY: the clauses of `step` hold, and so do the clauses of the budget, which `leaves_out` requires.
         unsafe {
             let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
             if !first {

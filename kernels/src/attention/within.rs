@@ -1,7 +1,8 @@
 //! Takes steps within an error budget: a block with small enough weights is left out before its values are read.
 //!
-//! **The formula.** Let `E` be the budget, `S` and `D` a row's sums of the weights kept and left out so far, and `b`
-//! the sum of the row's weights in the block. A tile leaves the block out if every row satisfies
+//! **The formula.** Let `E` be the budget. Let `S` be a row's sum of the weights kept so far, `D` its sum of the
+//! weights left out so far, and `b` the sum of its weights in the block. A tile leaves the block out if every row
+//! satisfies
 //!
 //! ```text
 //! D + b ≤ E (S + D + b),     that is   D + b ≤ E / (1 − E) · S
@@ -17,18 +18,19 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A row's decision covers all blocks so far*, not only those of its segment, because otherwise the first block of
-//!    every segment would be kept. So in addition to the sums of the segment's state, totals of `S` and `D` are kept,
-//!    relative to the largest reference so far. States are merged and returned as without a budget, with `D` as a
-//!    fourth sum.
+//! 1. *A row's decision covers all blocks so far.* If it covered only the blocks of its segment, the first block of
+//!    every segment would be kept. So totals of `S` and `D` are kept in addition to the sums of the segment's state.
+//!    They are relative to the largest reference so far. States are merged and returned as without a budget, with `D`
+//!    as a fourth sum.
 //! 2. *Padded rows, past the last row of a tile, have no vote*, because they would always object.
 //! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
-//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math, and
-//!    this module has only the code between these. If no block is left out, steps with and without a budget write the
-//!    same bits, because the sums that they share receive the same numbers.
-//! 5. *References rarely change*, neither those of the state nor those of the totals, which are mostly equal. All
-//!    factors are then one, and a row spends only two comparisons on them.
+//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math. This
+//!    module has only the code between these products. If no block is left out, steps with and without a budget write
+//!    the same bits, because both add the same numbers to the sums that they have in common.
+//! 5. *References rarely change.* This holds for the references of the state and for the references of the totals,
+//!    which are mostly equal. While they do not change, all factors are one, and a row spends only two comparisons on
+//!    them.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -49,13 +51,14 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
     budget.largest.is_finite()
 }
 
-/// Returns `true` if the tile leaves out the block whose weights have the sums `b`. `before` are the references before
-/// the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new references and adds `b` to
-/// the sums of kept or left-out weights, except to the `S` of the state, which the caller updates. If the first block
-/// is left out, writes zeros to `sums`.
+/// Returns `true` if the tile leaves out the block. `b` contains the sums of the block's weights. `before` contains the
+/// references before the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new
+/// references and adds `b` to the sums of kept or left-out weights. The exception is the `S` of the state: the caller
+/// updates it. If the first block is left out, writes zeros to `sums`.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialised.
+/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors. The references of the sums are
+///   initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,

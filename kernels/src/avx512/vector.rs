@@ -228,8 +228,8 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) -> Self {
-        // Reads four columns at a time. Rows are combined so that transposing the four rows of each quarter of the
-        // vectors leaves every value in its quarter.
+        // Reads four columns at a time. Rows are combined in such a way that every value stays in its quarter of a
+        // vector when the four rows of each quarter are transposed.
         let mut largest = Self::splat(isa, 0.0);
         for column in (0..16).step_by(4) {
             // SAFETY: sixteen rows of sixteen values at both pointers (clause of `transpose_square`).

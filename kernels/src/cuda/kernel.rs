@@ -88,9 +88,9 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], with the
-    /// columns of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three
-    /// steps of method math.
+    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], but the
+    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all
+    /// three steps of method math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
     /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).

@@ -1,11 +1,11 @@
-//! Renumbers the registers of PTX, which then compresses better: the build script packs the text, and a program unpacks
-//! it.
+//! Renumbers the registers of PTX, so that the text compresses better. The build script packs the text, and a program
+//! unpacks it.
 //!
-//! Register names take most of the space of a compressed module, because the same instructions with other registers are
-//! different text. So packed PTX replaces a register's number by the register's position in a list of its class,
-//! counted from zero, in which the most recently named register comes first (move to front, as in Bentley et al.,
-//! 1986). A letter alone names the next new register of its class. Repeated code then becomes repeated text, within a
-//! module and across modules:
+//! Register names take most of the space of a compressed module, because two equal instructions with different
+//! registers are different text. So packed PTX contains positions instead of register numbers. Each class of registers
+//! has a list, in which the most recently named register comes first (move to front, as in Bentley et al., 1986). A
+//! register's number is replaced with the register's position in this list, counted from zero. A letter alone names the
+//! next new register of its class. Repeated code then becomes repeated text, within a module and across modules:
 //!
 //! ```text
 //! shl.b32 r839,r6,1;           shl.b32 r,r4,1;
@@ -27,8 +27,8 @@ fn is_word(byte: u8) -> bool {
 ///
 /// `number` receives the index of a register's class in [`CLASSES`] and the register's number, or `None` if the letter
 /// has no number. `number` returns the new number, or `None` to write the letter alone. `put` receives the pieces of
-/// the new text in order. Declarations such as `f<9>` stay unchanged. So do names whose number exceeds 32 bits or has a
-/// leading zero, because they are not registers.
+/// the new text in order. Declarations such as `f<9>` stay unchanged. Names with a number that exceeds 32 bits or has a
+/// leading zero also stay unchanged, because they are not registers.
 ///
 /// # Errors
 /// Returns the first error of `number`.

@@ -1,7 +1,7 @@
 //! Types shared by the launch arguments of every operator: tensors and precomputed divisions. They match the structures
 //! of `kernels/cuda/common/tensor.cuh`, field by field.
 
-/// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
+/// A strided tensor `[batch, heads, tokens, dim]` in device memory. Its last axis is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tensor {
@@ -22,14 +22,14 @@ pub const TYPE_F16: i32 = 1;
 /// Element type of tensors: bf16.
 pub const TYPE_BF16: i32 = 2;
 
-/// Precomputed division by `d` for numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, with the smallest
-/// `shift` for which `2^shift ≥ d`, and `multiplier = 2^(31 + shift) / d`, rounded up.
+/// Precomputed division by `d` for numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, where `shift` is the
+/// smallest number for which `2^shift ≥ d`, and `multiplier` is `2^(31 + shift) / d`, rounded up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Divisor {
     /// Number by which `2 n` is multiplied.
     pub multiplier: u32,
-    /// Number of bits by which the upper half of the product is shifted right.
+    /// Right shift of the upper half of the product, in bits.
     pub shift: u32,
 }
 

@@ -13,7 +13,8 @@ pub(super) const LARGEST_SUM: f64 = 40.0 * LN_2;
 /// Number of sums whose exponentials are computed per call.
 pub(super) const TOGETHER: usize = 16;
 
-/// Addend that leaves the nearest integer in the low bits of an f64 number of magnitude below `2^31`.
+/// Addend for rounding. Added to an f64 number of magnitude below `2^31`, it leaves the nearest integer in the low bits
+/// of the sum.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// Coefficients of the Taylor polynomial of `2^r`: `(ln 2)^k / k!`.
@@ -55,16 +56,18 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     (up, down)
 }
 
-/// Largest relative error of the results of [`both`], in units of 2^-24 of the result: at most 1 for the last sum; 1/2
-/// for the sum of even and odd powers and for the product with `r`; 1/2 for the errors of `ln 2` and of the sum added
-/// to `ln 2`, times `r`; and 1/2 for `r`, the other coefficients and the omitted powers.
+/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, it consists of four parts: at
+/// most 1 for the last sum; 1/2 for the sum of even and odd powers and for the product with `r`; 1/2 for the errors of
+/// `ln 2` and of the sum added to `ln 2`, both times `r`; and 1/2 for `r`, the other coefficients and the omitted
+/// powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
 /// Factor one, as `high` and `rest` of [`Factors`](super::kernel::Factors). Its nonzero `rest` changes no number but
 /// preserves infinities: zero times infinity would be NaN.
 pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 40) as f32);
 
-/// Returns `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors), for every `x`, even infinities and NaN.
+/// Returns `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors). `x` may be any number, an infinity or
+/// NaN.
 #[inline(always)]
 pub(super) fn split(x: f64) -> (f32, f32) {
     if x == f64::NEG_INFINITY {
@@ -84,7 +87,7 @@ pub(super) fn split(x: f64) -> (f32, f32) {
 /// Largest `x` for which `e^x` is an f32 number. At twice this `x`, `e^x` times any normal number is infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
-/// Computes [`split`] for several sums, of magnitudes up to [`LARGEST_SUM`].
+/// Computes [`split`] for several sums, whose magnitudes are at most [`LARGEST_SUM`].
 #[inline(always)]
 pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     let (mut high, mut rest) = ([0.0; TOGETHER], [0.0; TOGETHER]);
@@ -104,7 +107,7 @@ fn divided(power: f64) -> (f32, f32) {
     (high, if rest > NEUTRAL.1 && rest < 1.0 { rest } else { NEUTRAL.1 })
 }
 
-/// Returns `e^x` within a few units of the last place, for `x` from −120 to 100; NaN stays NaN.
+/// Returns `e^x` for `x` from −120 to 100, with an error of a few units in the last place; NaN stays NaN.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
     let y = x * LOG2_E;

@@ -63,22 +63,22 @@ impl<L: Lanes> Factor<L> {
     }
 
     /// Returns `s` times the factor, or zero for a product below the smallest normal number. The contributions of
-    /// `high` and `low` are added before the product is rounded. Rounded separately, the contribution of `low`, less
-    /// than half a unit in the last place of the product, would be lost, in the same direction each time.
+    /// `high` and `low` are added before the product is rounded. The contribution of `low` is less than half a unit in
+    /// the last place of the product. If it were rounded separately, it would be lost, in the same direction each time.
     #[inline(always)]
     pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
         s.times_sum(isa, self.limit, [self.high, self.low], L::splat(isa, BIAS))
     }
 }
 
-/// Multiplies the `dim` rows of `width` values at `from` by their factors and writes them to `to`. `from` and `to` are
-/// each a pointer to the first value and a row stride. A factor of [`CLEARS`] clears its row by selection, even a row
-/// with NaN. A result below the smallest normal number becomes zero.
+/// Multiplies the `dim` rows of `width` values at `from` by their factors and writes them to `to`. Each of `from` and
+/// `to` consists of a pointer to the first value and a row stride. A factor of [`CLEARS`] clears its row by selection,
+/// even a row with NaN. A result below the smallest normal number becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one for all rows, or one per row.
-/// - `width` values, a multiple of the lanes, of each row are readable at `from` and writable at `to`. Both are the
-///   same rows, or do not overlap.
+/// - `width` values of each row are readable at `from` and writable at `to`; `width` is a multiple of the number of
+///   lanes. `from` and `to` are the same rows, or do not overlap.
 #[inline(always)]
 pub unsafe fn multiply<L: Lanes>(
     isa: L::Isa,

@@ -11,11 +11,11 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
 /// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros and values that are not
-/// finite may have written NaN to these rows, and every later output would read it. A row has `width` values; rows are
-/// `stride` apart.
+/// finite may have written NaN to these rows, and this NaN would reach every later output. A row has `width` values;
+/// rows are `stride` apart.
 ///
 /// # Safety
-/// - The rows of the strip at `state`, from the segment's `rows` to its `dim`, are writable.
+/// - In the strip at `state`, the rows from the segment's `rows` to its `dim` are writable.
 #[inline(always)]
 pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize, segment: &Segment) {
     for r in segment.rows..segment.dim {
@@ -24,7 +24,7 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
     }
 }
 
-/// Returns the strip with a readable previous state; rows of zeros replace an absent one.
+/// Returns the strip with a readable previous state. If that state is absent, rows of zeros replace it.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -33,8 +33,8 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip, which must be as [`found`] returns it, from its previous location to its new one, and applies the
-/// factors at the start of the segment, if there are any.
+/// Copies a strip from its previous location to its new one, and applies the factors at the start of the segment, if
+/// there are any. The strip must be as [`found`] returns it.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -2,10 +2,10 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// Under the rules without rates, a pass over the state has `pass` tokens, or `most` tokens if nothing decays; `tall`
-/// of these `most` tokens read the state at once. A shorter pass processes `together` tokens at once. A register tile
-/// of products has `rows` rows. The widest strip has `vectors` vectors, or `delta` vectors under the delta rules,
-/// whose loops have half as many sums.
+/// Under the rules without rates, a pass over the state has `pass` tokens, or `most` tokens if nothing decays. In the
+/// second case `tall` tokens read the state at once. A shorter pass processes `together` tokens at once. A register
+/// tile of products has `rows` rows. The widest strip has `vectors` vectors, or `delta` vectors under the delta rules.
+/// The loops of the delta rules have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

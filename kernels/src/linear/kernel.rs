@@ -3,9 +3,9 @@
 //! A kernel sees only registers, strips and pointers, never a tensor. Sizes, strides and offsets count f32 values;
 //! strides are signed, so that tokens can be processed in reverse order.
 //!
-//! A caller walks over the tokens of a head in segments. It splits the tokens by position into blocks. Within a block,
-//! until no token is left, it repeats [`Kernel::prepare`], which determines the number of tokens of the segment, and
-//! then [`Kernel::recur`] for every strip of the state.
+//! A caller walks over the tokens of a head in segments. It splits the tokens by position into blocks. For each segment
+//! of a block it calls [`Kernel::prepare`], which determines the number of tokens of the segment, and then
+//! [`Kernel::recur`] for every strip of the state. It repeats both until no token of the block is left.
 
 use crate::lanes::MAX_LANES;
 use crate::primitives::Primitives;
@@ -14,12 +14,12 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
 /// Tokens of one head that are not yet in a segment.
 ///
-/// Contract, with `dim` a multiple of four, and `rows` at most `dim`:
-/// - `queries` is readable for `group` rows of `dim` values of each of `tokens` tokens: tokens are `query_stride`
-///   apart, the rows of a token `group_stride`. It may be null; `group` is then zero.
+/// Contract, where `dim` is a multiple of four and `rows` is at most `dim`:
+/// - `queries` is readable for `tokens` tokens, `query_stride` apart. Each token has `group` rows of `dim` values,
+///   `group_stride` apart. `queries` may be null; `group` is then zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
-/// - `gates` is readable for one value of each token with [`Gates::PerHead`], for `dim` values with [`Gates::PerDim`];
-///   tokens are `gate_stride` apart.
+/// - `gates` is readable for each token: for one value with [`Gates::PerHead`], for `dim` values with
+///   [`Gates::PerDim`]. Tokens are `gate_stride` apart.
 /// - `betas` is null, or readable for one value of each token, `beta_stride` apart.
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +59,10 @@ pub struct Head {
     pub pass: usize,
 }
 
-/// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor repeated for thousands of
-/// tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A negative
-/// `rest` marks a factor beyond the range of f32 numbers: its square root is `high · (1 − rest)`, and rows are
-/// multiplied by the root twice.
+/// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor that is applied at
+/// thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A
+/// negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
+/// `high · (1 − rest)`, and rows are multiplied by this root twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
     /// Largest f32 numbers that do not exceed the factors: one number for all rows, or one per row.
@@ -75,10 +75,11 @@ pub struct Factors {
 
 /// Run of tokens of a head between two multiplications of the state, as described by [`Kernel::prepare`].
 ///
-/// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far, so that tokens
-/// do not multiply it: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars `down`
-/// and `up`, gates per dim through the rows of keys and queries. A segment ends before `c` leaves `2^-40 ..= 2^40`, so
-/// nothing overflows; a single gate beyond that range multiplies the state at the start of a segment.
+/// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far. Tokens therefore
+/// do not multiply the state: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars
+/// `down` and `up`, gates per dim through the rows of keys and queries. A segment ends before `c` leaves
+/// `2^-40 ..= 2^40`, so nothing overflows. A single gate beyond that range multiplies the state at the start of a
+/// segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     /// Number of tokens, at least one.
@@ -112,12 +113,12 @@ pub struct Segment {
     /// Rates, `[tokens]`; null for rules without rates.
     pub betas: *const f32,
     /// Products of queries and writing keys of the same pass, `[group][tokens][row]`, followed by products of reading
-    /// and writing keys, `[tokens][row]`. Only products with the keys of earlier tokens are used, and for queries also
-    /// the product with the key of the same token. Null if tokens do not interact.
+    /// and writing keys, `[tokens][row]`. A row uses only its products with the keys of earlier tokens; a query also
+    /// uses its product with the key of the same token. The pointer is null if tokens do not interact.
     pub products: *const f32,
     /// Number of values per row of products.
     pub row: usize,
-    /// `true` if the products, and the writes of long passes, are summed in f64.
+    /// `true` if the products are summed in f64, and so are the writes of long passes.
     pub wide: bool,
     /// Factors that multiply the state at the start of the segment.
     pub enter: Option<Factors>,
@@ -151,14 +152,15 @@ impl Segment {
     };
 }
 
-/// Strip of value columns of one state, and its working memory. The strip is packed, or a part of the complete state,
-/// whose rows are `stride` columns wide; both layouts give results with the same bits.
+/// Strip of value columns of one state, and its working memory. The strip is packed, or it is a part of the complete
+/// state; rows of the complete state are `stride` columns wide. Both layouts give results with the same bits.
 ///
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
 /// - `state` is writable for `dim` rows of `width` values, `stride` apart.
-/// - `from` is null, which means zeros; or equal to `state`, with the same stride, and `state` is then also readable;
-///   or readable for `dim` rows of `width` values, `from_stride` apart. Rows past [`Segment::rows`] are zero.
+/// - `from` has one of three forms. It is null, which means zeros. Or it is equal to `state`, with the same stride, and
+///   `state` is then also readable. Or it is readable for `dim` rows of `width` values, `from_stride` apart. Rows past
+///   [`Segment::rows`] are zero.
 /// - `room` is writable for [`strip_room`] values.
 /// - These memory areas do not overlap each other, or the memory of the segment and the columns.
 #[derive(Clone, Copy, Debug)]
@@ -180,9 +182,9 @@ pub struct Strip {
 /// Values and outputs of a strip, from the first token of a segment.
 ///
 /// Contract, for a segment of `tokens` tokens and a strip of `width` columns:
-/// - `values` is readable for `tokens` rows of `width` values, `value_stride` apart, or null, which means zeros.
-/// - `outputs` is null, or writable for `group` rows of `width` values of each token: tokens are `output_stride` apart,
-///   the rows of a token `group_stride`. With `add` it is also readable.
+/// - `values` is null, which means zeros, or readable for `tokens` rows of `width` values, `value_stride` apart.
+/// - `outputs` is null, or writable for each token, `output_stride` apart. Each token has `group` rows of `width`
+///   values, `group_stride` apart. With `add`, `outputs` is also readable.
 /// - If `outputs` is not null, the segment was prepared with queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
@@ -196,7 +198,7 @@ pub struct Columns {
     pub output_stride: isize,
     /// Stride of the output rows of a token.
     pub group_stride: isize,
-    /// `true` to add the outputs to the values in memory, `false` to overwrite these.
+    /// `true` to add the outputs to the numbers in memory, `false` to overwrite these numbers.
     pub add: bool,
     /// `true` if the state after the segment is needed. If it is not, the strip's contents are unspecified afterwards.
     pub keep: bool,
@@ -224,7 +226,7 @@ impl Ahead {
         Ahead { queries: core::ptr::null(), query_stride: 0, keys: core::ptr::null(), key_stride: 0 };
 }
 
-/// Product with a constant state: `Y = scale · X S`.
+/// The product `Y = scale · X S` with a constant state `S`.
 ///
 /// Contract, for a packed strip of `dim` rows of `width` values at `state`, where `width` is one of the widths of a
 /// [`Strip`] and `dim` is a multiple of four:
@@ -251,7 +253,7 @@ pub struct Reading {
     pub y: *mut f32,
     /// Stride of rows in `y`.
     pub y_stride: isize,
-    /// `true` to add the results to the values in memory, `false` to overwrite these.
+    /// `true` to add the results to the numbers in memory, `false` to overwrite these numbers.
     pub add: bool,
 }
 
@@ -259,7 +261,7 @@ pub struct Reading {
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
 /// Functions that implement `recur`, one for each width of a strip: one vector, `V` vectors and `W` vectors. A single
-/// function for all widths would take longer to compile.
+/// function for all widths would increase the compile time.
 pub(crate) struct Entries {
     /// Largest number of columns of a strip under the rules without rates, `V` vectors.
     pub columns: usize,
@@ -278,8 +280,8 @@ pub(crate) type Entry = unsafe fn(&Strip, &Segment, &Columns);
 
 /// Micro-kernel of linear attention.
 ///
-/// Each function has the safety clauses of the function that it names and of its arguments, and one more: the processor
-/// has the kernel's instruction set.
+/// Each function has the safety clauses of the function that its comment names, the clauses of its arguments, and one
+/// more: the processor has the kernel's instruction set.
 #[derive(Debug)]
 pub struct Kernel {
     /// Name, widths of strips, and error constants.
@@ -344,20 +346,20 @@ pub(super) const fn has_products(group: usize, delta: bool) -> bool {
     delta || group > 0
 }
 
-/// Returns the number of values per row of products, for passes of `pass` tokens: a multiple of four for few tokens, of
-/// [`MAX_LANES`] for more.
+/// Returns the number of values per row of products, for passes of `pass` tokens. It is a multiple of four for few
+/// tokens, and a multiple of [`MAX_LANES`] for more tokens.
 pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Without gates,
-/// a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums. Only long passes of the delta rule without gates do. Without
+/// gates, a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }
 
-/// Factor for a gate of `−∞`: minus zero, which no exponential returns. A gate whose exponential underflows has the
-/// factor plus zero, and rows are multiplied by that.
+/// Factor for a gate of `−∞`: minus zero, which no exponential returns. If the exponential of a gate underflows, its
+/// factor is plus zero, and rows are multiplied by plus zero.
 pub const CLEARS: f32 = -0.0;
 
 /// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.

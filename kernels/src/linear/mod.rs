@@ -14,43 +14,43 @@
 //! **Why the code differs.** The naive loop loads and stores the state for every token, and multiplies it by a gate
 //! whose rounding error repeats.
 //!
-//! 1. *Columns are independent*, so they are in the lanes. The state is split into strips of columns, narrow enough for
-//!    all rows of a strip to fit the first-level cache. Rows of keys and queries are broadcast, one scalar per row of
+//! 1. *Columns are independent*, so they are in the lanes. The state is split into strips of columns. A strip is so
+//!    narrow that all its rows fit the first-level cache. Rows of keys and queries are broadcast, one scalar per row of
 //!    the strip.
 //! 2. *No token multiplies the state.* With `c` the product of the gates since the segment began, the state is stored
 //!    as `S' = S / c`: a token writes `w / c` and reads `c Sᵀ q`. With gates per dim it writes `k / c` and reads `c q`.
 //!    Elements of the state then cost nothing extra. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
 //!    overflows and `exp(−G)` never has a large argument. The state is multiplied once, at the end of the segment. A
-//!    single gate outside this range starts a segment and multiplies the state first: a gate of `−∞` clears rows by
-//!    selection, and any other keeps a NaN (`prepare`, `factor`).
+//!    single gate outside this range starts a segment and multiplies the state first. A gate of `−∞` clears rows by
+//!    selection; any other gate keeps a NaN (`prepare`, `factor`).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
 //! 4. *A pass over the state processes several tokens*, four to eight. A row of the strip is loaded once for the
-//!    queries of all these tokens and receives the sum of their writes: in one loop if the registers have room for
-//!    both, in two loops if not (`recur`). The state is therefore rounded once per pass; if nothing decays, its error
+//!    queries of all these tokens and receives the sum of their writes: one loop does both if the registers have room;
+//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass; if nothing decays, its error
 //!    grows with the square root of the number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
 //!    earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i)
-//!    w_i)`, by forward substitution, never through powers of a matrix. Long passes are the chunks of the chunked
-//!    algorithms. Later tokens are left out by selection: a NaN does not reach earlier tokens.
-//! 6. *Nothing stays subnormal.* When the state is multiplied, elements that would become subnormal are set to zero; so
-//!    are outputs that would be subnormal. Sums of products start from a number far below the rounding error of any sum
-//!    that is not itself tiny, so that with a fused multiply-add they are never subnormal on the way. The product of a
-//!    row with the low part of a factor is protected in the same way.
+//!    w_i)`, by forward substitution. Powers of a matrix are never computed. Long passes are the chunks of the chunked
+//!    algorithms. Later tokens are left out by selection, so that their NaN does not reach earlier tokens.
+//! 6. *Nothing stays subnormal.* When the state is multiplied, elements that would become subnormal are set to zero.
+//!    Outputs that would be subnormal are also set to zero. Sums of products start from a small number, so that with a
+//!    fused multiply-add no intermediate sum is subnormal. This number is far below the rounding error of any sum that
+//!    is not itself tiny. The product of a row with the low part of a factor is protected in the same way.
 //! 7. *Long sums are sums of short ones.* The contributions of a long pass are summed in groups of sixteen tokens. In
-//!    long passes of the delta rule without gates the groups have eight tokens, and their sums are added in f64, as are
-//!    products of queries and keys over their dims: there, errors relative to terms that cancel would grow with the
-//!    square root of the number of tokens.
+//!    long passes of the delta rule without gates the groups have eight tokens, and their sums are added in f64.
+//!    Products of queries and keys over their dims are summed in f64 too. In such passes terms cancel, and f32 errors
+//!    relative to these terms would grow with the square root of the number of tokens.
 //! 8. *Operands are prefetched.* The rows of a head's tokens are too far apart for hardware prefetching. So while
 //!    tokens are processed, the kernel prefetches the values of the following tokens, and the queries and keys of a
 //!    later segment.
-//! 9. *A single token needs one pass over the state.* A decode step is bound by the memory traffic of the state. The
-//!    state is read from its old location, multiplied by its gate and written to its new location in a single loop over
-//!    its rows, with one loop per kind of factor. The delta rules read it once more before that, because their
-//!    writes depend on all rows.
+//! 9. *A single token needs one pass over the state.* A decode step is bound by the memory traffic of the state. A
+//!    single loop over the rows reads the state from its old location, multiplies it by its gate and writes it to its
+//!    new location. Each kind of factor has its own such loop. The delta rules read the state once more before this
+//!    loop, because their writes depend on all rows.
 //! 10. *Padding rows stay zero.* Keys are padded with zeros to a multiple of four dims. The products of these zeros
-//!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass; every later
-//!     query would otherwise read the NaN.
+//!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass. Otherwise
+//!     every later query would read the NaN.
 //!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
 //!

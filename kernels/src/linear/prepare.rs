@@ -6,8 +6,8 @@ use super::products::{multiply_few, multiply_rows, multiply_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
-/// Determines the next segment of `head`, which starts at the head's first token, and writes the data that the strips
-/// of the state need for this segment.
+/// Determines the next segment of `head`, and writes the data that the strips of the state need for this segment. The
+/// segment starts at the first token of `head`.
 ///
 /// # Safety
 /// - The clauses of [`Head`].
@@ -43,7 +43,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
         ..Segment::EMPTY
     };
     // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is taken for it, and `tokens` is at
-    // most the head's.
+    // most the number of the head's tokens.
     unsafe {
         match head.per {
             Gates::None => {
@@ -149,8 +149,8 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
 
 /// Destinations of the rows that have been multiplied by gates, for gates per dim.
 ///
-/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, `readers` under the
-/// delta rules for `tokens · dim`, and `ends` for `4 · dim`.
+/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, and `ends` for
+/// `4 · dim`. Under the delta rules `readers` is writable for `tokens · dim` values.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
@@ -246,7 +246,7 @@ unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGET
 }
 
 /// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims from `x` allow in a segment.
-/// Also returns `true` if one of these gates of the first token exceeds the range on its own.
+/// Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
 ///
 /// # Safety
 /// - As for [`gates`].

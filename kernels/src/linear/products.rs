@@ -1,23 +1,23 @@
-//! Computes the products between the tokens of a pass: of rows that read the state (queries, reading keys) and keys
-//! that write to it.
+//! Computes the products between the tokens of a pass. Rows that read the state (queries and reading keys) are
+//! multiplied with keys that write to it.
 //!
-//! These are `Q Kᵀ` and `K Kᵀ`; only products in which one token writes before another reads are used. The number of
-//! tokens in a pass selects one of three methods:
+//! These are `Q Kᵀ` and `K Kᵀ`. A product is used only if the write comes before the read. The number of tokens in a
+//! pass selects one of three methods:
 //!
 //! 1. *Few tokens*: dims are in the lanes, and each product ends with a sum over the lanes.
 //! 2. *More tokens*: writing keys are in the lanes, so that a vector of products is computed at once.
 //! 3. *Long passes of the delta rule without gates*: like 2, but in f64, with each product rounded once. Thousands of
-//!    products multiply the writes of earlier tokens, and these terms cancel while the errors of the products do not. A
-//!    sum of 64 dims in f32 has three times the error of a single rounding.
+//!    products multiply the writes of earlier tokens. These terms cancel each other, but the errors of the products do
+//!    not cancel. A sum of 64 dims in f32 has three times the error of a single rounding.
 
 use super::kernel::{MOST_TOGETHER, ROWS_TOGETHER, Segment};
 use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Returns the address of row `n` among the rows of token `t` that are multiplied with writing keys: its queries,
-/// followed by its reading key. Also returns the stride of tokens, and one if the row is also multiplied with the
-/// writing key of the same token, else zero. A query reads after its token writes; a reading key reads before.
+/// The rows of token `t` that are multiplied with writing keys are its queries, followed by its reading key. Returns
+/// the address of row `n` among these, the stride of tokens, and a number: one if the row is also multiplied with the
+/// writing key of the same token, zero if not. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without
@@ -36,11 +36,11 @@ unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isi
     }
 }
 
-/// Computes the products between the tokens of each pass, with dims in the lanes, for passes of few tokens.
+/// Computes the products between the tokens of each pass, if passes have few tokens. Dims are in the lanes.
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` is writable for `tokens` rows of `row` values for each query
-///   row of a token, and once more under the delta rules.
+///   row of a token. Under the delta rules it is writable for `tokens` more rows.
 #[inline(always)]
 pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
@@ -86,9 +86,9 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
     }
 }
 
-/// Computes the products of row `n` of four tokens, starting with token `t`, and four writing keys, starting with key
-/// `writer`. Each product is summed in the order of [`dots`]. The first token is multiplied with the first `MORE` keys,
-/// and each later token with one key more. The pass begins with token `first`.
+/// Multiplies row `n` of four tokens, starting with token `t`, with four writing keys, starting with key `writer`. Each
+/// product is summed in the order of [`dots`]. The first token is multiplied with the first `MORE` keys, and each later
+/// token with one key more. The pass begins with token `first`.
 ///
 /// # Safety
 /// - As for [`multiply_few`]; the tokens belong to the pass.
@@ -136,9 +136,9 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     }
 }
 
-/// Computes the products between the tokens of each pass, with writing keys in the lanes: the keys are arranged like
-/// the columns of a state, and read vector by vector. Products are written as whole vectors, including products that
-/// no token needs.
+/// Computes the products between the tokens of each pass, with writing keys in the lanes. The keys are arranged like
+/// the columns of a state, and are read vector by vector. Products are written as whole vectors, including products
+/// that no token needs.
 ///
 /// # Safety
 /// - As for [`multiply_few`], where rows of products are whole vectors.
@@ -267,7 +267,7 @@ pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
 /// Computes `x K` in f64 for a tile of `R` rows, `[dim][R]`, and a vector of writing keys, `[dim][N]`.
 ///
 /// # Safety
-/// - `dim · R` values are readable at `x`, at any alignment, and `dim` vectors at `keys`.
+/// - `dim · R` values are readable at `x`, at any alignment, and `dim` vectors are readable at `keys`.
 #[inline(always)]
 unsafe fn met_wide<L: Lanes, const R: usize>(
     isa: L::Isa,
@@ -289,10 +289,11 @@ unsafe fn met_wide<L: Lanes, const R: usize>(
 }
 
 /// Computes `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. A few dims at a time are
-/// summed separately, because the products multiply the writes of many tokens and no later token corrects their errors.
+/// summed separately. The products multiply the writes of many tokens, and no later token corrects errors of the
+/// products.
 ///
 /// # Safety
-/// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` vectors at `keys`.
+/// - `dim` values are readable in each row of `x`, and `dim` vectors at `keys`. `dim` is a multiple of four.
 #[inline(always)]
 unsafe fn met<L: Lanes, const R: usize>(
     isa: L::Isa,

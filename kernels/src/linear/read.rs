@@ -5,8 +5,8 @@ use super::kernel::Reading;
 use super::tile::reads;
 use crate::lanes::Lanes;
 
-/// Writes `scale · X S`: the outputs of queries that read a state, or the rows of a transition times a state. A
-/// register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
+/// Writes `scale · X S`. The results are the outputs of queries that read a state, or the rows of a transition times a
+/// state. A register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].
@@ -48,7 +48,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
 /// Computes the `R` rows that start at `row`.
 ///
 /// # Safety
-/// - As for [`read`]; these are rows of `reading`, whose strip has `V` vectors.
+/// - As for [`read`]; these are rows of `reading`, and the strip of `reading` has `V` vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());

@@ -16,8 +16,8 @@ use crate::product::for_quad;
 /// vectors under the delta rules.
 ///
 /// # Safety
-/// - The clauses of [`Strip`], of [`Segment`] as [`super::prepare::prepare`] leaves it, and of [`Columns`].
-/// - The entries are those of these lanes.
+/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment is as [`super::prepare::prepare`] leaves it.
+/// - The entries are those for the lanes `L`.
 #[inline(always)]
 pub unsafe fn recur<L: Lanes>(
     isa: L::Isa,
@@ -48,7 +48,7 @@ pub unsafe fn recur<L: Lanes>(
 /// location and written to its new one. `DELTA` selects the rules with rates.
 ///
 /// # Safety
-/// - As for [`recur`]; the token has one query row, or under the rules without rates possibly none.
+/// - As for [`recur`]; the token has one query row. Under the rules without rates it may also have none.
 #[inline(always)]
 pub unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -131,9 +131,9 @@ pub unsafe fn plain<
     }
 }
 
-/// Processes the pass of `P` tokens from `first` on a strip, under the rules without rates, if the registers cannot
-/// hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then the writes of all
-/// tokens are added.
+/// Processes the pass of `P` tokens from `first` on a strip, under the rules without rates. It is used if the registers
+/// cannot hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then the writes
+/// of all tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
@@ -147,8 +147,8 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
-    // SAFETY: these are rows of the tokens, rows of the room up to theirs, and their products with one another
-    // (clauses).
+    // SAFETY: the pointers are to rows of the tokens, to rows of the room up to those of the tokens, and to the tokens'
+    // products with one another (clauses).
     unsafe {
         for t in 0..P {
             let v = values::<L, V>(isa, segment, columns, first + t);
@@ -215,7 +215,7 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
 }
 
 /// Processes the `B` tokens from `t` on a strip, and writes their outputs if `OUT` is set. Their pass starts with token
-/// `first`. With `EXIT`, the strip is then multiplied by the factors, which must be given. For `ONCE`, see [`rows`].
+/// `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
@@ -394,9 +394,9 @@ unsafe fn pass<
     }
 }
 
-/// Computes the output and the write of a single token under a delta rule, stores the write in the strip's `room` and
-/// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state, which is read from its previous
-/// location.
+/// Computes the output and the write of a single token under a delta rule. Stores the write in the strip's `room` and
+/// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state. The state is read from its
+/// previous location.
 ///
 /// # Safety
 /// - As for [`pass`], for a single token with one query row.
@@ -438,10 +438,10 @@ unsafe fn alone<L: Lanes, const V: usize>(
 
 /// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
 /// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
-/// includes the writes of earlier tokens of the pass, by forward substitution.
+/// includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
-/// - As for [`pass`], with the writes of the tokens of the pass before `t` in the room.
+/// - As for [`pass`]; the room contains the writes of the pass's tokens before `t`.
 #[inline(always)]
 unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -452,8 +452,8 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     t: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, with their rows of products and the rows of the room up to theirs
-    // (clauses).
+    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
+    // tokens (clauses).
     unsafe {
         let to = strip.room.add(t * width);
         if !DELTA {
@@ -509,9 +509,9 @@ unsafe fn write<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains the values
-/// that tokens read from the state and from the writes before the tile. The write of each token is added to the values
-/// that later tokens read.
+/// Computes the writes of the tokens of a register tile under a delta rule; the first token is `t`. `w` contains the
+/// values that these tokens read from the state and from the writes before the tile. The write of each token is added
+/// to the values that later tokens read.
 ///
 /// # Safety
 /// - As for [`writes`]; the products between the tokens are at `own`, four per token.
@@ -543,7 +543,7 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
 /// Writes the outputs of query row `g` of the `R` tokens from `t`.
 ///
 /// # Safety
-/// - As for [`pass`], with the writes of these tokens and of earlier ones of the pass in the room.
+/// - As for [`pass`]; the room contains the writes of these tokens and of earlier tokens of the pass.
 #[inline(always)]
 unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -555,8 +555,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     g: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, with their rows of products and the rows of the room up to theirs
-    // (clauses).
+    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
+    // tokens (clauses).
     unsafe {
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);

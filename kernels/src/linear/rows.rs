@@ -62,7 +62,8 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// Rate of a token, in every lane, and the smallest magnitude whose product with the rate is a normal number.
+/// Two vectors with equal lanes: the rate of a token, and the smallest magnitude whose product with the rate is a
+/// normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Rate<L> {
     beta: L,
@@ -73,7 +74,7 @@ impl<L: Lanes> Rate<L> {
     /// Loads the rate of token `t`.
     ///
     /// # Safety
-    /// - The clauses of [`Segment`], which has rates; `t` is one of its tokens.
+    /// - The clauses of [`Segment`]. The segment has rates, and `t` is one of its tokens.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, segment: &Segment, t: usize) -> Rate<L> {
         // SAFETY: token `t` has a rate (clause).
@@ -91,14 +92,14 @@ impl<L: Lanes> Rate<L> {
 /// Number of terms that are summed separately before the sum is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Number of terms whose short sums are added up before the result is added to the total.
+/// Number of terms per long sum. Their short sums are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Number of terms per short sum in f32, in passes whose sums are f64.
+/// Number of terms per short sum in f32. Applies to passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
 /// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built
-/// from short sums, so that fewer roundings have the magnitude of the state, which is large if little decays.
+/// from short sums, so that fewer roundings have the magnitude of the state. This magnitude is large if little decays.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -221,12 +222,12 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
     }
 }
 
-/// Adds the writes of four tokens of a tile, starting with token `FROM`, to the sums of the tile's `T` tokens: each
-/// write to the sum of the same token and of all later ones.
+/// Adds the writes of four tokens of a tile, starting with token `FROM`, to the sums of the tile's `T` tokens. Each
+/// write is added to the sum of the same token and to those of all later tokens.
 ///
 /// # Safety
-/// - `T` rows of products, `stride` apart, are readable at `p`, each for `T` values rounded up to a multiple of four,
-///   and `T` rows of `V` vectors are readable at `w`.
+/// - `T` rows of products, `stride` apart, are readable at `p`. Each row has `T` values, rounded up to a multiple of
+///   four. `T` rows of `V` vectors are readable at `w`.
 #[inline(always)]
 pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
     isa: L::Isa,
@@ -287,7 +288,8 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
     /// Number of f32 values in two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens, so that none follow.
+    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens, so that no tokens follow
+    /// it.
     const MOST: usize = 256;
     if count > MOST {
         return;
@@ -314,7 +316,7 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
 mod exits {
     /// No multiplication.
     pub const NEVER: u8 = 0;
-    /// The factor one, which flushes numbers that would be subnormal.
+    /// The factor one. It only flushes numbers that would be subnormal.
     pub const VANISH: u8 = 1;
     /// One factor for all rows.
     pub const SHARED: u8 = 2;
@@ -325,10 +327,10 @@ mod exits {
 }
 
 /// Processes `B` tokens from `t` on all rows of a strip. Returns the values that their queries read from the state
-/// before these tokens. Each row is loaded once, is added to what each query reads (with `OUT`), receives the tokens'
-/// writes, is multiplied by its factor (with `EXIT`), and is stored once. The writes are summed separately, so that the
-/// state is rounded once for all of them. With `ONCE` the state is read from its location before the segment, and each
-/// kind of factor has its own loop.
+/// before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`), receives the
+/// tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are summed
+/// separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its previous
+/// location, and each kind of factor has its own loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are

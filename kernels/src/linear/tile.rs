@@ -3,8 +3,8 @@
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Start value of sums that would stall if they were subnormal: far below the rounding error of every sum that is not
-/// itself tiny. It is subtracted from the result.
+/// Start value of sums that would stall if they were subnormal. It is far below the rounding error of every sum that is
+/// not itself tiny, and it is subtracted from the result.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
 /// Subtracts the start value [`BIAS`] of each of `sums` sums from their total, `sum`.
@@ -13,11 +13,12 @@ pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))
 }
 
-/// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Each result is accumulated in
-/// one sum, or in four independent sums with `FOUR`.
+/// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Each result is accumulated
+/// in one sum. With `FOUR` it is accumulated in four independent sums.
 ///
 /// # Safety
-/// - `dim` values, a multiple of four, are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`.
+/// - `dim` values are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`. `dim` is a
+///   multiple of four.
 #[inline(always)]
 pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: bool>(
     isa: L::Isa,

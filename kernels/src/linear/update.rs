@@ -7,9 +7,9 @@ use super::rows::{SEGMENT, SHORT, rows};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Adds the writes of a long pass to the state, four rows at a time. The writes are summed separately, in short sums
-/// that are added up (in f64 with `WIDE`), so that the state is rounded once per pass. Then the rows are multiplied by
-/// the factors `exit`, if there are any.
+/// Adds the writes of a long pass to the state, four rows at a time. The writes are summed separately, so that the
+/// state is rounded once per pass. They form short sums, which are added up (in f64 with `WIDE`). Then the rows are
+/// multiplied by the factors `exit`, if there are any.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
@@ -72,8 +72,8 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     }
 }
 
-/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, the rows are then multiplied
-/// by the factors, which must be given.
+/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, the factors must be given,
+/// and the rows are then multiplied by them.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their

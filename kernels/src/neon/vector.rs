@@ -6,7 +6,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: adding −200 makes the biased exponent of its polynomial negative.
+/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial becomes negative when −200 is
+/// added to it.
 const ZERO_AT: f32 = -200.0;
 
 /// Vector of four f32 values.
@@ -321,7 +322,7 @@ impl Lanes for Four {
     }
 }
 
-/// Converts four f16 elements to f32. FCVTL is part of ARMv8.0, though its intrinsic requires f16 arithmetic.
+/// Converts four f16 elements to f32. FCVTL is part of ARMv8.0, but its intrinsic requires f16 arithmetic.
 ///
 /// # Safety
 /// - `p` is readable for four elements.
@@ -337,7 +338,8 @@ unsafe fn widen_f16(p: *const u16) -> float32x4_t {
     }
 }
 
-/// Converts four f32 values to f16. FCVTN is part of ARMv8.0. It uses the current rounding mode, by default to nearest.
+/// Converts four f32 values to f16. FCVTN is part of ARMv8.0. It uses the current rounding mode, which by default
+/// rounds to nearest.
 ///
 /// # Safety
 /// - The processor has the instruction set.

@@ -29,8 +29,7 @@ impl Number for One {
     }
     #[inline(always)]
     fn nearest(self) -> Self {
-        // Ties go to the even neighbour, as in the vector instances; large values are integers
-        // already.
+        // Ties are rounded to the even neighbour, as in the vector instances. Large values are already integers.
         const MAGIC: f32 = 12_582_912.0;
         if self.abs().0 < 4_194_304.0 { One((self.0 + MAGIC) - MAGIC) } else { self }
     }

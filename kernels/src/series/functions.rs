@@ -7,14 +7,14 @@
 //! silu x      = x / (1 + v), times v where x < 0
 //! ```
 //!
-//! `n ln 2` is subtracted in two parts. The first part has so few bits that neither its product with `n` nor the
-//! difference is rounded. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with
+//! `n ln 2` is subtracted in two parts. The first part has so few bits that its product with `n` is exact, and the
+//! difference is exact too. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with
 //! constant terms of one, so that `e^0 = 1` exactly. The result is computed as `2 e^s 2^(n−1)`, because `2^n` would be
 //! infinite for the largest results.
 //!
-//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. The polynomials have the errors `1.1e-8` and
-//! `1e-9`; all other errors are roundings. A test measures the largest errors over all exponents and checks that they
-//! do not exceed what each kernel declares.
+//! For arguments below [`LEAST_LOG`] an exponential is zero; for arguments above `MOST` it is infinite. The polynomials
+//! have the errors `1.1e-8` and `1e-9`; all other errors are roundings. A test measures the largest errors over all
+//! exponents and checks that they do not exceed what each kernel declares.
 
 use crate::lanes::Lanes;
 use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
@@ -23,7 +23,7 @@ use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
 const MOST: f32 = 89.0;
 /// `log2 e`.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
-/// Upper bits of `ln 2`, few enough for products with integers below 256 to be exact.
+/// Upper bits of `ln 2`. They are so few that products with integers below 256 are exact.
 const LN_2_HIGH: f32 = 0.693_145_75;
 /// Lower bits of `ln 2`: its difference from [`LN_2_HIGH`].
 const LN_2_LOW: f32 = 1.428_606_8e-6;
@@ -32,7 +32,7 @@ const EXP: [f32; 7] = [2.0, 2.0, 1.0, 0.333_331_53, 0.083_333_11, 0.016_726_358,
 /// Coefficients of `artanh(z) / z` in powers of `z²`, lowest power first.
 const ARTANH: [f32; 6] = [1.0, 0.333_333_34, 0.199_998_53, 0.142_961_78, 0.108_532_88, 0.116_121_64];
 
-/// Returns `x`, with zero in lanes where the magnitude of `by` is below the smallest normal number. A NaN in `by` keeps
+/// Returns `x`, but zero in lanes where the magnitude of `by` is below the smallest normal number. A NaN in `by` keeps
 /// `x`.
 #[inline(always)]
 #[must_use]
@@ -40,8 +40,8 @@ pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
     L::splat(isa, f32::MIN_POSITIVE).if_greater(by.abs(), L::splat(isa, 0.0), x)
 }
 
-/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`], where an infinite factor could create
-/// NaN, the state is already multiplied by `e^(x/2)`, and the factor is `e^(x/2)`. An `x` of `+∞` yields NaN.
+/// Returns a factor and a state whose product is `e^x h`. If `x` exceeds [`MOST_LOG`], an infinite factor could create
+/// NaN; the returned state is then `e^(x/2) h`, and the factor is `e^(x/2)`. An `x` of `+∞` yields NaN.
 #[inline(always)]
 #[must_use]
 pub fn grown<L: Lanes>(isa: L::Isa, x: L, h: L) -> (L, L) {
@@ -102,7 +102,7 @@ pub fn silu<L: Lanes>(isa: L::Isa, x: L) -> L {
     x.times(zero.if_greater(x, v, one)).over(v.plus(one))
 }
 
-/// Applies [`silu`] in place to `n` values, a multiple of the lanes.
+/// Applies [`silu`] in place to `n` values; `n` is a multiple of the number of lanes.
 ///
 /// # Safety
 /// - `n` values are readable and writable at `x`.
@@ -114,7 +114,7 @@ pub unsafe fn silu_in_place<L: Lanes>(isa: L::Isa, x: *mut f32, n: usize) {
     }
 }
 
-/// Writes exponential, softplus and silu of `n` values, a multiple of the lanes.
+/// Writes the exponential, softplus and silu of `n` values; `n` is a multiple of the number of lanes.
 ///
 /// # Safety
 /// - `n` values are readable at `x` and writable at each pointer in `y`.

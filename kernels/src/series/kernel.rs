@@ -37,8 +37,8 @@ impl<T> Columns<*mut T> {
 /// Tile of a recurrence.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
-/// - `W` values are readable in each of the `tokens` rows of `a` and `b`. They are writable in each row of `out`,
-///   unless its pointer is null.
+/// - `W` values are readable in each of the `tokens` rows of `a` and `b`. `W` values are writable in each row of `out`,
+///   unless the pointer of `out` is null.
 /// - `state` is readable and writable for `W` values.
 /// - Operands that are written overlap no other operand.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +69,8 @@ pub enum Coefficients {
 /// Tile of a selective scan.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`] and `N` for `states`:
-/// - `W` values are readable in each of the `tokens` rows of `u` and `delta`, and of `z` unless it is null. They are
-///   writable in each row of `out`, unless it is null.
+/// - `W` values are readable in each of the `tokens` rows of `u` and `delta`, and also of `z` unless `z` is null. `W`
+///   values are writable in each row of `out`, unless `out` is null.
 /// - `a` is readable for `N · W` values, `[state][W]`. The coefficients are readable as [`Coefficients`] says.
 /// - `bias` is readable for `W` values. `skip` is null or readable for `W` values.
 /// - `state` is readable and writable for `N · W` values, `[state][W]`.
@@ -108,8 +108,8 @@ pub struct SelectiveTile {
 /// Tile of a convolution.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
-/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u` and in the `taps − 1` rows
-///   before the first, and writable in each of the `tokens` rows of `out`.
+/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u`, and in the `taps − 1` rows
+///   before the first row. `W` values are writable in each of the `tokens` rows of `out`.
 /// - `filter` is readable for `taps · W` values, `[tap][W]`, starting with the weight of the current token. `bias` is
 ///   null or readable for `W` values.
 /// - Operands that are written overlap no other operand.

@@ -10,9 +10,9 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Lanes hold channels.* Tokens depend on each other and channels do not, so a tile is [`VECTORS`] vectors of
-//!    channels, and tokens are processed one after another. No operation crosses lanes, and a channel's bits do not
-//!    depend on its neighbours.
+//! 1. *Lanes hold channels.* Channels are independent of each other, but tokens are not. So a tile is [`VECTORS`]
+//!    vectors of channels, and tokens are processed one after another. No operation crosses lanes, and a channel's bits
+//!    do not depend on its neighbours.
 //! 2. *States are flushed before they are subnormal.* A state or factor whose magnitude is below the smallest normal
 //!    number becomes zero by selection, so a decaying state is subnormal for at most one operation. This costs a
 //!    comparison and a selection; for factors, both are off the dependency chain from token to token.

@@ -11,7 +11,7 @@ use elsa_core::series::functions::MOST_LOG;
 /// Loads coefficient `n` of a token, for vector `v` of a tile's channels.
 ///
 /// # Safety
-/// - `of` are coefficients of a tile with more than `token` tokens and more than `n` states.
+/// - `of` contains the coefficients of a tile with more than `token` tokens and more than `n` states.
 #[inline(always)]
 unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n: usize, v: usize) -> L {
     // SAFETY: the tile has coefficients for the token or for its channels (clause).
@@ -23,8 +23,9 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Returns `true` if a single exponential is not enough for the factors of a vector of channels: because `delta` times
-/// a rate, from `least` to `most`, exceeds [`MOST_LOG`], or because a rate is `infinite`.
+/// Returns `true` if a single exponential is not enough for the factors of a vector of channels. There are two possible
+/// reasons. The product of `delta` and a rate exceeds [`MOST_LOG`]; rates range from `least` to `most`. Or a rate is
+/// `infinite`.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
     let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
@@ -32,8 +33,8 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
     infinite || delta.times(least).if_greater(limit, one, beyond).lane_sum() > 0.0
 }
 
-/// Returns the smallest and the largest of zero and the rates, for each channel in vector `v`, and `true` if a rate is
-/// infinite.
+/// Returns, for each channel in vector `v`, the smallest and the largest number among zero and the channel's rates.
+/// Also returns `true` if a rate is infinite.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`].
@@ -93,7 +94,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
 struct Token<L> {
     number: usize,
     v: usize,
-    /// Time step plus bias, before any softplus; `delta` is the effective value.
+    /// Time step plus bias, before any softplus. `delta` is the time step in effect, after any softplus.
     raw: L,
     delta: L,
     /// Effective time step times the input.
@@ -117,7 +118,7 @@ unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile
             let exponent = of.delta.times(rate);
             let (a, grows) = match LEAVES {
                 true => {
-                    // A time step that underflows is in exact arithmetic greater than zero, so its product with an
+                    // In exact arithmetic, a time step that underflows is greater than zero, so its product with an
                     // infinite rate is infinite.
                     let given = of.raw.if_greater(L::splat(isa, f32::NEG_INFINITY), rate, exponent);
                     let vanished = of.delta.if_greater(zero, exponent, given);

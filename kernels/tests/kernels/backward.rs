@@ -1,4 +1,4 @@
-//! Compares each backward kernel that this machine can execute, on a tile and a block, with f64.
+//! Compares each backward kernel that this machine can execute with a computation in f64, on a tile and a block.
 
 use super::noise;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardKernel, BackwardTile};

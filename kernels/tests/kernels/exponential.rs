@@ -1,5 +1,5 @@
-//! Tests of the exponential of every kernel: the largest error that its arithmetic can have, computed step by step, and
-//! its measured error. `kernels/src/exp2.rs` derives the formulas.
+//! Tests the exponential of every kernel. One test computes step by step the largest error that its arithmetic can
+//! have; another test measures its error. `kernels/src/exp2.rs` derives the formulas.
 
 use elsa_core::drift::larger;
 use elsa_core::profile::InstructionSet;
@@ -106,8 +106,8 @@ fn exponentials_keep_their_declared_errors() {
     let mut ran = 0;
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
         let s = &kernel.spec;
-        // The arguments are dense in [-1.5, 1.5], where every fraction occurs, and cover the remaining range in larger
-        // steps. An emulator gets fewer of them.
+        // The arguments are dense in [-1.5, 1.5], where every fraction occurs. In the remaining range, steps are
+        // larger. An emulator tests fewer arguments.
         let step = if cfg!(target_arch = "aarch64") { 5 } else { 1 };
         let dense = (0..3_000_000).step_by(step).map(|i| -1.5 + i as f32 * 1e-6);
         let wide = (0..1_000_000).step_by(step).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);

@@ -1,5 +1,6 @@
-//! Compares the measurements of rows with a computation element by element, whose sums are f64. The tests cover every
-//! instruction set and type, sizes around the vector width, gaps of NaN between rows, and infinite and NaN elements.
+//! Compares the measurements of rows with a computation that processes one element at a time and has f64 sums. The
+//! tests cover every instruction set and type, sizes around the vector width, gaps of NaN between rows, and infinite
+//! and NaN elements.
 
 use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;
@@ -14,8 +15,8 @@ fn number(i: usize) -> f32 {
     x * [1.0, 1e-3, 30.0][i % 3]
 }
 
-/// Returns rows of `dim` elements, `stride` apart, in memory that is aligned for any type and ends with the last
-/// element. Also returns the elements, rounded to the type.
+/// Returns rows of `dim` elements, `stride` apart. Their memory is aligned for any type and ends with the last element.
+/// Also returns the elements, rounded to the type.
 fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (Vec<u32>, Vec<f32>) {
     let (mut bytes, mut values) = (Vec::new(), Vec::new());
     for i in 0..ROWS * stride - (stride - dim) {

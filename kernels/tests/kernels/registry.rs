@@ -1,5 +1,5 @@
-//! Tests of each micro-kernel in the registry that this machine can execute: its exponential against f64, its merge
-//! against the definition bit by bit, its conversions against `half`, and its declared properties.
+//! Tests each micro-kernel in the registry that this machine can execute. Compares its exponential with f64, the bits
+//! of its merge with the definition, and its conversions with `half`; checks its declared properties.
 
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
@@ -202,8 +202,8 @@ fn f32_narrows_to_the_nearest() {
     }
 }
 
-/// Takes a step on one tile whose data end where their allocations end, so that AddressSanitizer and valgrind detect a
-/// read past the end. Also checks that a masked NaN in a key or a value reaches no output.
+/// Takes a step on one tile. The tile's data end where their allocations end, so that AddressSanitizer and valgrind
+/// detect a read past the end. Also checks that a masked NaN in a key or a value reaches no output.
 #[test]
 fn a_step_reads_what_it_may_and_no_mask_leaks() {
     for kernel in present() {
@@ -227,8 +227,8 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
     let query: Vec<f32> = (0..d * w).map(|i| value(i / w, i % w) / 8.0).collect();
     let mut keys: Vec<f32> = (0..count * d).map(|i| value(i / d, i % d + 3)).collect();
     let mut values: Vec<f32> = (0..count * dv).map(|i| value(i / dv + 5, i % dv)).collect();
-    // The last key is masked for even rows. If there are other keys, the last one contains NaN, and its value contains
-    // infinity and NaN.
+    // The last key is masked for even rows. If there are other keys, the last key contains NaN, and the last key's
+    // value contains infinity and NaN.
     let masked = count - 1;
     let poison = count > 1;
     if poison {

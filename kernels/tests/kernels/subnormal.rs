@@ -1,4 +1,4 @@
-//! Tests of the multiplications that do not stall at subnormal numbers, against exact products, bit by bit.
+//! Tests the multiplications that do not stall at subnormal numbers: compares their bits with those of exact products.
 
 #![cfg(all(target_arch = "x86_64", not(any(elsa_without = "avx2", elsa_without = "avx512"))))]
 
@@ -8,7 +8,8 @@ use elsa_kernels::avx512::Sixteen;
 use elsa_kernels::isa::{Avx2, Avx512};
 use elsa_kernels::lanes::{Lanes, MAX_LANES, MORE, RAISED};
 
-/// Returns numbers of every exponent, zeros, subnormal ones, and neighbours of powers of two, with either sign.
+/// Returns numbers of every exponent, zeros, subnormal numbers, and neighbours of powers of two. Each occurs with both
+/// signs.
 fn numbers() -> Vec<f32> {
     let mut random = Random::new(9);
     let step = if cfg!(miri) { 17 } else { 1 };

@@ -5,8 +5,8 @@ use elsa_core::attention::plan::KeyLayout;
 use elsa_kernels::attention::{Ahead, Block, Kernel, Tile};
 use elsa_kernels::registry::ATTENTION;
 
-/// Computes the hyperbolic tangents of the numbers `x`: the scores of one key under a soft cap of one, in a tile of one
-/// vector with a number per row.
+/// Computes the hyperbolic tangents of the numbers `x`. They are the scores of one key under a soft cap of one, in a
+/// tile of one vector; each row has one of the numbers.
 fn tangents(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let (w, d) = (kernel.spec.lanes, 4);
     assert_eq!(x.len(), w);

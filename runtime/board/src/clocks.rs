@@ -1,8 +1,8 @@
 //! Clocks of the cores, the GPU and the memory, and whether they are fixed.
 //!
 //! `jetson_clocks` leaves no file that records its run, but its effect is visible: the lowest and highest allowed
-//! clocks are equal, and the current clock equals them. It locks the memory at its highest rate without changing the
-//! limits, so for the memory only the current rate is compared with the highest.
+//! clocks are equal, and the current clock equals them. `jetson_clocks` locks the memory at its highest rate but does
+//! not change the limits of the memory. So for the memory, only the current rate is compared with the highest.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
@@ -11,8 +11,8 @@ use serde::Serialize;
 const CORES: &str = "sys/devices/system/cpu";
 /// Folder of the devices that have a clock of their own, such as the GPU.
 const DEVICES: &str = "sys/class/devfreq";
-/// Names of Jetson GPUs in the device tree: of TX1 and Nano (not confirmed), TX2, Xavier and Orin, and the generic name
-/// that some kernels use for any GPU.
+/// Names of Jetson GPUs in the device tree. The first four belong to TX1 and Nano (not confirmed), TX2, Xavier and
+/// Orin. The last one is a generic name that some kernels use for any GPU.
 const GPUS: [&str; 5] = ["gm20b", "gp10b", "gv11b", "ga10b", "gpu"];
 /// Folder of the memory clock on a TX2 and later boards, in debugfs.
 const BPMP: &str = "sys/kernel/debug/bpmp/debug/clk/emc";
@@ -25,7 +25,8 @@ const DEVICE: &str = "sys/class/devfreq/bwmgr";
 /// File with the highest memory clock of the power mode, in Hz; 0 if the mode sets none.
 const CAP: &str = "sys/kernel/nvpmodel_emc_cap/emc_iso_cap";
 
-/// Relative difference up to which two clocks count as equal: limits are rounded to steps of the clock.
+/// Largest relative difference of two clocks that count as equal. They may differ because limits are rounded to steps
+/// of the clock.
 const SAME: f64 = 0.01;
 
 /// Returns `true` if two clocks are equal within [`SAME`].
@@ -45,9 +46,9 @@ pub struct Clock {
     high: Option<Probe>,
     /// Divisor that converts the numbers in the files to MHz.
     unit: f64,
-    /// Power mode's upper bound in MHz, applied to the limit in the file `high`.
+    /// Upper bound that the power mode sets, in MHz. It is applied to the limit in the file `high`.
     cap: Option<f64>,
-    /// `true` if fixing the clock does not change its lower limit, as for the memory.
+    /// `true` if the lower limit of the clock does not change when the clock is fixed. This holds for the memory.
     locked: bool,
 }
 
@@ -193,7 +194,8 @@ fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
 /// Finds the memory clock.
 ///
 /// # Errors
-/// Returns a line that names the file if it exists but cannot be read, and `None` if the board has no such file.
+/// If the board's file exists but cannot be read, returns a line that names the file. Returns `None` if the board has
+/// no such file.
 pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     let name = || "emc".to_owned();
     if let Some(clock) = device(root, DEVICE, name()) {
@@ -216,7 +218,7 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
 }
 
 /// Returns whether `jetson_clocks` is in effect, that is, whether all of `clocks` are fixed at their highest rates.
-/// Returns `None` if there are no clocks, or if some are unknown and all others are fixed.
+/// Returns `None` if there are no clocks. Also returns `None` if some clocks are unknown and all others are fixed.
 #[must_use]
 pub fn fixed<'a>(clocks: impl IntoIterator<Item = &'a Clock>) -> Option<bool> {
     let all: Vec<Option<bool>> = clocks.into_iter().map(Clock::fixed).collect();

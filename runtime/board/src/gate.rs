@@ -16,11 +16,11 @@ pub struct Limits {
     pub stolen: f64,
     /// Largest variation of a clock, relative to its highest value.
     pub clock: f64,
-    /// Highest allowed temperature, in degrees Celsius, of a zone for which the system reports no limit.
+    /// Highest allowed temperature of a zone, in degrees Celsius, if the system reports no limit for the zone.
     pub celsius: f64,
-    /// Degrees by which a zone must stay below the temperature at which the system slows down.
+    /// Margin in degrees. A zone must stay this far below the temperature at which the system slows down.
     pub margin: f64,
-    /// Time to observe the machine before calling it quiet.
+    /// Time for which the machine is observed before it counts as quiet.
     pub look: Duration,
 }
 

@@ -1,13 +1,13 @@
 //! Checks whether the total power includes the rails that are supposed to be a part of it.
 //!
 //! A rail such as `VDD_IN` counts as the total because it feeds the other rails. This is not verified for every board,
-//! but measurements under load show it: if the total includes a rail, it rises at least as much as the rail does.
+//! but measurements under load show it: if the total includes a rail, the total rises at least as much as the rail.
 
 use super::sources::PARTS;
 use super::tally::Readings;
 use std::fmt;
 
-/// Rise of the total power under load, compared with that of a rail which the total should include.
+/// Compares the rise of the total power under load with the rise of a rail that the total should include.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inclusion {
     /// Text in the name of the rail: `GPU` or `CPU`.
@@ -18,9 +18,10 @@ pub struct Inclusion {
     pub part_mw: f64,
 }
 
-/// Rise of a rail, in mW, below which nothing can be concluded.
+/// Smallest rise of a rail, in mW, that allows a conclusion.
 const RISE: f64 = 500.0;
-/// Fraction of a rail's rise by which the total's rise may fall short, because both are means of quantised readings.
+/// Tolerance of the comparison, as a fraction of the rail's rise: the total's rise may be smaller by this much, because
+/// both are means of quantised readings.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {

@@ -1,4 +1,5 @@
-//! The board that runs a benchmark: its description, its behaviour during the run, and the validity of the numbers.
+//! The board that runs a benchmark: its description, its behaviour during the run, and the validity of the
+//! measurements.
 //!
 //! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead: the interface of
 //! this crate may change in any version.

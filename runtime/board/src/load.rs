@@ -1,7 +1,7 @@
 //! Measures the load of other processes on the machine, and finds the process that causes it.
 //!
-//! The load of the other processes is the busy time of all cores minus that of the measured process. Time that a
-//! hypervisor gives to other machines (steal) is counted separately, because no process on this machine causes it.
+//! The load of the other processes is the busy time of all cores minus the busy time of the measured process. Time that
+//! a hypervisor gives to other machines (steal) is counted separately, because no process on this machine causes it.
 //! Times are in ticks of 10 ms, so a short interval is imprecise.
 
 use super::root::{Probe, Root};
@@ -25,7 +25,7 @@ pub struct Times {
     pub own: u64,
 }
 
-/// Load over an interval, in cores, that the measured process did not cause.
+/// Load that the measured process did not cause, over an interval, in cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Others {
     /// Load of other processes.
@@ -37,8 +37,8 @@ pub struct Others {
 }
 
 impl Times {
-    /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
-    /// which was read `elapsed` later. Returns `None` if `elapsed` is zero.
+    /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`.
+    /// `self` was read `elapsed` after `before`. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();
@@ -112,8 +112,8 @@ impl Load {
         self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
     }
 
-    /// Finds the process, except the measured one, with the highest load since `before`, which was read `elapsed` ago.
-    /// All busy time of a process that is not in `before` counts.
+    /// Finds the process with the highest load since `before`, which was read `elapsed` ago. The measured process is
+    /// left out. If a process is not in `before`, all its busy time counts.
     #[must_use]
     pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
         let took = |(pid, name, ticks): (u32, String, u64)| {
@@ -164,8 +164,8 @@ fn machine(line: &str) -> Option<(u64, u64)> {
 }
 
 /// Parses a process's busy time from `/proc/PID/stat`. The name of the process is in parentheses and may contain blanks
-/// and parentheses, so fields are counted from the last parenthesis: the twelfth is the user time, the thirteenth the
-/// system time.
+/// and parentheses, so fields are counted from the last parenthesis. The twelfth field is the user time, and the
+/// thirteenth is the system time.
 fn spent(line: &[u8]) -> Option<u64> {
     let close = line.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;

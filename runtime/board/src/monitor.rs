@@ -2,9 +2,9 @@
 //!
 //! Power is sampled every 20 ms and everything else every 200 ms. All values are also sampled when a span begins and
 //! when it ends, so even a short span has two samples. A sample reads a few files that stay open. The thread allocates
-//! nothing: sums are kept per span, and the history of the run is in an array of fixed size; whenever it is full, every
-//! second point is dropped. The thread measures its CPU time and samples less often if it uses more than half a percent
-//! of a core.
+//! nothing. It keeps sums per span, and it stores the history of the run in an array of fixed size. Whenever the array
+//! is full, every second point is dropped. The thread measures its CPU time and samples less often if it uses more than
+//! half a percent of a core.
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest sampling intervals of a thread that slows down: for the power, and for everything else.
+/// Longest sampling intervals of a thread that samples less often: the first for the power, the second for everything
+/// else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
@@ -30,7 +31,7 @@ const DEAREST: f64 = 0.005;
 const REVIEW: Duration = Duration::from_secs(1);
 /// Maximum number of points in the history of a run.
 const POINTS: usize = 2048;
-/// Load of other processes, in cores, above which the monitor identifies the busiest of them.
+/// Load of other processes, in cores, above which the monitor identifies the busiest process among them.
 pub const OTHERS: f64 = 0.1;
 
 /// Sample of the machine in the history of a run.
@@ -50,7 +51,8 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// Comparison of the total power with each rail that it should include, at the largest rise of the rail so far.
+    /// Comparison of the total power with each rail that the total should include. It is made at the largest rise of
+    /// the rail so far.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Number of slow samples per point of the history.
@@ -109,7 +111,8 @@ impl State {
         self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
     }
 
-    /// Compares how far the total power, and each rail that it should include, have risen above the idle machine.
+    /// Compares the rise of the total power with that of each rail that the total should include. Both rises are
+    /// relative to the idle machine.
     fn compare(&mut self, readings: &Readings) {
         let found = self.idle.as_ref().map(|idle| inclusions(idle, readings)).unwrap_or_default();
         for found in found {
@@ -188,8 +191,8 @@ impl Shared {
     }
 }
 
-/// Returns the sampling interval that follows the interval `period`, at which sampling used the fraction `share` of a
-/// core: twice `period`, at most `longest`, if `share` exceeds [`DEAREST`], and `period` if not.
+/// Returns the sampling interval that follows the interval `period`. With `period`, sampling used the fraction `share`
+/// of a core. If `share` exceeds [`DEAREST`], returns twice `period`, but at most `longest`; if not, returns `period`.
 fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
     if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }
@@ -320,15 +323,15 @@ impl Monitor {
         readings
     }
 
-    /// Returns the comparison of the total power with each rail that it should include, if the power of the rail rose
-    /// enough since [`Monitor::idle`].
+    /// Returns the comparison of the total power with each rail that the total should include. A rail is listed only if
+    /// its power rose enough since [`Monitor::idle`].
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()
     }
 
-    /// Returns points of the run's history, at most 2048. The first is at least `spacing` seconds after `told`, and
-    /// each of the following at least `spacing` seconds after the one before.
+    /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after `told`.
+    /// Each later point is at least `spacing` seconds after the point before it.
     #[must_use]
     pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {
         let state = self.shared.lock();

@@ -3,7 +3,8 @@
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
-/// Runs the program without a GPU driver: it finds neither NVIDIA's driver nor the stand-in of `tests/standin`.
+/// Runs the program without a GPU driver: it finds no NVIDIA driver, and it does not find the stand-in of
+/// `tests/standin`.
 fn without_gpu(desk: &Desk, line: &str) -> Output {
     let mut command = desk.robot(line);
     command.env("CUDA_VISIBLE_DEVICES", "").env("ELSA_STANDIN_DEVICE", "none").output().unwrap()

@@ -48,11 +48,12 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
     folder
 }
 
-/// Tolerance of a score. Scores are recorded with six digits. In both programs sixteen consecutive sums have at most 96
-/// terms, each with an error of 6e-8, and the normalisations between them magnify earlier errors by less than ten.
+/// Tolerance of a score. Scores are recorded with six digits. Both programs compute sixteen sums, one after another.
+/// Each sum has at most 96 terms, and each term has an error of 6e-8. The normalisations between the sums magnify
+/// earlier errors by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Step between the tested pictures. In an emulator only every eighth is classified, except in
+/// Step between the tested pictures. In an emulator only every eighth picture is classified. This does not apply to
 /// [`the_program_answers_as_pytorch_did`].
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 

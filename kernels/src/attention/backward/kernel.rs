@@ -5,11 +5,11 @@ use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
 /// A tile of query rows and its working memory. `rows` and `panel` are fields of the kernel's [`BackwardKernelSpec`],
-/// and `lanes` is its number of lanes. A strip consists of [`BackwardKernel::strip`] vectors of dims; dims that do not
-/// fill such a strip form strips of one vector each.
+/// and `lanes` is its number of lanes. A strip consists of [`BackwardKernel::strip`] vectors of dims. The remaining
+/// dims, too few for such a strip, form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
-/// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` multiples of `lanes`.
+/// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` are multiples of `lanes`.
 /// - `query_columns` is readable for `head_dim · rows` values `[panel][dim][row of the panel]`, scaled so that scores
 ///   are in base-2 units. `upstream_columns` is readable for `value_dim · rows` values in the same order.
 /// - `query_rows` is readable for `head_row · rows` values `[strip][row][dim of the strip]`, and `upstream_rows` for
@@ -95,10 +95,11 @@ pub struct BackwardKernel {
     pub strip: usize,
     /// Functions of the instruction set that test its presence, move data and convert element types.
     pub primitives: &'static Primitives,
-    /// The function [`super::step`]. A call must meet its safety clauses, and the CPU must have the instruction set.
+    /// The function [`super::step`]. The caller must meet the safety clauses of the function, and the CPU must have the
+    /// instruction set.
     pub step: unsafe fn(&BackwardTile, &BackwardBlock),
-    /// The function `attention::mask::bias`. A call must meet its safety clauses, and the CPU must have the instruction
-    /// set.
+    /// The function `attention::mask::bias`. The caller must meet the safety clauses of the function, and the CPU must
+    /// have the instruction set.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
 }
 

@@ -13,15 +13,15 @@
 //!
 //! 1. *Five products, one function* (`product`). Scores and `dP` have query rows in the lanes, as in the forward pass:
 //!    keys and values are read in place and broadcast. `dQ^T = K^T dS^T`, which sums over the keys, has the same
-//!    arrangement. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and sum over the rows of the tile, with
-//!    probabilities or their gradients broadcast. A tile therefore stores queries and upstream gradients both by
-//!    columns and by rows; both copies are made once per chunk of keys.
+//!    arrangement. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and sum over the rows of the tile; the
+//!    probabilities, or the gradients of the scores, are broadcast. A tile therefore stores queries and upstream
+//!    gradients both by columns and by rows; both copies are made once per chunk of keys.
 //! 2. *Scores have the bits of the forward pass.* They come from equal products, added in the same order, so the
 //!    probabilities are consistent with the sums of the forward states.
 //! 3. *Everything between the products stays in registers*: soft cap, bias, exponential, differences.
 //! 4. *Selection, not multiplication.* A masked pair has the score `−∞`, and its probability and gradient are set to
-//!    zero by selection. Zero times a NaN or an infinity is NaN, so if an operand of one of the last three products
-//!    contains such a value, the product omits masked pairs, element by element. That is slow and rare.
+//!    zero by selection. Zero times a NaN or an infinity is NaN. If an operand of one of the last three products
+//!    contains such a value, the product therefore omits masked pairs, element by element. That is slow and rare.
 //!
 //! | file | contents |
 //! |---|---|

@@ -102,8 +102,8 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
     e.times(L::splat(isa, 4.0)).over(sum.times(sum))
 }
 
-/// Converts scores to probabilities, and products of values with upstream gradients to gradients of scores. Unless
-/// `all_finite` is set, also stores the scores after soft cap and bias, with `−∞` for masked pairs.
+/// Converts scores to probabilities. Also converts the products of values and upstream gradients to gradients of
+/// scores. Unless `all_finite` is set, also stores the scores after soft cap and bias, with `−∞` for masked pairs.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's buffers.
@@ -155,8 +155,8 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// Adds `K^T dS^T`, which sums over the keys, to `dQ^T`, in strips of `R` dims; the last one or two strips may have
-/// four dims.
+/// Adds `K^T dS^T` to `dQ^T`. The product sums over the keys. Works in strips of `R` dims; the last one or two strips
+/// may have four dims.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The gradients of the scores must have been written.

@@ -46,8 +46,8 @@ pub const ADDEND_F16: i32 = 3;
 pub const ADDEND_BF16: i32 = 4;
 
 /// A mask or bias added to the scores, in natural-log units. The element of sequence `b`, head `h`, query `q` and key
-/// `k` has index `batch · (b mod period) + head · h + query · P(q) + key · P(k)` with the position `P(t) = t`. For the
-/// bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
+/// `k` has the index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`. The position is `P(t) = t`. For
+/// the bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addend {
@@ -91,7 +91,7 @@ pub struct Windows {
     pub side_row: i32,
     /// First token column of the second side, in windows of the last column; beyond any token if windows have no sides.
     pub side_column: i32,
-    /// One if the bias is a table of relative positions, else zero.
+    /// One if the bias is a table of relative positions; zero if not.
     pub positions: i32,
 }
 
@@ -103,7 +103,7 @@ pub const CHANGED_BY_BIAS: i32 = 2;
 pub const CHANGED_BY_SIDES: i32 = 4;
 /// [`AttentionArgs::changes`]: the bias is a table, and an index names the entry for each pair of query and key.
 pub const CHANGED_BY_INDEX: i32 = 8;
-/// [`AttentionArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
+/// [`AttentionArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
 /// strides and head size are multiples of four, and rows are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 1;
 /// [`AttentionArgs::flags`]: key rows, including the past, may be read four elements at a time.
@@ -120,7 +120,7 @@ pub const WHOLE_ROWS: i32 = 16;
 pub const SERIAL_SPLITS: i32 = 32;
 /// [`AttentionArgs::flags`]: the blocks of the last rows run first, for all heads together.
 pub const LONGEST_FIRST: i32 = 64;
-/// Bound on the row stride in elements, below which the byte offsets within a tile fit 31 bits.
+/// Bound on the row stride in elements. For smaller strides, the byte offsets within a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the attention and merge kernels. Query rows are numbered
@@ -141,8 +141,8 @@ pub struct AttentionArgs {
     /// [`LONGEST_FIRST`].
     pub first: i32,
     /// Index of the first short block, or beyond any block if there are none. Short blocks compute the last rows of a
-    /// head, fewer than other blocks do, and come after all other blocks, for all splits and heads. If there are short
-    /// blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
+    /// head, and fewer rows than other blocks. The short blocks of all splits and heads come after all other blocks. If
+    /// there are short blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,

@@ -18,8 +18,9 @@ pub use within::{Budget, WithinArgs, WithinCounts};
 
 use super::kernel::{GpuKernel, Role};
 
-/// Returns the kernel of `kernels` that merges `splits` partial states of a row, and the number of states that it reads
-/// at once; `None` if no kernel supports so many splits. Prefers the kernel that supports the fewest.
+/// Returns the kernel of `kernels` that merges `splits` partial states of a row, and the number of states that this
+/// kernel reads at once. Returns `None` if no kernel supports so many splits. If several kernels support them, returns
+/// the kernel that supports the fewest splits.
 #[must_use]
 pub fn merging(kernels: &[GpuKernel], splits: usize) -> Option<(&GpuKernel, usize)> {
     let suffices = |k: &'_ GpuKernel| match k.role {

@@ -1,10 +1,10 @@
-//! The arguments of the kernel that merges the states of a chunk of keys with those of earlier chunks. The twin of
+//! The arguments of the kernel that merges the states of a chunk of keys with the states of earlier chunks. The twin of
 //! `Stream` in `kernels/cuda/attention/merge.cuh`, field for field.
 
 use super::args::AttentionArgs;
 
-/// The only parameter of the kernel that merges a row's partial states over the splits of a chunk into the chunk's
-/// state, and then this state with those of earlier chunks.
+/// The only parameter of the kernel that merges states of chunks. For each row, the kernel first merges the partial
+/// states of a chunk's splits into the chunk's state. Then it merges this state with the states of earlier chunks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamArgs {
@@ -28,7 +28,7 @@ pub struct Pending {
     pub joins: i32,
     /// Slot that receives the merged state, unless `more` is zero.
     pub into: i32,
-    /// One if more chunks follow, else zero. After the last chunk the row's results are written.
+    /// One if more chunks follow; zero if not. After the last chunk the row's results are written.
     pub more: i32,
 }
 

@@ -70,13 +70,14 @@ const TILE: usize = 64;
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// Returns the approximate paces of a kernel with `elements` query elements per block, equal on all GPUs.
+/// Returns the approximate paces of a kernel with `elements` query elements per block. They are equal on all GPUs.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel on early GPUs, derived from machine code, and on late GPUs, measured. Each pair has
-/// the pace of blocks that share an SM, then that of a block alone on an SM.
+/// Returns the paces of a kernel on early and late GPUs. Paces on early GPUs are derived from machine code; paces on
+/// late GPUs are measured. Each pair contains the pace of blocks that share an SM, then the pace of a block that is
+/// alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
@@ -91,7 +92,7 @@ const NONE: usize = 0;
 /// Largest number of query rows for which blocks with half as many rows occupy a device better.
 const FEW: usize = 960;
 /// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
-/// rows, which leave SMs idle.
+/// rows, because the larger blocks leave SMs idle.
 const LOW: usize = 640;
 /// Largest number of query rows for which tiles on the edge of a causal mask need to be fast.
 const EDGY: usize = 3072;

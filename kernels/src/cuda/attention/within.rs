@@ -18,10 +18,11 @@ pub struct WithinArgs {
 pub struct Budget {
     /// Sums `D` of left-out weights for partial states, f32 `[row][split]`; zero without partial states.
     pub part_d: u64,
-    /// For finished rows: references in base-2 units, then sums `S` of kept weights, then sums `D` of left-out weights,
-    /// f32 `[3][row]`.
+    /// Results of finished rows: references in base-2 units, then sums `S` of kept weights, then sums `D` of left-out
+    /// weights, f32 `[3][row]`.
     pub left_out: u64,
-    /// One [`WithinCounts`] per block of the attention kernel, in block order, or as `places` says for packed sequences.
+    /// One [`WithinCounts`] per block of the attention kernel. They are in block order, or for packed sequences in the
+    /// order that `places` describes.
     pub counts: u64,
     /// Largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,

@@ -4,7 +4,8 @@
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Tokens per chunk. Chunks are counted from the first token of a sequence, or from the last one with [`REVERSE`].
+/// Tokens per chunk. Chunks are counted from the first token of a sequence; with [`REVERSE`] they are counted from the
+/// last token.
 pub const CHUNK: usize = 16;
 /// Largest number of output heads per state in a sharing kernel: the rows of a tile of queries.
 pub const MOST_READERS: usize = CHUNK;
@@ -63,7 +64,7 @@ pub const NORMALIZE: i32 = 4;
 pub const IDENTITY: i32 = 8;
 /// [`LinearArgs::flags`]: tokens read the first state of their part and do not change it.
 pub const READ: i32 = 16;
-/// [`LinearArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
+/// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
 /// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
 /// [`LinearArgs::flags`]: key rows may be read four elements at a time, as for [`QUERY_VEC4`].
@@ -78,18 +79,18 @@ pub const OUTPUT_VEC4: i32 = 512;
 pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: rows of all [`States`] of the call may be read and written four elements at a time.
 pub const STATE_VEC4: i32 = 2048;
-/// [`LinearArgs::flags`]: all parts except the first start from zeros. With [`IDENTITY`] the first part is skipped,
-/// because a scan needs its last state, not its transition.
+/// [`LinearArgs::flags`]: every part after the first starts from zeros. With [`IDENTITY`] the first part is skipped,
+/// because a scan needs the last state of this part, not its transition.
 pub const FOLD: i32 = 4096;
-/// [`LinearArgs::flags`]: all parts except the first start from the state at the end of the previous part, in
-/// [`LinearArgs::boundaries`]. Only the last part that has tokens, or the first part if none has, writes a last state.
-/// No other part is computed if there is no output.
+/// [`LinearArgs::flags`]: every part after the first starts from the state at the end of the previous part. These
+/// states are in [`LinearArgs::boundaries`]. Only one part writes a last state: the last part that has tokens, or the
+/// first part if no part has tokens. If there is no output, only this part is computed.
 pub const RESUME: i32 = 8192;
 /// [`LinearArgs::flags`]: values are f32, independent of the type of queries and keys.
 pub const VALUE_F32: i32 = 16384;
 /// [`LinearArgs::flags`]: each dim has a gate. Read by the quadratic kernels that handle gates per dim and per head.
 pub const DIM_GATES: i32 = 32768;
-/// Bound on the token stride in elements, below which the byte offsets within a chunk fit 31 bits.
+/// Bound on the token stride in elements. For smaller strides, the byte offsets within a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
@@ -97,8 +98,8 @@ pub const NEAR: i64 = 1 << 22;
 /// is a run of [`PARALLEL_ROWS`] or [`QUADRATIC_ROWS`] tokens; when the last state is computed, it is a run of
 /// [`QUADRATIC_ROWS`] rows of this state.
 ///
-/// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
-/// divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
+/// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`. At least one of these
+/// two divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
 /// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel, head
 /// indices are state indices, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
@@ -139,7 +140,7 @@ pub struct LinearArgs {
     pub sequence_chunks: i32,
     /// Number of prepared chunks, over all sequences.
     pub chunks: i32,
-    /// Number of chunks per part; zero if the table of sequences contains it.
+    /// Number of chunks per part; zero if the table of sequences contains this number.
     pub part_chunks: i32,
     /// Number of rows of a state: the dims of a key.
     pub key_dim: i32,
@@ -186,8 +187,8 @@ pub struct LinearArgs {
     pub records: u64,
     /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate.
     pub tiles: u64,
-    /// Smallest number of tokens of the sequences that the launch processes. Other sequences, with their states and
-    /// outputs, are left unchanged.
+    /// Lower bound on the number of tokens of the sequences that the launch processes. The states and outputs of other
+    /// sequences are left unchanged.
     pub least: i32,
     /// Exclusive upper bound on the number of tokens of the sequences that the launch processes.
     pub most: i32,

@@ -12,9 +12,9 @@ const ROWS: usize = 32;
 /// ([`elsa_core::scan::blelloch`]). Its input is the state after the first part and the map `S ← A S + b` of each other
 /// part; its output is the state after every part.
 ///
-/// Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions
-/// a launch computes the nodes of one step of one sweep. With diagonal transitions a part multiplies rows by its
-/// gates, whose logarithms are in [`CarryArgs::sums`], and one launch computes the entire scan.
+/// Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions a
+/// launch computes the nodes of one step of one sweep. With diagonal transitions one launch computes the entire scan. A
+/// part then multiplies rows by its gates; the logarithms of these gates are in [`CarryArgs::sums`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {
@@ -39,14 +39,14 @@ pub struct CarryArgs {
     pub value_dim: i32,
     /// Number of gates per token: zero, one, or [`CarryArgs::key_dim`]. Unused with dense transitions.
     pub gates: i32,
-    /// Level of the step, with dense transitions: its nodes combine runs of `2^step` items.
+    /// Level of the step, with dense transitions. The nodes of the step combine runs of `2^step` items.
     pub step: i32,
-    /// One for a step of the down-sweep, else zero.
+    /// One for a step of the down-sweep; zero for any other step.
     pub down: i32,
     /// Padding, zero.
     pub unused: i32,
     /// Last state of the first part, then `b` of each other part, f32 `[sequence][state][item][key_dim][value_dim]`.
-    /// The scan replaces them by the state after each part.
+    /// The scan replaces them with the state after each part.
     pub states: u64,
     /// Transition `A` of each part except the first, f32 `[sequence][state][item][key_dim][key_dim]`; zero if
     /// transitions are diagonal. The scan overwrites it.
@@ -55,7 +55,7 @@ pub struct CarryArgs {
     pub sums: u64,
 }
 
-/// Returns the number of blocks: per node with `dense` transitions, per state with diagonal ones.
+/// Returns the number of blocks: per node if transitions are `dense`, per state if they are diagonal.
 #[must_use]
 pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usize {
     match dense {

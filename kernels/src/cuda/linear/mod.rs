@@ -2,12 +2,12 @@
 //!
 //! # Launches of each algorithm ([`Form`](elsa_core::linear::Form))
 //!
-//! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks, for all chunks at
-//! once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
+//! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks. They process all
+//! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of a head's state. *Share* kernels
-//! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`]. The presence
-//! of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the columns per block and
-//! produce the same bits, for launches that have too few blocks to fill the SMs.
+//! ([`LinearWalk::shares`]) do the same for all output heads that read a state; there are at most [`MOST_READERS`] of
+//! these. The presence of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the
+//! columns per block and produce the same bits. They serve launches that would have too few blocks to fill the SMs.
 //!
 //! | algorithm | launches |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | `fused-chunk` | prepare; walk or share, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
 //! | `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past state; if the last state is requested, prepare; walk without output, one part |
-//! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state, whose output replaces the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] rows of it |
-//! | `scan` | prepare; walk without output with [`FOLD`], all parts except the last, which yields the last state of the first part and `b` of the others; with a delta rule, walk with [`IDENTITY`], which yields the transitions `A`; without one, the *sums* of the logarithms over each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, one launch per step with dense transitions; walk with [`RESUME`], all parts, from these states |
+//! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state (its output replaces the values, with [`VALUE_F32`]); [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] rows of this state |
+//! | `scan` | prepare; walk without output with [`FOLD`], all parts but the last (yields the last state of the first part and `b` of the other parts); with a delta rule, walk with [`IDENTITY`] (yields the transitions `A`); without a delta rule, the *sums* of the logarithms over each part ([`SumsArgs`]); *carry* ([`CarryArgs`]), one launch per step with dense transitions (yields the state after each part); walk with [`RESUME`], all parts, from these states |
 //!
 //! If keys have more dims than the tiles of these kernels, a *step* kernel ([`LinearWalk::steps`]) runs with the
 //! launches of `recurrent`.
@@ -27,9 +27,9 @@
 //! In a packed problem some sequences may be processed token by token. The launches of the algorithm then skip these
 //! sequences, and a walk with [`STEPS`] processes only them ([`LinearArgs::least`], [`LinearArgs::most`]).
 //!
-//! Non-causal: a walk without output yields the last states; a walk with [`READ`] starts from these, with enough parts
-//! to fill the device. Bidirectional: the first run writes its output to an f32 buffer, and the second, with
-//! [`REVERSE`], adds this buffer as [`LinearArgs::partial`].
+//! Non-causal: a walk without output yields the last states. A walk with [`READ`] starts from these states and has
+//! enough parts to fill the device. Bidirectional: the first run writes its output to an f32 buffer. The second run has
+//! [`REVERSE`] set and adds this buffer as [`LinearArgs::partial`].
 
 mod args;
 mod carry;
@@ -55,7 +55,8 @@ pub struct LinearWalk {
     pub shares: bool,
     /// `true` if a thread has two columns of a state instead of four, which doubles the number of blocks.
     pub pairs: bool,
-    /// `true` if tokens are always processed one by one, whether [`STEPS`] is set or not, for any number of readers.
+    /// `true` if the kernel always processes tokens one by one, for any number of readers, even if [`STEPS`] is not
+    /// set.
     pub steps: bool,
 }
 
@@ -64,7 +65,7 @@ pub struct LinearWalk {
 pub enum LinearQuadratic {
     /// Outputs without a delta rule and with at most one gate per head.
     Plain,
-    /// Values that tokens write to the state under a delta rule; they are stored in the output, f32. A block computes
+    /// Values that tokens write to the state under a delta rule. They are stored in the output as f32. A block computes
     /// all tokens for some columns of a state.
     Write,
     /// Outputs, computed from the values that tokens write to the state.

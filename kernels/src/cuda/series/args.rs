@@ -1,5 +1,5 @@
-//! Launch arguments of the per-channel kernels. The structures match those of `kernels/cuda/series/call.cuh` and of the
-//! kernels in the same folder, field by field.
+//! Launch arguments of the per-channel kernels. Field by field, the structures match those of
+//! `kernels/cuda/series/call.cuh` and those of the kernels in the same folder.
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
@@ -7,8 +7,8 @@ use crate::cuda::tensor::{Divisor, Tensor};
 
 /// Flag: each part is folded to a map `h ← a h + b`, which is written to `maps`.
 pub const FOLD: i32 = 1;
-/// Flag: the state is carried through the maps of all parts except the last. In `maps`, the state before each part
-/// replaces the factor of the part.
+/// Flag: the state is carried through the maps of all parts except the last. In `maps`, the factor of each part is
+/// overwritten with the state before the part.
 pub const CARRY: i32 = 2;
 /// Flag: tokens are processed from the last to the first.
 pub const REVERSE: i32 = 4;
@@ -41,7 +41,7 @@ pub struct SeriesTensor {
     pub dim: i32,
     /// Type of the elements: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
-    /// One if the tokens of a channel are adjacent in memory, zero if the channels of a token are.
+    /// One if the tokens of a channel are adjacent in memory; zero if the channels of a token are adjacent.
     pub lines: i32,
     /// Padding, zero.
     pub unused: i32,
@@ -189,8 +189,8 @@ pub struct ConvolutionArgs {
     pub by_channels: Divisor,
     /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Number of items, one per warp: the tiles of all sequences and blocks, or with [`STATES`] the channels of all
-    /// sequences.
+    /// Number of items; a warp computes one item. The items are the tiles of all sequences and blocks. With [`STATES`]
+    /// they are the channels of all sequences.
     pub items: i32,
     /// Number of blocks of [`OUTPUTS`](super::OUTPUTS) tokens per sequence.
     pub blocks: i32,

@@ -77,7 +77,7 @@ impl Case {
         }
     }
 
-    /// Computes the outputs `[tokens][group][value_dim]` and the last state by the definition. Each value comes with
+    /// Computes the outputs `[tokens][group][value_dim]` and the last state from the definition. Each value comes with
     /// the sum of the magnitudes of its terms.
     pub fn reference(&self) -> (Vec<[f64; 2]>, Vec<[f64; 2]>) {
         let (d, n) = (self.dim, self.value_dim);
@@ -129,7 +129,8 @@ impl Case {
 
     /// Computes the outputs and the last state with a kernel, in passes of `pass` and blocks of `block` tokens. Pads
     /// rows and strips, and removes the padding from the results. `reversed` stores the tokens from the last to the
-    /// first. The kernel adds the outputs to ones, and this function subtracts the ones.
+    /// first. The output buffer initially contains ones. The kernel adds the outputs to them, and this function
+    /// subtracts the ones.
     pub fn run(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool) -> (Vec<f32>, Vec<f32>) {
         let (lanes, wide) = (kernel.spec.lanes, kernel.spec.columns);
         let (dim, tokens, group) = (self.dim.next_multiple_of(4), self.tokens, self.group);

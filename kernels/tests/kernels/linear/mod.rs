@@ -1,5 +1,5 @@
-//! Compares segments, strips and readings of each kernel of linear attention that this machine can execute with the
-//! recurrence in f64.
+//! Tests each kernel of linear attention that this machine can execute: compares its segments, strips and readings with
+//! the recurrence in f64.
 
 mod case;
 
@@ -83,8 +83,8 @@ fn steep_gates_and_equal_keys_pass_as_the_definition_has_them() {
     }
 }
 
-/// Checks that a constant gate does not repeat the same rounding error for thousands of tokens, on kernels whose
-/// multiply-add rounds once.
+/// Checks that a constant gate does not repeat the same rounding error for thousands of tokens. Covers the kernels
+/// whose multiply-add rounds once.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
@@ -108,7 +108,7 @@ fn a_steady_gate_keeps_its_precision() {
     }
 }
 
-/// Checks that sums of gates are f64: an f32 sum would lose small gates to a large one.
+/// Checks that sums of gates are f64. In an f32 sum, small gates would be lost next to a large one.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_large_gate_hides_no_small_one() {
@@ -127,8 +127,9 @@ fn a_large_gate_hides_no_small_one() {
 }
 
 /// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes (4096 tokens without
-/// gates or delta rule), and for 1024 tokens in a single pass. Under the delta rule without gates, whose error grows
-/// with the square root of the number of tokens in a pass, a pass of 1100 tokens has a lower limit.
+/// gates or delta rule), and for 1024 tokens in a single pass. Under the delta rule without gates, the error grows with
+/// the square root of the number of tokens in a pass; so there a pass of 1100 tokens is also checked, with a lower
+/// limit of the error.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
@@ -226,8 +227,8 @@ fn readings_and_factors_are_products() {
     }
 }
 
-/// Checks that bits depend neither on the width of a strip nor on the locations of its rows before and after the
-/// segment: for complete passes, single tokens and gates that multiply the state.
+/// Checks that the bits of a result do not depend on the width of a strip, and do not depend on the locations of its
+/// rows before and after the segment. Covers complete passes, single tokens and gates that multiply the state.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn strips_in_place_get_the_bits_of_packed_ones() {
@@ -297,8 +298,8 @@ fn exponentials_are_as_exact_as_declared() {
                 pass: 1,
             };
             let mut segment = Segment::EMPTY;
-            // SAFETY: the kernel is present; there is one token, and the room has the required size. The results are in
-            // it.
+            // SAFETY: the kernel is present; there is one token, and the room has the required size. The room contains
+            // the results.
             let got = unsafe {
                 (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment);
                 [segment.up.read(), segment.down.read()]
