@@ -238,9 +238,8 @@ pub const MOST_ROUNDING: f64 = 32.0;
 ///
 /// Below `2^30` in natural-log units `S exp(m)` is preserved. From `2^30` on, neighbouring f32 references are at least
 /// 128 apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of
-/// f32 at `m`; `W / S` is always preserved. Merges stay correct for two reasons. Equal references have equal factors.
-/// Different references remain at least 128 apart, so the sums of the state with the smaller reference are multiplied
-/// by at most `e^-56`.
+/// f32 at `m`; `W / S` is always preserved. Merges stay correct: equal references have equal factors. Different references
+/// remain at least 128 apart, so the sums of the state with the smaller reference are multiplied by at most `e^-56`.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -552,8 +551,7 @@ mod tests {
 
     #[test]
     fn natural_states_merge_in_their_own_units() {
-        // Beyond 2^24 ln 2, f32 references in base-2 units are two apart; references in natural-log units are only one
-        // apart.
+        // Beyond 2^24 ln 2, neighbouring f32 references are two apart in base-2 units and one apart in natural-log units.
         let merge = NaturalMerge::of((2.0e7, 1.5), (2.0e7 + 2.0, 0.25));
         let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
         assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));
