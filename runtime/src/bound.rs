@@ -80,8 +80,8 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
-    /// device memory and host memory that no earlier call in a GPU workspace has needed.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. In a GPU workspace, allocates
+    /// the device memory and host memory that no earlier call in this workspace has needed. Otherwise allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With

@@ -42,7 +42,7 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Reads the counters of the run from its memory. The run must not have had the exact schedule.
+    /// Reads the counters of the run from its memory. The schedule of the run must differ from the exact one.
     ///
     /// # Errors
     /// Returns an error if there are no counters, if the memory does not belong to the run, or if the device fails.

@@ -41,18 +41,18 @@ pub struct PlanOptions {
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass
     /// its guard are recomputed with the exact schedule. The gate is decided per tile, from norms, the values that
     /// masks and biases add to the tile's scores, and the magnitude of values; tiles that do not pass it keep their
-    /// bits. Which rows form a tile depends on the instruction set and, with a small `budget`, on the workspace; on a
-    /// GPU, on the kernel. If rows vote on skipping, the bits of the output also depend on the tiles. The bits do not
-    /// depend on the number of threads, and they are reproducible.
+    /// bits. On a CPU, the rows that form a tile depend on the instruction set and, with a small `budget`, on the
+    /// workspace. On a GPU, they depend on the kernel. If rows vote on skipping, the bits of the output also depend on the
+    /// tiles. The bits do not depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of a row's weights that may be skipped, between 0 and 1. The values of skipped key blocks are
     /// not read. The output is the average of the values over the remaining keys, log-sum-exp covers all keys, and
     /// [`Workspace::traversed`](crate::Workspace::traversed) reports what each row skipped. If a mask or a bias adds
     /// numbers to the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a
-    /// CPU also skips blocks before any of their products is computed. It then decides from those numbers, from norms,
-    /// and from the smallest possible weight of the key on each row's diagonal. In this case the reported share is an
-    /// upper bound, and log-sum-exp is too large by at most `−ln(1 − E)`. This option is short for [`Skip::Budget`] in
-    /// `schedule`, whose remarks on tiles and bits apply here.
+    /// CPU also skips blocks before any product of these blocks is computed. It then decides from those numbers, from
+    /// norms, and from the smallest possible weight of the key on each row's diagonal. In this case the reported share is
+    /// an upper bound, and log-sum-exp is too large by at most `−ln(1 − E)`. This option is short for [`Skip::Budget`] in
+    /// `schedule`. The remarks of `schedule` on tiles and bits apply here.
     pub error_budget: Option<f32>,
 }
 

@@ -21,8 +21,8 @@ pub struct Traversed<'a> {
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
-    /// `true` if the report counts how often a reference moved and how often the schedule needed a row's largest score
-    /// in a block. A GPU does not count them, and reports zeros.
+    /// `true` if the report has two counts: how often a reference moved, and how often the schedule needed a row's
+    /// largest score in a block. A GPU does not count these events, and reports zeros.
     pub counts_moves: bool,
     /// Summary, over all rows, of `D / (S + D)`: the share of a row's weights that was skipped.
     pub shares: Shares,

@@ -23,7 +23,8 @@ impl Plan {
     /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// Without this function, the GPU kernels of runs without states are loaded when the plan is created. A new
-    /// workspace has the memory that such runs on device tensors need and, unless the GPU is integrated, the staging.
+    /// workspace has the memory that such runs on device tensors need. Unless the GPU is integrated, it also has the
+    /// staging memory for host tensors.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and

@@ -86,8 +86,8 @@ impl Eq for HostThreads {}
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of the call's work that the worker with this number has. Does nothing if that share has been
-    /// started before, if there is no such worker, or if the call has ended.
+    /// Computes the share of worker `worker` in the call's work. Does nothing if that share has been started before, if
+    /// there is no such worker, or if the call has ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
@@ -210,8 +210,8 @@ impl Slot {
 }
 
 impl HostThreads {
-    /// Calls `job(i)` once for every `i` below `workers`, at most [`MAX_WORKERS`], on threads of the host and on the
-    /// calling thread. Then waits for all of them, spinning for at most `limit` before it sleeps.
+    /// Calls `job(i)` once for every `i` below `workers`, on threads of the host and on the calling thread. Then waits
+    /// for all these calls, spinning for at most `limit` before it sleeps. `workers` must not exceed [`MAX_WORKERS`].
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.

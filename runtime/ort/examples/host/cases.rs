@@ -1,4 +1,5 @@
-//! Calls of the operator with the data for their expected results, and calls that must be refused.
+//! Calls of the operator, each with the data from which its expected results are computed, and calls that must be
+//! refused.
 
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;

@@ -242,7 +242,7 @@ unsafe fn slide(
     let [h, w] = windows.size;
     let (rows, width) = (&tile.rows, tile.width);
     let last = keys.end - 1;
-    // `distances` are the row distances, plus `h − 1`, that occur between the rows of the tile and the keys.
+    // `distances` contains the sum of `h − 1` and each row distance that occurs between the rows of the tile and the keys.
     let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
     let lines = entries.wrapping_add(c.choice.entries);
     for column in 0..w {

@@ -19,8 +19,8 @@ pub(super) struct Known {
     pub key: f64,
     /// Largest magnitude of an element of the values; NaN if an element is NaN.
     pub value: f32,
-    /// Smallest row maximum: the minimum, over all rows of values with a nonzero element, of the largest magnitude in a
-    /// row.
+    /// Smallest row maximum. The maximum of a row of values is its largest magnitude; rows without a nonzero element do
+    /// not count.
     pub least: f32,
 }
 

@@ -72,8 +72,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
     // SAFETY: the regions belong to this worker, do not overlap and have room (layout) for scratch, for one record per
-    // row of a tile, initialised here, and for counters, which have been cleared. Inputs are not written while tasks
-    // run.
+    // row of a tile, and for counters. The records are initialised here, and the counters have been cleared. Inputs are
+    // not written while tasks run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));

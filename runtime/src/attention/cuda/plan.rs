@@ -84,8 +84,8 @@ pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
 }
 
-/// Function that returns the specification of an attention kernel, if it is a candidate. There is one such function for
-/// plans with an error budget and one for plans without.
+/// Function that returns the specification of an attention kernel; `None` if the kernel is no candidate. There is one such
+/// function for plans with an error budget and one for plans without.
 type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
 
 /// Returns the function that selects the candidate kernels for these options.

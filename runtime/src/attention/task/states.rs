@@ -94,8 +94,8 @@ impl RowStates {
         }
     }
 
-    /// Copies these states, `[sequences, span.tokens]`, to arrays with `tokens` rows per sequence, from row
-    /// `span.offset` of each sequence on.
+    /// Copies these states, `[sequences, span.tokens]`, to arrays with `tokens` rows per sequence. In each sequence, the
+    /// first state is copied to row `span.offset`.
     pub(super) fn scatter(&self, span: Span, tokens: usize, (m, s, w): (&mut [f32], &mut [f32], &mut [f32])) {
         let place = |width: usize, from: &[f32], to: &mut [f32]| {
             let (many, few) = (tokens * width, span.tokens * width);

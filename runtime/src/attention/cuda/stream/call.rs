@@ -63,7 +63,7 @@ impl DeviceKeys {
     /// Wraps the device addresses of the first key element and the first value element.
     ///
     /// # Safety
-    /// While a run uses the memory, it stays allocated and nothing writes it.
+    /// The memory stays allocated as long as a run uses it. During this time, nothing writes the memory.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }

@@ -145,7 +145,7 @@ impl StreamPlan {
             return division("keys", keys, "1 to 2^30", unit);
         }
         if problem.spec().windows.is_some() {
-            // Positions in a picture are those of the call, so blocks and chunks must contain the complete picture.
+            // Positions refer to the picture of the call, so each block and each chunk must contain the complete picture.
             if rows < queries {
                 return division("rows", rows, "with windows all queries", choice.kernel.rows);
             }
