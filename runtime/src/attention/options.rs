@@ -19,7 +19,7 @@ pub struct PlanOptions {
     /// Number of keys in a block on the CPU: 64, 128 or 256. Ignored on a GPU.
     pub block: usize,
     /// Largest workspace, in bytes; `None` sets no limit. On a GPU the workspace contains partial states and tables. It
-    /// does not contain staging memory for host tensors, whose size is
+    /// does not contain staging memory for host tensors. The size of that memory is
     /// [`Plan::staging_bytes`](crate::Plan::staging_bytes).
     pub budget: Option<usize>,
     /// `true` if all threads take part, even in a small problem. Otherwise a thread takes part only if its work

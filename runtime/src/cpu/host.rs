@@ -1,8 +1,8 @@
 //! Runs the workers of a call on threads that the host program lends, as tasks of its own thread pool.
 //!
-//! A program often has a thread pool already, which computes the other layers of its network. Worker threads of an
-//! engine would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a
-//! task once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//! A program often already has a thread pool that computes the other layers of its network. Worker threads of an engine
+//! would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a task
+//! once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
 //! **The naive way** passes the host a pointer to the job in the caller's frame and trusts the host. If the host calls
 //! a task twice, omits one, or calls one after the call has ended, results are wrong or a dead frame is read.

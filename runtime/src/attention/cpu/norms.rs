@@ -68,7 +68,7 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
 /// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys and whose plan measures parts. Present tensors have been
+/// - The invariants of [`Context`]. The call has all keys, and the plan measures parts. Present tensors have been
 ///   written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {

@@ -176,7 +176,7 @@ impl Vote<'_> {
     /// the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Parts have been measured. The block belongs to
+    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Parts have been measured. The block belongs to
     ///   the sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`] that do not concern `left_out`, and the clauses of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
@@ -250,11 +250,11 @@ impl Vote<'_> {
 /// unchanged if the row has kept no key, because the row then adopts the reference of the totals.
 ///
 /// # Safety
-/// - The clauses of [`Sums`], which has a row `i`.
+/// - The clauses of [`Sums`]. The state has a row `i`.
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: the references and the sums have a row `i` (clause).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
-    // `earlier` is a power of two, which makes the quotient exact, or zero if the state is too far below.
+    // `earlier` is a power of two, so the quotient is exact. If the state is too far below, `earlier` is zero.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 

@@ -174,7 +174,7 @@ impl Walk<'_> {
     /// sums and returns `true`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Segments arrive in order.
+    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Segments arrive in order.
     /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,

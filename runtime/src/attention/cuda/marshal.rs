@@ -270,7 +270,7 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// Returns the additional parameters of the measuring kernel, whose records begin at the address `records`.
+/// Returns the additional parameters of the measuring kernel. The kernel's records begin at the address `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,

@@ -71,8 +71,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the kernel that merges partial states in plans with an error budget. Returns it with the number of states that
-/// it reads at once.
+/// Finds the kernel that merges partial states in plans with an error budget. Returns the kernel, and the number of
+/// states that the kernel reads at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -182,7 +182,8 @@ impl GpuPlan {
         Ok(Functions { matrix, attention, merge, present, measure })
     }
 
-    /// Returns the kernel that merges the partial states of a row, and the number of states that it reads at once.
+    /// Returns the kernel that merges the partial states of a row, and the number of states that the kernel reads at
+    /// once.
     ///
     /// # Errors
     /// Returns an error if no kernel can merge the plan's number of states.

@@ -160,7 +160,7 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// Tries plans that are smaller than the finest division, each smaller than the previous one.
+    /// Tries plans that are smaller than the plan of the finest division. Each plan is smaller than the previous one.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };

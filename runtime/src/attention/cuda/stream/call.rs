@@ -4,7 +4,7 @@ use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// A range of tokens in a range of sequences, which a function fills or receives.
+/// A range of tokens in a range of sequences. A function fills or receives these tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
     /// Range of indices along the batch axis of the tensors.

@@ -32,8 +32,8 @@ impl Marks {
     }
 }
 
-/// Returns the kernel that merges the states of a chunk with those of earlier chunks, and the number of states that it
-/// absorbs at once.
+/// Returns the kernel that merges the states of a chunk with those of earlier chunks, and the number of states that the
+/// kernel absorbs at once.
 pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
     let found = GPU_KERNELS.iter().find_map(|k| match k.role {
         Role::AttentionStream { states, .. } => Some((k, states)),

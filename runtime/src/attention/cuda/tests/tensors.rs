@@ -76,7 +76,7 @@ impl Fixture {
     }
 }
 
-/// Starts a copy to the device, which is complete after `stream` has been synchronised.
+/// Starts a copy to the device. The copy is complete after `stream` has been synchronised.
 fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
