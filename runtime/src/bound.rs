@@ -217,10 +217,10 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(false)).map(|(report, _)| report)
     }
 
-    /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
-    /// to its memory, and leaves the outputs there. Inputs are copied if no earlier run has succeeded, or if the device
-    /// has lost its memory. The run takes as long as in a pipeline whose tensors stay on the device. On the CPU, this
-    /// is [`Bound::run`].
+    /// Runs like [`Bound::run`], but keeps the tensors on a GPU: the run reuses the inputs that an earlier run of this
+    /// bound plan has copied to the GPU's memory, and leaves the outputs there. Inputs are copied if no earlier run has
+    /// succeeded, or if the device has lost its memory. The run takes as long as in a pipeline whose tensors stay on the
+    /// device. On the CPU, this is [`Bound::run`].
     ///
     /// # Errors
     /// Returns the errors of [`Bound::run`].

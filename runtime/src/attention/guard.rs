@@ -144,8 +144,8 @@ impl Guard {
     }
 }
 
-/// Returns the number of tasks that a device computes at once, if `tasks` tasks with `blocks` thread blocks each are
-/// resident and the device can run `room` thread blocks.
+/// Returns the number of tasks that a device computes at once. There are `tasks` resident tasks with `blocks` thread
+/// blocks each, and the device can run `room` thread blocks.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,

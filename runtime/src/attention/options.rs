@@ -34,7 +34,7 @@ pub struct PlanOptions {
     /// `true` if runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) can bound
     /// the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
     pub certify: bool,
-    /// Kernel and number of splits on a GPU, as one of the choices of [`Engine::divisions`](crate::Engine::divisions);
+    /// Kernel and number of splits on a GPU. This is one of the choices of [`Engine::divisions`](crate::Engine::divisions);
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.
     pub division: Option<Division>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or

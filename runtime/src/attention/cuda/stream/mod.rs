@@ -14,7 +14,7 @@
 //!    the products until their keys have arrived; the host refills a buffer when the products of its chunk are done.
 //!    Buffers are page-locked, because a copy engine can read no other host memory directly.
 //! 2. *If the GPU shares the host's memory, nothing is copied.* Chunks are read into page-locked memory that is mapped
-//!    into the device's address space, and keys that already are in such memory are used in place.
+//!    into the device's address space. Keys that are already in such memory are used in place.
 //! 3. *A chunk is a power of two of splits*, and the splits are those of the in-memory run: the attention kernels write
 //!    their partial states. The states of a chunk's splits are a subtree of the tree over all splits. A complete state
 //!    waits for its right neighbour in a binary counter ([`steps`]), which has one slot per level of the tree. So bits
