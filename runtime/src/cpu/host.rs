@@ -1,4 +1,4 @@
-//! Runs the workers of a call on threads that the host program lends, as tasks of its own thread pool.
+//! Runs the workers of a call on threads that the host program lends. The workers are tasks of the host's thread pool.
 //!
 //! A program often already has a thread pool that computes the other layers of its network. Worker threads of an engine
 //! would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a task
@@ -79,9 +79,9 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The work of a call, as a function of the worker's number, for threads that the host lends. It may be copied, kept
-/// and called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does
-/// nothing.
+/// The work of a call, as a function of the worker's number, for threads that the host lends. The task may be copied,
+/// kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that received the task,
+/// it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 

@@ -123,8 +123,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the mask elements of a tile and a block of keys, to be prefetched; none if the mask is read more than once.
-/// If `keys` is empty, returns the first mask rows of the next head.
+/// Returns the mask elements of a tile and a block of keys that are to be prefetched. Returns no elements if the mask is
+/// read more than once. If `keys` is empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {

@@ -52,7 +52,7 @@ type Found = (Seen, *const f32);
 /// attends a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` is a block or its first keys, and `to` is memory of the worker.
+/// - The invariants of [`Context`]. `keys` is a block or the first keys of a block, and `to` is memory of the worker.
 /// - `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,

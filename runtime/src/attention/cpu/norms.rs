@@ -33,10 +33,11 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
         .wrapping_add(pair * c.choice.measured_parts() + part)
 }
 
-/// Returns the measurements of part `part` of a key head of sequence `index`: of a block of keys, or of all keys.
+/// Returns the measurements of part `part`, which is a block of keys or all keys. The part belongs to key head `kv_head`
+/// of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items. The plan has this part.
+/// - As for [`measure`]. All items have been measured. The plan has this part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
@@ -45,7 +46,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 /// Returns the measurements of all parts of a key head of sequence `index`, merged.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items. The plan measures parts.
+/// - As for [`measure`]. All items have been measured. The plan measures parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {

@@ -172,8 +172,8 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. Then `top` of the budget contains, for every row, the upper bound of
-    /// the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
+    /// Returns `true` if the tile skips the block. In this case, `top` of the budget contains for every row the upper
+    /// bound of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The plan votes on unseen blocks. Parts have been measured. The block belongs to

@@ -257,7 +257,7 @@ impl Walk<'_> {
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks; their reference is `m`.
+/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks. The sums have reference `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.

@@ -301,8 +301,8 @@ pub fn measure(
     }
 }
 
-/// Returns the parameters of the kernel that writes the present tensors, one set for keys and one for values; `None` if
-/// the problem does not have the tensor. Rows that the present tensor already contains are omitted.
+/// Returns the parameters of the kernel that writes the present tensors, one set for keys and one for values. A set is
+/// `None` if the problem does not have the tensor. Rows that the present tensor already contains are omitted.
 pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let size = problem.spec().dtype.size();
     let view = |operand| problem.memory(operand).and_then(|memory| memory.view);

@@ -149,8 +149,8 @@ impl Search<'_> {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. It depends on
-    /// the bytes of a task, and on what remains of the budget and of the system's memory.
+    /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. This number
+    /// depends on the bytes of a task, and on the unused part of the budget and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));

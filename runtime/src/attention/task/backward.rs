@@ -1,5 +1,5 @@
-//! Computes the backward pass of a task: from the tokens of the task, it computes the task's shares of the gradients of
-//! the complete problem.
+//! Computes the backward pass of a task. The results are the task's shares of the gradients of the complete problem,
+//! computed from the tokens of the task.
 //!
 //! # The formula
 //!

@@ -46,7 +46,8 @@ impl RowStates {
     /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns the first number that cannot be part of such a result ([`misfit`]), with its array and its row.
+    /// Returns an error that names the first number that cannot be part of such a result ([`misfit`]), its array and
+    /// its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {

@@ -13,10 +13,10 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index, which a function fills. It has a first element and a size along batch, heads,
+/// A box of a mask, bias or index. A function fills the box. It has a first element and a size along batch, heads,
 /// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
 /// follows the last index. A table of relative positions is always complete, with size `[1, 1, entries, heads]`; the
-/// box of its index has size `[1, 1, queries, keys]`.
+/// box of the table's index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// The operand of the box: mask, bias or index.
