@@ -80,8 +80,8 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
-    /// device memory and host memory that no earlier call in a GPU workspace has needed.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. In a GPU workspace, allocates
+    /// the device memory and host memory that no earlier call in this workspace has needed. Otherwise allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -217,10 +217,10 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(false)).map(|(report, _)| report)
     }
 
-    /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
-    /// to its memory, and leaves the outputs there. Inputs are copied if no earlier run has succeeded, or if the device
-    /// has lost its memory. The run takes as long as in a pipeline whose tensors stay on the device. On the CPU, this
-    /// is [`Bound::run`].
+    /// Runs like [`Bound::run`], but keeps the tensors on a GPU: the run reuses the inputs that an earlier run of this
+    /// bound plan has copied to the GPU's memory, and leaves the outputs there. Inputs are copied if no earlier run has
+    /// succeeded, or if the device has lost its memory. The run takes as long as in a pipeline whose tensors stay on the
+    /// device. On the CPU, this is [`Bound::run`].
     ///
     /// # Errors
     /// Returns the errors of [`Bound::run`].

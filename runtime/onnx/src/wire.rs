@@ -1,8 +1,8 @@
 //! The wire format of protocol buffers: fields as spans of bytes.
 //!
-//! A message is a sequence of fields, each a number, a wire type and a payload. A reader that keeps the span of every
-//! field can write a message again with some fields replaced and all others, including unknown ones, unchanged byte for
-//! byte.
+//! A message is a sequence of fields. A field has a number, a wire type and a payload. A reader that keeps the span of
+//! every field can write a message again with some fields replaced. All other fields, including unknown ones, then stay
+//! unchanged byte for byte.
 
 use std::ops::Range;
 

@@ -8,8 +8,8 @@ use super::wire::{self, Field, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Returns the nodes that the changes remove: the nodes that produced the replaced outputs, and nodes whose outputs
-/// nothing reads after that.
+/// Returns the nodes that the changes remove: the nodes that produced the replaced outputs, and the nodes whose outputs
+/// then have no reader.
 fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
     let graph = &model.graph;
     let mut readers: HashMap<&str, usize> = HashMap::new();

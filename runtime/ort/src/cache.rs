@@ -1,4 +1,4 @@
-//! Caches plans under the shapes of their calls, each plan with its idle workspaces.
+//! Caches plans. The key of a plan is the shapes of its calls. Each plan is stored with its idle workspaces.
 
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};

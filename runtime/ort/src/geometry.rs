@@ -303,7 +303,7 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
             return Err(OperatorError::Conflict { argument, other: past.name() });
         }
     }
-    // A window follows the diagonal, which ends at the last valid key. Only a causal mask moves the diagonal there.
+    // A window follows the diagonal. The diagonal must end at the last valid key, and only a causal mask moves it there.
     if attributes.window != Window::default() && !attributes.causal {
         return Err(OperatorError::Missing { argument: "is_causal", other: "window with kv_lengths" });
     }

@@ -82,8 +82,8 @@ impl Exception {
     /// Throws the exception.
     ///
     /// # Safety
-    /// - *caught*: the function that calls the caller is C++ code that catches the exception. The caller has nothing to
-    ///   drop and catches nothing, and the exception is thrown once.
+    /// - *caught*: C++ code calls the caller of this method, and catches the exception. The caller has nothing to drop and
+    ///   catches nothing, and the exception is thrown once.
     #[inline(always)]
     pub unsafe fn throw(self) -> ! {
         // SAFETY: *caught*; type and destructor are those of the constructed object.

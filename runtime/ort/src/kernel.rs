@@ -115,8 +115,8 @@ impl Kernel {
         let plan = &prepared.plan;
         match self.provider {
             Provider::Cpu => {
-                // SAFETY: *tensors*: the runtime keeps the tensors of a call until it ends, and nothing else writes
-                // them. Outputs belong to the call, because the operator declares none that reuses an input.
+                // SAFETY: *tensors*: the runtime keeps the tensors of a call until the call ends, and nothing else writes
+                // them. Outputs belong to the call, because the operator declares no output that reuses an input.
                 let (inputs, outputs) = unsafe { (host_inputs(&given), host_outputs(&given)) };
                 let mut bound = plan.bind(inputs, outputs, workspace.get())?;
                 if self.api.lends() {

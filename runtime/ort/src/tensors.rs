@@ -173,8 +173,8 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
 pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views cover the shapes of the tensors, from the element at the pointer
-    // on.
+    // SAFETY: the clause of this function. The views cover the shapes of the tensors, and begin at the element to which
+    // the pointer points.
     unsafe {
         let mut inputs = Inputs::of(|operand| {
             let dtype = match (operand, spec.bias) {

@@ -20,7 +20,8 @@ pub enum Records {
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// Record of the last run in a workspace, kept if its plan certifies or has a schedule other than the exact one.
+/// Record of the last run in a workspace. It is kept if the plan of the run certifies or has a schedule other than the
+/// exact one.
 #[derive(Clone, Debug)]
 pub struct Ran {
     problem: Problem,
@@ -31,7 +32,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Creates the record of a run of `problem`, whose execution `certificate` describes.
+    /// Creates the record of a run of `problem`. `certificate` describes the execution of the run.
     pub fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -42,7 +43,7 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Reads the counters of the run from its memory. The run must not have had the exact schedule.
+    /// Reads the counters of the run from its memory. The schedule of the run must differ from the exact one.
     ///
     /// # Errors
     /// Returns an error if there are no counters, if the memory does not belong to the run, or if the device fails.
@@ -57,8 +58,8 @@ impl Ran {
             || self.recorded.as_ref().is_some_and(Recorded::on_gpu)
     }
 
-    /// Returns the certificate of the run, whose measurements are in `memory`. Waits if the run is still pending on a
-    /// GPU.
+    /// Returns the certificate of the run. The measurements of the run are in `memory`. Waits if the run is still
+    /// pending on a GPU.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the memory does not belong to the run.

@@ -41,11 +41,11 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The rows per task are a multiple of this number. On a CPU it is one, for a query tile; on a GPU, the number of
-    /// rows of a thread block, or of all queries if the problem has windows.
+    /// The number of rows per task is a multiple of this number. On a CPU it is one, because a row is a query tile. On a
+    /// GPU it is the number of rows of a thread block; if the problem has windows, it is the number of all queries.
     pub unit: usize,
-    /// The keys per split are a multiple of this number. On a CPU it is the number of keys of a segment; on a GPU, of a
-    /// tile, or of all keys if the problem has windows.
+    /// The number of keys per split is a multiple of this number. On a CPU it is the number of keys of a segment. On a GPU
+    /// it is the number of keys of a tile; if the problem has windows, it is the number of all keys.
     pub tile: usize,
 }
 
@@ -144,8 +144,8 @@ impl Guard {
     }
 }
 
-/// Returns the number of tasks that a device computes at once, if `tasks` tasks with `blocks` thread blocks each are
-/// resident and the device can run `room` thread blocks.
+/// Returns the number of tasks that a device computes at once. There are `tasks` resident tasks with `blocks` thread
+/// blocks each, and the device can run `room` thread blocks.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,

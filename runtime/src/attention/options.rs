@@ -19,7 +19,7 @@ pub struct PlanOptions {
     /// Number of keys in a block on the CPU: 64, 128 or 256. Ignored on a GPU.
     pub block: usize,
     /// Largest workspace, in bytes; `None` sets no limit. On a GPU the workspace contains partial states and tables. It
-    /// does not contain staging memory for host tensors, whose size is
+    /// does not contain staging memory for host tensors. The size of that memory is
     /// [`Plan::staging_bytes`](crate::Plan::staging_bytes).
     pub budget: Option<usize>,
     /// `true` if all threads take part, even in a small problem. Otherwise a thread takes part only if its work
@@ -34,25 +34,25 @@ pub struct PlanOptions {
     /// `true` if runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) can bound
     /// the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
     pub certify: bool,
-    /// Kernel and number of splits on a GPU, as one of the choices of [`Engine::divisions`](crate::Engine::divisions);
+    /// Kernel and number of splits on a GPU. This is one of the choices of [`Engine::divisions`](crate::Engine::divisions);
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.
     pub division: Option<Division>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass
     /// its guard are recomputed with the exact schedule. The gate is decided per tile, from norms, the values that
     /// masks and biases add to the tile's scores, and the magnitude of values; tiles that do not pass it keep their
-    /// bits. Which rows form a tile depends on the instruction set and, with a small `budget`, on the workspace; on a
-    /// GPU, on the kernel. If rows vote on skipping, the bits of the output also depend on the tiles. The bits do not
-    /// depend on the number of threads, and they are reproducible.
+    /// bits. On a CPU, the rows that form a tile depend on the instruction set and, with a small `budget`, on the
+    /// workspace. On a GPU, they depend on the kernel. If rows vote on skipping, the bits of the output also depend on the
+    /// tiles. The bits do not depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of a row's weights that may be skipped, between 0 and 1. The values of skipped key blocks are
     /// not read. The output is the average of the values over the remaining keys, log-sum-exp covers all keys, and
     /// [`Workspace::traversed`](crate::Workspace::traversed) reports what each row skipped. If a mask or a bias adds
     /// numbers to the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a
-    /// CPU also skips blocks before any of their products is computed. It then decides from those numbers, from norms,
-    /// and from the smallest possible weight of the key on each row's diagonal. In this case the reported share is an
-    /// upper bound, and log-sum-exp is too large by at most `−ln(1 − E)`. This option is short for [`Skip::Budget`] in
-    /// `schedule`, whose remarks on tiles and bits apply here.
+    /// CPU also skips blocks before any product of these blocks is computed. It then decides from those numbers, from
+    /// norms, and from the smallest possible weight of the key on each row's diagonal. In this case the reported share is
+    /// an upper bound, and log-sum-exp is too large by at most `−ln(1 − E)`. This option is short for [`Skip::Budget`] in
+    /// `schedule`. The remarks of `schedule` on tiles and bits apply here.
     pub error_budget: Option<f32>,
 }
 

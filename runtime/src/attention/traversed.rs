@@ -21,8 +21,8 @@ pub struct Traversed<'a> {
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
-    /// `true` if the report counts how often a reference moved and how often the schedule needed a row's largest score
-    /// in a block. A GPU does not count them, and reports zeros.
+    /// `true` if the report has two counts: how often a reference moved, and how often the schedule needed a row's
+    /// largest score in a block. A GPU does not count these events, and reports zeros.
     pub counts_moves: bool,
     /// Summary, over all rows, of `D / (S + D)`: the share of a row's weights that was skipped.
     pub shares: Shares,
@@ -44,8 +44,8 @@ pub struct Recorded {
 /// Location of counters in a workspace.
 #[derive(Clone, Debug)]
 enum At {
-    /// In the memory of the CPU. `counts` are the counters of the first worker, and `stride` is the distance from one
-    /// worker's counters to the next worker's, in f32 values.
+    /// In the memory of the CPU. `counts` are the counters of the first worker, and `stride` is the distance in f32
+    /// values between the counters of consecutive workers.
     Cpu { counts: Span, stride: usize, workers: usize, left_out: Span },
     /// In the memory of the GPU, from byte `start` on: the counters of `blocks` thread blocks, then the states of `rows`
     /// rows. A weight takes part in at most `into_s` of the additions that form its row's sum.

@@ -20,10 +20,12 @@ impl Plan {
     /// - On the CPU, every worker has been woken.
     ///
     /// This takes the time of one or two runs, and host memory for their tensors. The contents of the workspace are
-    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
+    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, like the report of
+    /// any run.
     ///
     /// Without this function, the GPU kernels of runs without states are loaded when the plan is created. A new
-    /// workspace has the memory that such runs on device tensors need and, unless the GPU is integrated, the staging.
+    /// workspace has the memory that such runs on device tensors need. Unless the GPU is integrated, it also has the
+    /// staging memory for host tensors.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and

@@ -116,7 +116,7 @@ mod tests {
     #[cfg(target_arch = "aarch64")]
     const HOSTILE: registers::Environment = (1 << 24 | 0b01 << 22, 1);
 
-    /// Returns the bits of a subnormal product and of a rounded sum, which depend on the environment.
+    /// Returns the bits of a subnormal product and of a rounded sum. These bits depend on the environment.
     fn bits() -> [u32; 2] {
         [black_box(1e-30f32) * black_box(1e-10), black_box(1.0f32) + black_box(1e-9)].map(f32::to_bits)
     }

@@ -1,8 +1,8 @@
-//! Runs the workers of a call on threads that the host program lends, as tasks of its own thread pool.
+//! Runs the workers of a call on threads that the host program lends. The workers are tasks of the host's thread pool.
 //!
-//! A program often has a thread pool already, which computes the other layers of its network. Worker threads of an
-//! engine would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a
-//! task once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//! A program often already has a thread pool that computes the other layers of its network. Worker threads of an engine
+//! would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a task
+//! once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
 //! **The naive way** passes the host a pointer to the job in the caller's frame and trusts the host. If the host calls
 //! a task twice, omits one, or calls one after the call has ended, results are wrong or a dead frame is read.
@@ -79,15 +79,15 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The work of a call, as a function of the worker's number, for threads that the host lends. It may be copied, kept
-/// and called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does
-/// nothing.
+/// The work of a call, as a function of the worker's number, for threads that the host lends. The task may be copied,
+/// kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that received the task,
+/// it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of the call's work that the worker with this number has. Does nothing if that share has been
-    /// started before, if there is no such worker, or if the call has ended.
+    /// Computes the share of worker `worker` in the call's work. Does nothing if that share has been started before, if
+    /// there is no such worker, or if the call has ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
@@ -210,8 +210,8 @@ impl Slot {
 }
 
 impl HostThreads {
-    /// Calls `job(i)` once for every `i` below `workers`, at most [`MAX_WORKERS`], on threads of the host and on the
-    /// calling thread. Then waits for all of them, spinning for at most `limit` before it sleeps.
+    /// Calls `job(i)` once for every `i` below `workers`, on threads of the host and on the calling thread. Then waits
+    /// for all these calls, spinning for at most `limit` before it sleeps. `workers` must not exceed [`MAX_WORKERS`].
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.

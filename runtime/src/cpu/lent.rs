@@ -8,7 +8,7 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's memory, which needs at least [`Plan::workspace_bytes`] bytes and no
+    /// Creates a workspace in the caller's memory. The memory needs at least [`Plan::workspace_bytes`] bytes and no
     /// alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero; later bytes
     /// stay unchanged.
     ///

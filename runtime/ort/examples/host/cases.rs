@@ -1,4 +1,5 @@
-//! Calls of the operator with the data for their expected results, and calls that must be refused.
+//! Calls of the operator, each with the data from which its expected results are computed, and calls that must be
+//! refused.
 
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;
@@ -157,7 +158,7 @@ pub fn cases(half: bool) -> Vec<Case> {
     cases
 }
 
-/// Changes a case to windows of 3 × 4 tokens in a batch of two pictures of 6 × 8 tokens, rolled by 1 × 2.
+/// Changes a case to windows of 3 × 4 tokens. The batch has two pictures of 6 × 8 tokens, which are rolled by 1 × 2.
 fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
     case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
     case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));

@@ -167,8 +167,8 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
     note("the next request after one that was refused", recovered);
 }
 
-/// Runs two sessions on four threads, which alternate between shapes, and checks that the bits equal those of a single
-/// thread.
+/// Runs two sessions on four threads, and checks that the bits equal those of a single thread. Each thread alternates
+/// between shapes.
 fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let case = all.first().ok_or("no case")?;
@@ -219,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Checks that a session is refused if its configuration requests a number of threads other than 2, the engine's number.
+/// The engine has 2 threads. Checks that a session is refused if its configuration requests another number of threads.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

@@ -24,8 +24,8 @@ pub(super) struct Context<'a> {
     pub base: *mut f32,
 }
 
-// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its
-// own rows of the gradients and of the parts (invariants *gradients* and *workspace*).
+// SAFETY: workers read the inputs and write disjoint memory. Each worker writes its own region of the workspace, and each
+// task writes its own rows of the gradients and of the parts (invariants *gradients* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 // SAFETY: a context is equivalent to references: shared ones to the inputs, exclusive ones to gradients and workspace.
 unsafe impl Send for Context<'_> {}

@@ -1,5 +1,5 @@
 //! Computes the bias of a query tile and a key block: the sum of all values that masks, biases, lengths, causality and
-//! windows add to their scores.
+//! windows add to the scores of this tile and block.
 
 use super::context::Context;
 use super::stage::TileRows;
@@ -8,9 +8,9 @@ use elsa_core::attention::{Added, MaskElements, MaskView};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::ops::Range;
 
-/// Writes the bias of a query tile and a key block to `to`, and returns its address: null if nothing is added, `None`
-/// if no row attends a key. Tile columns without a row attend no key. `finite` is `true` if all keys and values of the
-/// block are finite.
+/// Writes the bias of a query tile and a key block to `to`, and returns its address. The address is null if nothing is
+/// added. Returns `None` if no row attends a key. Tile columns without a row attend no key. `finite` is `true` if all
+/// keys and values of the block are finite.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` is a block of the sequence, and `to` is the worker's region for a bias.

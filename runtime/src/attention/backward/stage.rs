@@ -200,7 +200,7 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`. `dst` is the first of `count`
-///   rows of a gradient, `stride` apart, which no other worker writes.
+///   rows of a gradient; the rows are `stride` apart. No other worker writes them.
 pub(super) unsafe fn store(
     src: *const f32,
     width: usize,

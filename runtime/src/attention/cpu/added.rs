@@ -123,8 +123,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the mask elements of a tile and a block of keys, to be prefetched; none if the mask is read more than once.
-/// If `keys` is empty, returns the first mask rows of the next head.
+/// Returns the mask elements of a tile and a block of keys that are to be prefetched. Returns no elements if the mask is
+/// read more than once. If `keys` is empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -242,7 +242,7 @@ unsafe fn slide(
     let [h, w] = windows.size;
     let (rows, width) = (&tile.rows, tile.width);
     let last = keys.end - 1;
-    // `distances` are the row distances, plus `h − 1`, that occur between the rows of the tile and the keys.
+    // `distances` contains the sum of `h − 1` and each row distance that occurs between the rows of the tile and the keys.
     let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
     let lines = entries.wrapping_add(c.choice.entries);
     for column in 0..w {

@@ -1,5 +1,5 @@
 //! Computes the bias of a query tile and a key block: the values that masks, biases, lengths, causality and windows add
-//! to their scores.
+//! to the scores of this tile and block.
 //!
 //! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!
@@ -10,7 +10,7 @@
 //! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
 //!    skipped, and a block without a masked key needs no bias.
 //! 3. *Values that tasks share are kept* ([`MaskCache`]). The values of a second mask, the sides of a shifted window, and
-//!    the limits of the rows' key ranges are added to a copy of them.
+//!    the limits of the rows' key ranges are added to a copy of the kept values.
 //! 4. *A mask row that all queries share stays a row*: the kernel adds each of its elements to complete vectors.
 
 use super::added::{self, MaskOf};
@@ -45,14 +45,14 @@ impl Room {
     }
 }
 
-/// The effect on a block of the values found so far, and the address of these values.
+/// The effect that the values found so far have on a block, and the address of these values.
 type Found = (Seen, *const f32);
 
 /// Computes the bias of the block `keys` for the tile that has index `place` in its group. Returns `None` if no row
 /// attends a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` is a block or its first keys, and `to` is memory of the worker.
+/// - The invariants of [`Context`]. `keys` is a block or the first keys of a block, and `to` is memory of the worker.
 /// - `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
@@ -138,8 +138,8 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add, except those of a mask with a single row. The values are in the cache or
-/// in one of the two regions for a bias; if the mask has a single row, in the second region.
+/// Computes the values that mask and bias add. A mask with a single row is not included. The values are in the cache or in
+/// one of the two regions for a bias: in the second region if the mask has a single row.
 ///
 /// # Safety
 /// - As for [`cover`].
@@ -192,7 +192,7 @@ unsafe fn of_tile(
 /// Writes to `to` the values that mask or bias adds to the scores of a tile and a block.
 ///
 /// # Safety
-/// - As for [`added::write`], whose table entries are those of the cache.
+/// - As for [`added::write`]. The table entries are those of the cache.
 unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,

@@ -48,12 +48,12 @@ pub(super) fn dtype_of(problem: &Problem, operand: Operand) -> DType {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and preserved while the call borrows its tensors:
-/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every row
+/// - *inputs*: every row of every input of the call is readable for its head size, in elements of `dtype`. So is every row
 ///   of a present tensor that contains the past, once the new rows have been written. For keys, values, masks and
 ///   biases, this covers the keys of `pass`; for all other tensors, the rows of the call's tasks.
-/// - *outputs*: every row of every present output is writable if a task computes it, and no two rows of a tensor share
-///   an element. The arrays with entries per row are null, or writable for one f32 or `d_v` f32 values per row that a
-///   task computes.
+/// - *outputs*: every row of every output of the call is writable if a task computes it, and no two rows of a tensor share
+///   an element. Each array with entries per row is null or writable. If it is writable, this covers one f32 value or
+///   `d_v` f32 values for each row that a task computes.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the CPU has the instruction set of `kernel`.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Finds tiles whose norms keep their scores near zero. All rows of such a tile use zero as their reference.
 //!
-//! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest magnitude of their
-//! values, and the largest magnitude added to a score of the tile.
+//! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest magnitude of the
+//! values of these keys, and the largest magnitude added to a score of the tile.
 //!
 //! **Why the code differs.**
 //!
@@ -11,9 +11,9 @@
 //!    read in place, for the rows of the tile and the keys that these rows may attend; for a table, all entries of the
 //!    head are read. A `−∞` is ignored, since a masked key has the weight zero with any reference. A NaN or `+∞`
 //!    closes the gate.
-//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If a
-//!    row of values is tiny, the traversal would multiply the values of its block, which requires raised weights; the
-//!    gate then stays closed.
+//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. The gate
+//!    stays closed if a row of values is tiny: the traversal then multiplies the values of the row's block, and this
+//!    requires raised weights.
 
 use super::added;
 use super::context::{Context, TileRows};
@@ -28,7 +28,7 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`], with a plan that gates. `index` is the index of the tile's sequence, and `cache` contains
+/// - As for [`known_of_all`]. The plan uses the gate. `index` is the index of the tile's sequence, and `cache` contains
 ///   the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);

@@ -2,8 +2,8 @@
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
-//! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever a task has
-//!    another row than the previous task. Each block is then known to be fully masked, unmasked or neither.
+//! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever the row of a
+//!    task differs from that of the previous task. Each block is then known to be fully masked, unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The side of each token of a shifted window.* Only tokens on the same side attend each other.
 //!

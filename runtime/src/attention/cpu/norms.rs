@@ -19,8 +19,8 @@ pub(super) struct Known {
     pub key: f64,
     /// Largest magnitude of an element of the values; NaN if an element is NaN.
     pub value: f32,
-    /// Smallest row maximum: the minimum, over all rows of values with a nonzero element, of the largest magnitude in a
-    /// row.
+    /// Smallest row maximum. The maximum of a row of values is its largest magnitude; rows without a nonzero element do
+    /// not count.
     pub least: f32,
 }
 
@@ -33,10 +33,11 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
         .wrapping_add(pair * c.choice.measured_parts() + part)
 }
 
-/// Returns the measurements of part `part` of a key head of sequence `index`: of a block of keys, or of all keys.
+/// Returns the measurements of part `part`, which is a block of keys or all keys. The part belongs to key head `kv_head`
+/// of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items. The plan has this part.
+/// - As for [`measure`]. All items have been measured. The plan has this part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
@@ -45,7 +46,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 /// Returns the measurements of all parts of a key head of sequence `index`, merged.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items. The plan measures parts.
+/// - As for [`measure`]. All items have been measured. The plan measures parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
@@ -68,7 +69,7 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
 /// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys and whose plan measures parts. Present tensors have been
+/// - The invariants of [`Context`]. The call has all keys, and the plan measures parts. Present tensors have been
 ///   written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {

@@ -59,8 +59,8 @@ pub(super) fn for_past_and_new(
     }
 }
 
-/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`, `padded` values apart, with
-/// zeros beyond the tensor's head size.
+/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`. These rows are `padded` values
+/// apart, and contain zeros beyond the tensor's head size.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are in the sequence, and the tensors belong to the context.

@@ -17,7 +17,7 @@ use std::slice::from_raw_parts;
 /// Returns the elements of an operand, if the call has it.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys. No worker writes the operand.
+/// - The invariants of [`Context`]. The call has all keys. No worker writes the operand.
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     // SAFETY: the tensor has these elements of this type (*inputs*) and is aligned for it, and nothing writes them
@@ -28,7 +28,7 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
 /// Returns the inputs of the call, and the present tensors if the call appends to them.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys. The present tensors have been written.
+/// - The invariants of [`Context`]. The call has all keys. The present tensors have been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
     // SAFETY: the callee's clauses are those of this function: nothing writes the inputs, and nothing writes the
@@ -64,7 +64,7 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// Computes a task: every output of its query rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys and whose plan runs the scalar implementation. The present
+/// - The invariants of [`Context`]. The call has all keys, and the plan runs the scalar implementation. The present
 ///   tensors have been written, and the counts have been cleared.
 /// - No other worker has this task or this worker number.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
@@ -72,8 +72,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
     // SAFETY: the regions belong to this worker, do not overlap and have room (layout) for scratch, for one record per
-    // row of a tile, initialised here, and for counters, which have been cleared. Inputs are not written while tasks
-    // run.
+    // row of a tile, and for counters. The records are initialised here, and the counters have been cleared. Inputs are
+    // not written while tasks run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));

@@ -1,5 +1,5 @@
 //! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
-//! a tile may skip a block before any of its products is computed.
+//! a tile may skip a block before any product of the block is computed.
 //!
 //! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
 //! row's scores in the block and the product of norms bound the weights of the block, and
@@ -23,10 +23,10 @@
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
 //!    totals that `b` relative to it is not finite, the tile processes the block.
 //! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
-//!    reaches its own blocks ([`diagonal`](super::diagonal)). While a row has visited no key, the lower bound of its
-//!    own key's score, rounded, is its reference.
-//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)); none is copied to
-//!    the worker's region.
+//!    reaches its own blocks ([`diagonal`](super::diagonal)). Until a row has visited a key, its reference is the rounded
+//!    lower bound of its own key's score.
+//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)). They are not copied
+//!    to the worker's region.
 
 use super::bias::Bias;
 use super::context::{Context, TileRows};
@@ -115,8 +115,8 @@ impl Vote<'_> {
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`: `met`, the reference in the row's totals, or, while the totals are empty, the
-    /// rounded lower bound of the score of the row's own key.
+    /// Returns the reference of row `i`. It is `met`, the reference in the row's totals, unless the totals are empty. If
+    /// they are empty, it is the rounded lower bound of the score of the row's own key.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].
@@ -172,13 +172,13 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. Then `top` of the budget contains, for every row, the upper bound of
-    /// the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
+    /// Returns `true` if the tile skips the block. In this case, `top` of the budget contains for every row the upper
+    /// bound of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Parts have been measured. The block belongs to
+    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Parts have been measured. The block belongs to
     ///   the sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
-    /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
+    /// - The clauses of [`Budget`] that do not concern `left_out`, and the clauses of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
         // SAFETY: the part has been measured, and the totals, `top`, the state and its skipped sums have a row `i`
@@ -250,11 +250,11 @@ impl Vote<'_> {
 /// unchanged if the row has kept no key, because the row then adopts the reference of the totals.
 ///
 /// # Safety
-/// - The clauses of [`Sums`], which has a row `i`.
+/// - The clauses of [`Sums`]. The state has a row `i`.
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: the references and the sums have a row `i` (clause).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
-    // `earlier` is a power of two, which makes the quotient exact, or zero if the state is too far below.
+    // `earlier` is a power of two, so the quotient is exact. If the state is too far below, `earlier` is zero.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 

@@ -169,12 +169,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any of its products is computed.
-    /// `bias` is the bias of the block's scores. If the tile skips the block, adds the bound of its weights to the sums
-    /// and returns `true`.
+    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any product of the block is computed.
+    /// `bias` is the bias of the block's scores. If the tile skips the block, adds the bound of the block's weights to the
+    /// sums and returns `true`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Segments arrive in order.
+    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Segments arrive in order.
     /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,
@@ -257,7 +257,7 @@ impl Walk<'_> {
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks; their reference is `m`.
+/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks. The sums have reference `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
@@ -415,7 +415,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
                     known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
-                        // The step reads the bias again after weights have overwritten it together with the scores.
+                        // The step reads the bias again. By then, the weights have overwritten the scores and this bias.
                         let again = cover(c, &walk.rows, &keys, apart, (&cache, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }

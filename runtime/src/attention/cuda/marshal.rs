@@ -270,7 +270,7 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// Returns the additional parameters of the measuring kernel, whose records begin at the address `records`.
+/// Returns the additional parameters of the measuring kernel. The kernel's records begin at the address `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,
@@ -301,8 +301,8 @@ pub fn measure(
     }
 }
 
-/// Returns the parameters of the kernel that writes the present tensors, one set for keys and one for values; `None` if
-/// the problem does not have the tensor. Rows that the present tensor already contains are omitted.
+/// Returns the parameters of the kernel that writes the present tensors, one set for keys and one for values. A set is
+/// `None` if the problem does not have the tensor. Rows that the present tensor already contains are omitted.
 pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let size = problem.spec().dtype.size();
     let view = |operand| problem.memory(operand).and_then(|memory| memory.view);
@@ -329,8 +329,8 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// Returns the fields `first` and `short_from`, which determine the order of thread blocks, for a call with these
-/// numbers of row blocks, of splits, and of heads in all sequences.
+/// Returns the fields `first` and `short_from`, which determine the order of thread blocks. The last argument contains
+/// three numbers of the call: its row blocks, its splits, and its heads in all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -375,8 +375,8 @@ mod tests {
                         let plain =
                             Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
                         let spec = plain.causal(causal).window(Window { left, right });
-                        // If the keys of the chunk are far from the first key, its queries are equally far from the
-                        // first query.
+                        // If the keys of the chunk are far from the first key, the queries of the chunk are equally
+                        // far from the first query.
                         let (query_offset, query_total) = match total {
                             30.. => (offset, far),
                             _ => (total / 3, total / 3 + queries),

@@ -71,8 +71,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the kernel that merges partial states in plans with an error budget. Returns it with the number of states that
-/// it reads at once.
+/// Finds the kernel that merges partial states in plans with an error budget. Returns the kernel, and the number of
+/// states that the kernel reads at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -84,8 +84,8 @@ pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
 }
 
-/// Function that returns the specification of an attention kernel, if it is a candidate. There is one such function for
-/// plans with an error budget and one for plans without.
+/// Function that returns the specification of an attention kernel; `None` if the kernel is no candidate. There is one such
+/// function for plans with an error budget and one for plans without.
 type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
 
 /// Returns the function that selects the candidate kernels for these options.
@@ -182,7 +182,8 @@ impl GpuPlan {
         Ok(Functions { matrix, attention, merge, present, measure })
     }
 
-    /// Returns the kernel that merges the partial states of a row, and the number of states that it reads at once.
+    /// Returns the kernel that merges the partial states of a row, and the number of states that the kernel reads at
+    /// once.
     ///
     /// # Errors
     /// Returns an error if no kernel can merge the plan's number of states.

@@ -96,7 +96,7 @@ fn read(
 impl GpuStream {
     /// Returns the number of units of [`GpuStream::run_between`], and the number of key chunks that are processed from
     /// unit `from` on. The sink is notified of every finished unit. If there are present tensors, the first units copy
-    /// keys and values to them; every other unit is a block of queries.
+    /// keys and values to them. All remaining units are blocks of queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.

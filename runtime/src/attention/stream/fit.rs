@@ -149,8 +149,8 @@ impl Search<'_> {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. It depends on
-    /// the bytes of a task, and on what remains of the budget and of the system's memory.
+    /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. This number
+    /// depends on the bytes of a task, and on the unused part of the budget and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));
@@ -160,7 +160,7 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// Tries plans that are smaller than the finest division, each smaller than the previous one.
+    /// Tries plans that are smaller than the plan of the finest division. Each plan is smaller than the previous one.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };

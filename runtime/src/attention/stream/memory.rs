@@ -9,8 +9,8 @@ use crate::cpu::memory::Bytes;
 use elsa_core::attention::plan::{Account, Part};
 
 /// Number of bytes that must remain for the process after the memory of a run has been allocated: for the stack of the
-/// reading thread, and for library allocations whose failure cannot be returned as an error. The account counts them
-/// as fixed bytes.
+/// reading thread, and for library allocations whose failure cannot be returned as an error. The account counts this
+/// number among the fixed bytes.
 const SPARE: u64 = 1 << 20;
 
 /// The memory of a streamed run: the memory of a unit, and two buffers for chunks.

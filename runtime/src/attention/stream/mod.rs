@@ -3,8 +3,8 @@
 //! **The formula** is that of the in-memory run, and the bits are the same: a query tile visits the same blocks,
 //! segments and merges in the same order, and its states stay in memory from the first chunk to the last.
 //!
-//! **The naive way** computes each chunk as a separate call, and merges the states of the calls, which are rounded to
-//! natural units. This is another merge tree, with other bits.
+//! **The naive way** computes each chunk as a separate call, rounds the states of each call to natural units, and merges
+//! the rounded states. This is another merge tree, with other bits.
 //!
 //! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row
 //!    of the unit attends are not read.
@@ -13,7 +13,7 @@
 //! 3. *The run* ([`run`]) moves the chunks of all units through two buffers.
 //! 4. *Everything is allocated before the computation starts* ([`memory`]). If the system refuses memory, a new plan
 //!    has fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
-//! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data, which do not depend on order or
+//! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data. The maxima do not depend on order or
 //!    repetition.
 
 pub mod certificate;

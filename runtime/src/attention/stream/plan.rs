@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Allowed difference between the memory of a process before a run and its memory before the same run of an earlier start,
-/// in bytes. Some pages of a program are not always in memory.
+/// Number of bytes by which the memory of a process before a run may differ between two starts of the same program. Some
+/// pages of a program are not always in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
@@ -132,7 +132,7 @@ impl Engine {
         }
         let mut taken = fixed(self.threads());
         if options.resumable && options.sizes.is_none() {
-            // The process that resumes the run may use slightly more memory than this one, which chooses the sizes.
+            // This process chooses the sizes. The process that resumes the run may use slightly more memory.
             taken = taken.saturating_add(VARIES);
         }
         if let Some(available) = available_memory()

@@ -55,8 +55,8 @@ impl StreamPlan {
                 ends,
             })
         });
-        // Sequences without queries have no unit. There may be very many of them, so the iterator stops after the last
-        // unit.
+        // Sequences without queries have no unit. There may be very many such sequences, so the iterator stops after the
+        // last unit.
         let units = Units::new(problem, choice, lengths).take(Units::number(problem, choice, &lengths));
         let units = units.filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {

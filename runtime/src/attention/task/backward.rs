@@ -1,5 +1,5 @@
-//! Computes the backward pass of a task: from the tokens of the task, it computes the task's shares of the gradients of
-//! the complete problem.
+//! Computes the backward pass of a task. The results are the task's shares of the gradients of the complete problem,
+//! computed from the tokens of the task.
 //!
 //! # The formula
 //!
@@ -22,10 +22,11 @@
 //!
 //! The gradients of calls are added one after another: by query run and, within a run, by key range, in the task's
 //! order. In addition to the additions within calls, an element of a query's gradient takes part in at most one
-//! addition per key range of its run, and an element of a key's gradient in at most one per query run, commonly three
-//! to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the tasks adds
-//! [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32. The error of an element, relative
-//! to the sum of the terms' absolute values over all tasks, is bounded as for a single call with these additions.
+//! addition per key range of its run. An element of a key's gradient takes part in at most one addition per query run
+//! (commonly three to five additions). [`BackwardTaskPlan::structure`] counts these additions. The tree over the tasks
+//! adds [`GradientMerge::additions`](super::GradientMerge::additions) more. Every sum is f32. The error of an element,
+//! relative to the sum of the terms' absolute values over all tasks, is bounded as for a single call with all these
+//! additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};

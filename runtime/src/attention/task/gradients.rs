@@ -126,8 +126,8 @@ impl GradientMerge {
     /// Allocates a merge of the shares of `tasks` tasks, for a problem with gradients of these sizes.
     ///
     /// # Errors
-    /// Returns an error if the system refuses the memory: one set of gradients of the complete problem, and another one
-    /// for each time that the number of tasks doubles.
+    /// Returns an error if the system refuses the memory. The merge needs one set of gradients of the complete problem,
+    /// and another one for each time that the number of tasks doubles.
     pub fn new(sizes: &GradientSizes, tasks: usize) -> Result<GradientMerge, PlanError> {
         let slots = (0..MergeStack::capacity(tasks)).map(|_| TaskGradients::zeros(sizes));
         let slots = slots.collect::<Result<_, _>>()?;

@@ -7,9 +7,9 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
 
-/// Merge of the states of all tasks of a [`Tree`](elsa_core::quorum::Tree), in the order of the tasks, pairwise in a
-/// balanced binary tree. A task's states are empty for rows that it does not have, so the bits depend only on the
-/// states.
+/// A merge of the states of all tasks in a [`Tree`](elsa_core::quorum::Tree). States are merged in the order of the
+/// tasks, pairwise in a balanced binary tree. A task's states are empty for rows that it does not have, so the bits
+/// depend only on the states.
 #[derive(Debug)]
 pub struct TaskMerge {
     /// Number of sequences: batch times heads.
@@ -26,8 +26,8 @@ impl TaskMerge {
     /// number of sequences is batch times heads.
     ///
     /// # Errors
-    /// Returns an error if the system refuses the memory: one set of states of the complete problem, and another one
-    /// for each time that the number of tasks doubles.
+    /// Returns an error if the system refuses the memory. The merge needs one set of states of the complete problem,
+    /// and another one for each time that the number of tasks doubles.
     pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, PlanError> {
         let rows = sequences.checked_mul(tokens).ok_or(PlanError::TaskMemory { bytes: usize::MAX })?;
         let slots = (0..MergeStack::capacity(tasks)).map(|_| RowStates::empty(rows, dim));

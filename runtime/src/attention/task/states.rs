@@ -46,7 +46,8 @@ impl RowStates {
     /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns the first number that cannot be part of such a result ([`misfit`]), with its array and its row.
+    /// Returns an error that names the first number that cannot be part of such a result ([`misfit`]), its array and
+    /// its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {
@@ -94,8 +95,8 @@ impl RowStates {
         }
     }
 
-    /// Copies these states, `[sequences, span.tokens]`, to arrays with `tokens` rows per sequence, from row
-    /// `span.offset` of each sequence on.
+    /// Copies these states, `[sequences, span.tokens]`, to arrays with `tokens` rows per sequence. In each sequence, the
+    /// first state is copied to row `span.offset`.
     pub(super) fn scatter(&self, span: Span, tokens: usize, (m, s, w): (&mut [f32], &mut [f32], &mut [f32])) {
         let place = |width: usize, from: &[f32], to: &mut [f32]| {
             let (many, few) = (tokens * width, span.tokens * width);

@@ -36,7 +36,7 @@ impl Run<'_, '_, '_> {
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
                 // SAFETY: *room*: the areas do not overlap in page-locked memory, and all their bytes were written when
-                // they were allocated. The step before the last used them, and its work is done.
+                // they were allocated. The step before the previous one used them, and the work of that step is done.
                 let (key, value) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(key, key_bytes),
@@ -74,9 +74,9 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the contiguous rows are in the view, whose bytes the caller has, and dense in
-                        // the area. *alive*: a run of the stream waits for its copies before it returns, even if it
-                        // fails.
+                        // SAFETY: *room*: the contiguous rows are in the view, and the caller has the bytes of the view.
+                        // The rows are dense in the area. *alive*: a run of the stream waits for its copies before it
+                        // returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -106,7 +106,7 @@ impl Run<'_, '_, '_> {
             return Ok(());
         }
         // SAFETY: *room*: the area is in page-locked memory, and all its bytes were written when it was allocated. The
-        // step before the last used it (for a table, the previous run), and its work is done.
+        // previous run used a table, and the step before the previous one used any other area. The work of both is done.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -154,8 +154,8 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: the step before the last
-            // did, and its work is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: the step before the previous
+            // one did, and the work of that step is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {

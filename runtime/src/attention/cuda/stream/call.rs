@@ -4,7 +4,7 @@ use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// A range of tokens in a range of sequences, which a function fills or receives.
+/// A range of tokens in a range of sequences. A function fills or receives these tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
     /// Range of indices along the batch axis of the tensors.
@@ -13,10 +13,10 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index, which a function fills. It has a first element and a size along batch, heads,
+/// A box of a mask, bias or index. A function fills the box. It has a first element and a size along batch, heads,
 /// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
 /// follows the last index. A table of relative positions is always complete, with size `[1, 1, entries, heads]`; the
-/// box of its index has size `[1, 1, queries, keys]`.
+/// box of the table's index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// The operand of the box: mask, bias or index.
@@ -63,7 +63,7 @@ impl DeviceKeys {
     /// Wraps the device addresses of the first key element and the first value element.
     ///
     /// # Safety
-    /// While a run uses the memory, it stays allocated and nothing writes it.
+    /// The memory stays allocated as long as a run uses it. During this time, nothing writes the memory.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }

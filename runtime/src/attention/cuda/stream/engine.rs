@@ -32,8 +32,8 @@ impl Marks {
     }
 }
 
-/// Returns the kernel that merges the states of a chunk with those of earlier chunks, and the number of states that it
-/// absorbs at once.
+/// Returns the kernel that merges the states of a chunk with those of earlier chunks, and the number of states that the
+/// kernel absorbs at once.
 pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
     let found = GPU_KERNELS.iter().find_map(|k| match k.role {
         Role::AttentionStream { states, .. } => Some((k, states)),
@@ -57,7 +57,8 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// Stream for products. A run waits for it and for `copy` before it returns; no work then uses the fields below.
+    /// Stream for products. Before a run returns, it waits for this stream and for `copy`. No work then uses the fields
+    /// below.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,

@@ -230,8 +230,8 @@ impl Search<'_> {
         self.bytes(division).is_ok_and(|[a, b]| a <= device && b <= pinned)
     }
 
-    /// Returns the largest number of tasks, up to `most`, that fit the budget if each has `rows` queries and chunks
-    /// have `splits` splits of `split` keys.
+    /// Returns the largest number of tasks that fit the budget, but at most `most`. Each task has `rows` queries, and a
+    /// chunk has `splits` splits of `split` keys.
     fn most_tasks(&self, rows: usize, most: usize, split: usize, splits: usize) -> usize {
         let division = |tasks: usize| StreamDivision { rows: rows * tasks, keys: split * splits, splits };
         let (mut fits, mut too_many) = (0, most + 1);
@@ -322,8 +322,8 @@ impl Search<'_> {
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
     }
 
-    /// Returns the number of additional tasks that fit into what remains of the budget and of the device's memory,
-    /// given the bytes that one more task would need.
+    /// Returns the number of additional tasks that fit into the unused part of the budget and of the device's memory.
+    /// Computes this number from the bytes that one more task would need.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

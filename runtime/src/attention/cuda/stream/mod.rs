@@ -14,12 +14,13 @@
 //!    the products until their keys have arrived; the host refills a buffer when the products of its chunk are done.
 //!    Buffers are page-locked, because a copy engine can read no other host memory directly.
 //! 2. *If the GPU shares the host's memory, nothing is copied.* Chunks are read into page-locked memory that is mapped
-//!    into the device's address space, and keys that already are in such memory are used in place.
-//! 3. *A chunk is a power of two of splits*, and the splits are those of the in-memory run: the attention kernels write
-//!    their partial states. The states of a chunk's splits are a subtree of the tree over all splits. A complete state
-//!    waits for its right neighbour in a binary counter ([`steps`]), which has one slot per level of the tree. So bits
-//!    depend on the number of keys per split, not on chunks, resident queries, or the source of the keys.
-//! 4. *States stay in base-2 units on the device.* With an integer reference, only the additions of a merge round. The
+//!    into the device's address space. Keys that are already in such memory are used in place.
+//! 3. *The number of splits in a chunk is a power of two*, and the splits are those of the in-memory run. The attention
+//!    kernels write the partial states of the splits. The states of a chunk's splits are a subtree of the tree over all
+//!    splits. A complete state waits for its right neighbour in a binary counter ([`steps`]), which has one slot per
+//!    level of the tree. So bits depend on the number of keys per split, not on chunks, resident queries, or the source
+//!    of the keys.
+//! 4. *States stay in base-2 units on the device.* If references are integers, a merge rounds only in its additions. The
 //!    kernel that merges the last chunk converts the units.
 //! 5. *Masks and biases are transferred with the keys*, as the box for a block and a chunk ([`added`]); a table is
 //!    transferred once. Past keys come before the new keys, and move the diagonal by their number. Windows are

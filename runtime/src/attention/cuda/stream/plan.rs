@@ -145,7 +145,7 @@ impl StreamPlan {
             return division("keys", keys, "1 to 2^30", unit);
         }
         if problem.spec().windows.is_some() {
-            // Positions in a picture are those of the call, so blocks and chunks must contain the complete picture.
+            // Positions refer to the picture of the call, so each block and each chunk must contain the complete picture.
             if rows < queries {
                 return division("rows", rows, "with windows all queries", choice.kernel.rows);
             }
@@ -173,8 +173,8 @@ impl StreamPlan {
         Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
     }
 
-    /// Returns a [`GpuPlan`] with this plan's choices, which fills in the kernels' parameters for a chunk of `keys`
-    /// keys and `rows` query rows in total.
+    /// Returns a [`GpuPlan`] with this plan's choices. It fills in the kernels' parameters for a chunk of `keys` keys and
+    /// `rows` query rows in total.
     pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
         let mut choice = self.choice;
         choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);

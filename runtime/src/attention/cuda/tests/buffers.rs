@@ -131,7 +131,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
             }
             let found: Vec<u32> = (3..7).flat_map(|i| bits(&buffer[parts.at[i]..][..parts.len[i]])).collect();
             assert!(found == want, "{queries} x {keys}, gaps of {gap}, by device address");
-            // A tensor ends one element after the buffer, which a driver that allocates whole pages may accept.
+            // A tensor ends one element after the buffer. A driver that allocates whole pages may accept this.
             let (mut inputs, _) = on_device(buffer.device_address().unwrap(), &parts);
             inputs.value = buffer.device_address().unwrap() + (parts.total - parts.len[2] + 1) as u64 * 4;
             // SAFETY: the bound plan is never run.

@@ -76,7 +76,7 @@ impl Fixture {
     }
 }
 
-/// Starts a copy to the device, which is complete after `stream` has been synchronised.
+/// Starts a copy to the device. The copy is complete after `stream` has been synchronised.
 fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
@@ -278,8 +278,8 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
 }
 
-/// Checks that a cache with room for more tokens receives the new rows while its other rows stay unchanged, and that a
-/// call without an output computes the same log-sum-exp as a call with an output.
+/// Checks that a cache with room for more tokens receives the new rows while its other rows stay unchanged. Also checks
+/// that a call without an output computes the same log-sum-exp as a call with an output.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn caches_on_the_device_are_appended_to_in_place() {
