@@ -70,7 +70,7 @@ pub struct Order {
     /// Number of consecutive keys whose chains are added one after another. The sums of segments merge in the balanced
     /// tree.
     pub segment: usize,
-    /// Number of consecutive keys whose largest score updates the reference of their segment, in one step.
+    /// Number of consecutive keys that update the reference of their segment in one step, by their largest score.
     pub references: usize,
     /// `true` if weights are divided by their sum before they multiply the values.
     pub normalizes: bool,
