@@ -96,7 +96,7 @@ pub enum Coverage {
     Partial,
 }
 
-/// Returns the coverage of the given rows and keys that follows from lengths, causality and window. Masks, biases and
+/// Returns the coverage of the given rows and keys, as determined by lengths, causality and window. Masks, biases and
 /// the sides of a shifted window are not evaluated: if they apply key by key, the result is never `Full`.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {

@@ -134,8 +134,8 @@ mod tests {
                 assert!((p - 1.0).abs() <= 1e-6, "{keys} keys of {score}: {p}");
                 let lower = weights.probability(score.next_down().next_down().next_down());
                 assert!(lower <= 1e-18, "{score}: {lower}");
-                // Without the number of keys, a log-sum-exp does not determine the probability. The result is finite
-                // nevertheless.
+                // A log-sum-exp alone, without the number of keys, does not determine the probability. The result is
+                // finite nevertheless.
                 assert!(RowWeights::of((m, 1.0), 1.0).probability(score).is_finite());
             }
         }

@@ -331,8 +331,8 @@ fn line(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
 }
 
-/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and if a number
-/// fails, all larger numbers must fail.
+/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` itself must satisfy `holds`. If a
+/// number does not satisfy it, no larger number may satisfy it.
 fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut few, mut many) = (least, most.max(least) + 1);
     while many - few > 1 {
@@ -453,7 +453,7 @@ fn grow(
     start.with([sequences, heads, tiles])
 }
 
-/// Returns the first choice within the budget that has one tile and one segment, trying fewer workers first, then
+/// Returns the first choice within the budget that has one tile and one segment. Tries fewer workers first, then
 /// narrower tiles.
 fn smallest(
     start: &StreamChoice,
