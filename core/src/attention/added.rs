@@ -13,7 +13,7 @@ use core::f32::consts::LOG2_E;
 /// time.
 ///
 /// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if it is on another side of a shifted window
-/// than the query. The other addends then do not matter, even if they are NaN.
+/// than the query. The other addends of an excluded key do not matter, even if they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,

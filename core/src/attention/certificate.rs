@@ -44,7 +44,7 @@ pub struct Executed {
     pub into_w: usize,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Largest number of additions that the result of a chain passes through when the chains of a score are summed.
+    /// Number of additions on the longest path from the result of a chain to the score, which is the sum of all chains.
     pub chain_depth: usize,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,

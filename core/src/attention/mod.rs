@@ -14,8 +14,8 @@
 //! - the valid keys of its sequence: all, or the first `key_lengths[b]`;
 //! - `j ≤ i + offset`, if causal;
 //! - `i + offset − L ≤ j ≤ i + offset + R`, with a window;
-//! - the keys whose mask element is true or not `−∞`, and whose bias is not `−∞`. Keys beyond the mask's last axis are
-//!   not attended;
+//! - the keys whose mask element is true (boolean mask) or not `−∞` (additive mask), and whose bias is not `−∞`. Keys
+//!   beyond the mask's last axis are not attended;
 //! - the tokens on the same side as row `i`, if the problem has shifted [`Windows`].
 //!
 //! If a query or a key is infinite, arithmetic may yield the score `−∞`. Such a score has weight zero. If the value of

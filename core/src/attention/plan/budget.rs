@@ -201,10 +201,10 @@ impl StreamOptions {
 pub struct StreamChoice {
     /// The choice for the CPU. Its resident tiles are the tiles of one unit.
     pub cpu: CpuChoice,
-    /// Number of sequences per unit. A unit with several sequences has all heads and rows of each.
+    /// Number of sequences per unit. A unit with several sequences has all heads and rows of each sequence.
     pub sequences: usize,
     /// Number of query heads per unit: complete groups that share a key head, or part of one group. A unit with several
-    /// heads has all rows of each.
+    /// heads has all rows of each head.
     pub heads: usize,
     /// Number of query tiles per head in a unit.
     pub tiles: usize,

@@ -80,7 +80,7 @@ pub struct GpuKernelSpec {
     /// Like `most_queries`, for a problem whose head sizes equal the kernel's and whose scores are changed only by a
     /// boolean mask, by one mask or bias of f32 elements with key stride 1, or by both.
     pub most_added: usize,
-    /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
+    /// `true` if the kernel is only for problems with at most one row block per SM of the device. Plain problems are
     /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
     /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave

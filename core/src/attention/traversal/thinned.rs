@@ -10,9 +10,9 @@
 //! D = f_a D_a + f_b D_b ≤ f_a E (S_a + D_a) + f_b E (S_b + D_b) = E (S + D)
 //! ```
 //!
-//! A factor of zero drops both sums of its state, and moving a reference is a merge with the empty state, for which
-//! `0 ≤ 0` holds. So each tile, segment, split and board may decide separately, from its sums alone, and the merged
-//! result keeps the budget.
+//! A factor of zero drops both sums of its state. Moving a reference is a merge with the empty state, for which the
+//! condition holds as `0 ≤ 0`. So each tile, segment, split and board may decide separately, from its sums alone, and
+//! the merged result keeps the budget.
 //!
 //! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped values. The
 //! output over all keys is `y = (1 − σ) y_K + σ y_D`, so
