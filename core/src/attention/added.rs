@@ -1,4 +1,4 @@
-//! Reads what bias, mask and shifted windows add to the score of each pair of a query and a key.
+//! Computes the number that bias, mask and shifted windows add to the score of each pair of a query and a key.
 
 use super::bias::BiasView;
 use super::data::Inputs;
@@ -9,10 +9,11 @@ use super::windows::Windows;
 use crate::dtype::{DType, Elements};
 use core::f32::consts::LOG2_E;
 
-/// What bias, mask and shifted windows add to the scores of a call, for one pair of a query and a key at a time.
+/// The numbers that bias, mask and shifted windows add to the scores of a call, for one pair of a query and a key at a
+/// time.
 ///
 /// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if it is on another side of a shifted window
-/// than the query. The other addends then do not matter, even if they are NaN.
+/// than the query. The other addends of an excluded key do not matter, even if they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,

@@ -72,7 +72,7 @@ impl BiasView {
         }
     }
 
-    /// Returns the number of keys, out of `keys`, that the bias covers.
+    /// Returns how many of `keys` keys the bias covers.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         match self {

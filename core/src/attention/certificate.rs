@@ -44,7 +44,7 @@ pub struct Executed {
     pub into_w: usize,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Largest number of additions that the result of a chain passes through when the chains of a score are summed.
+    /// Number of additions on the longest path from the result of a chain to the score, which is the sum of all chains.
     pub chain_depth: usize,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
@@ -70,7 +70,7 @@ pub struct Order {
     /// Number of consecutive keys whose chains are added one after another. The sums of segments merge in the balanced
     /// tree.
     pub segment: usize,
-    /// Number of consecutive keys whose largest score updates the reference of their segment, in one step.
+    /// Number of consecutive keys that update the reference of their segment in one step, by their largest score.
     pub references: usize,
     /// `true` if weights are divided by their sum before they multiply the values.
     pub normalizes: bool,

@@ -8,9 +8,9 @@
 //! [`Arithmetic::prior`] for the arithmetic of the plan and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
-//! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`, where
-//! `σ` is the largest share of weights that any row skipped, because two values differ by at most twice the largest
-//! magnitude ([`left_out`]).
+//! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`
+//! ([`left_out`]), because two values differ by at most twice the largest magnitude. `σ` is the largest share of
+//! weights that any row skipped.
 //!
 //! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
 
@@ -174,8 +174,8 @@ impl<'a> Certified<'a> {
     /// - `left_out`, for a run with an error budget or a schedule other than the exact one. It has the `schedule`,
     ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows
     ///   skipped; and `unseen_blocks`, the number of blocks that were skipped before any of their products was
-    ///   computed, for which `D` contains upper bounds. In this case `bound` applies to the average over the remaining
-    ///   keys, and `absolute` includes the skipped keys,
+    ///   computed. For these blocks `D` contains upper bounds. If the line has `left_out`, `bound` applies to the
+    ///   average over the remaining keys, and `absolute` includes the skipped keys,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///

@@ -12,8 +12,8 @@ use crate::memory::Memory;
 use crate::operands::{Place, by_operand};
 
 /// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` refers to the elements of a
-/// tensor, `M` to those of a mask, and `I` to those of an index. They are slices on the host ([`Inputs`]), or addresses
-/// in device memory.
+/// tensor, `M` to those of a mask, and `I` to those of an index. All three are slices on the host ([`Inputs`]), or
+/// addresses in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, M, I> {
     /// Elements of the query view.
@@ -237,7 +237,7 @@ pub struct StateTensors<F> {
 pub type StateOut<'a> = StateTensors<&'a mut [f32]>;
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output,
-/// log-sum-exp, states, or several of them. `E` refers to the elements of a tensor, and `F` to f32 values. They are
+/// log-sum-exp, states, or several of them. `E` refers to the elements of a tensor, and `F` to f32 values. Both are
 /// slices on the host ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {

@@ -19,9 +19,9 @@
 //! 2. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN, and the
 //!    argmax counts as different.
 //! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
-//!    probability in the reference is below the reference's maximum, so choosing another of several equal maxima is
-//!    not a disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is
-//!    never smaller.
+//!    probability in the reference is below the reference's maximum. So choosing another of several equal maxima is not
+//!    a disagreement. The strict count compares first indices, as defined in ELSA. It is reported as well, and is never
+//!    smaller.
 //! 4. **A zero reference** is treated as in [`crate::drift`].
 
 use crate::drift::Distance;

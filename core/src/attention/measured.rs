@@ -1,7 +1,7 @@
 //! Norms and flags of the tensors of a run, as plain data. A run measures them on request.
 //!
-//! A run determines, in f32, the largest sum of squares over a row of queries and over a row of keys, and the largest
-//! magnitude of every kind of element. The sums are rounded; the norms computed here are upper bounds of the exact norms.
+//! A run determines, in f32, the largest sum of squares of a query row and of a key row, and the largest magnitude of
+//! every kind of element. The sums are rounded. The norms computed here are upper bounds of the exact norms.
 //!
 //! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of additions,
 //! with or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)`
@@ -15,7 +15,8 @@ use super::problem::Problem;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 use core::fmt;
 
-/// Number of measurements at the start of a record. One for each channel of the values follows; all are nonnegative.
+/// Number of measurements at the start of a record. They are followed by one measurement for each channel of the
+/// values. All measurements are nonnegative.
 pub const MEASURED: usize = 8;
 
 /// Index of the largest sum of squares of a query row. The largest magnitude of a query element follows it.
@@ -37,10 +38,11 @@ pub fn larger(a: f32, b: f32) -> f32 {
 
 /// Flags of the tensors of a call and of its run, as a set of bits.
 ///
-/// Flags about elements refer to the measured elements. These are the query rows of every sequence; the output rows,
-/// on the CPU only; the keys and values from the first to the last that length, causality and window allow some row to
-/// attend; and every element of a mask or a bias. Keys that a mask excludes, and keys that only some rows attend, are
-/// measured too, so their NaN or infinity is reported although it may not reach the output.
+/// Flags about elements refer to the measured elements. These are the query rows of every sequence; the output rows, on
+/// the CPU only; a range of keys and values; and every element of a mask or a bias. The range extends from the first to
+/// the last key that some row may attend according to length, causality and window. Keys that a mask excludes, and keys
+/// that only some rows attend, are measured too. So their NaN or infinity is reported although it may not reach the
+/// output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 

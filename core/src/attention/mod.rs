@@ -14,12 +14,12 @@
 //! - the valid keys of its sequence: all, or the first `key_lengths[b]`;
 //! - `j ≤ i + offset`, if causal;
 //! - `i + offset − L ≤ j ≤ i + offset + R`, with a window;
-//! - the keys whose mask element is true or not `−∞`, and whose bias is not `−∞`. Keys beyond the mask's last axis are
-//!   not attended;
+//! - the keys whose mask element is true (boolean mask) or not `−∞` (additive mask), and whose bias is not `−∞`. Keys
+//!   beyond the mask's last axis are not attended;
 //! - the tokens on the same side as row `i`, if the problem has shifted [`Windows`].
 //!
-//! A score that arithmetic makes `−∞`, because a query or a key is infinite, has weight zero. If the value of that
-//! key contains a NaN or an infinity, the row is unspecified.
+//! If a query or a key is infinite, arithmetic may yield the score `−∞`. Such a score has weight zero. If the value of
+//! a key with such a score contains a NaN or an infinity, the row is unspecified.
 //!
 //! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!

@@ -99,8 +99,8 @@ impl<'a> Pairs<'a> {
         key.get(k + x)
     }
 
-    /// Returns the score of `query`, a row loaded by [`query`], and key `j`, in base-2 units; `added` is the result of
-    /// [`Pairs::added`].
+    /// Returns the score of `query` and key `j`, in base-2 units. `query` is a row loaded by [`query`], and `added` is
+    /// the result of [`Pairs::added`].
     #[inline]
     pub(super) fn score(&self, query: &[f32], j: usize, added: f32) -> f32 {
         let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);

@@ -83,7 +83,8 @@ pub struct Spec {
     /// `true` if the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then
     /// not attended.
     pub short_mask: bool,
-    /// The windows of a picture, if each sequence is a window: its queries and keys are the tokens of that window.
+    /// The windows of a picture if each sequence is a window, otherwise `None`. The queries and keys of a sequence are
+    /// the tokens of its window.
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
@@ -416,9 +417,9 @@ impl Problem {
         }
     }
 
-    /// Returns the memory of `operand`. `None` if the problem does not have that operand, or if it shares the memory of
-    /// another operand, as the past does in a problem that appends in place. Every problem has an output,
-    /// log-sum-exp and states, which a call may omit.
+    /// Returns the memory of `operand`. Returns `None` if the problem does not have that operand, or if the operand
+    /// shares the memory of another one. In a problem that appends in place, for example, the past shares the memory of
+    /// the present. Every problem has an output, log-sum-exp and states, which a call may omit.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

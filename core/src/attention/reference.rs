@@ -118,8 +118,8 @@ pub fn probabilities_in(
     }
 }
 
-/// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order,
-/// including the past, or with `None` for keys that the row does not attend. The logarithm remains finite if the
+/// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order, including
+/// the past. For keys that the row does not attend, the logarithm is `None`. The logarithm remains finite if the
 /// probability underflows. `row` must be the result of [`row()`] or [`statistics`] for the same query.
 ///
 /// # Panics
@@ -251,7 +251,8 @@ struct Geometry<'a> {
     head: usize,
     /// Index of the query row within the sequence.
     i: usize,
-    /// Token index of the row in the query view. `first_key` is that of the sequence's first key in the key view.
+    /// Token index of the row in the query view. `first_key` is the token index of the sequence's first key in the key
+    /// view.
     query: usize,
     first_key: usize,
     past: usize,

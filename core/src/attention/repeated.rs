@@ -5,9 +5,10 @@ use crate::argument::ArgumentError;
 use crate::view::View;
 
 /// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 or a single head is repeated to
-/// match the other tensors and the mask. But if no query head is repeated, and keys and values have equal numbers of
-/// heads, groups of query heads share the key and value heads, which are not repeated either. A single query is
-/// repeated for the rows of the mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares them.
+/// match the other tensors and the mask. There is one exception: if no query head is repeated, and keys and values have
+/// equal numbers of heads, the key and value heads are not repeated, and groups of query heads share them. A single
+/// query is repeated for the rows of the mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares
+/// them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.

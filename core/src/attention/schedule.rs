@@ -31,8 +31,8 @@ pub const BLOCKS_PER_SEGMENT: usize = 8;
 
 /// Cuts query rows into tiles of at most `vectors` vectors of `lanes` rows.
 ///
-/// Every tile except the last is `vectors` vectors wide, with one exception: if tiles of three vectors would leave a
-/// single vector, the last four vectors form two tiles of two.
+/// Every tile except the last is `vectors` vectors wide. There is one other exception: if tiles of three vectors would
+/// leave a single vector, the last four vectors form two tiles of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     rows: usize,
@@ -96,7 +96,7 @@ pub enum Coverage {
     Partial,
 }
 
-/// Returns the coverage of the given rows and keys that follows from lengths, causality and window. Masks, biases and
+/// Returns the coverage of the given rows and keys, as determined by lengths, causality and window. Masks, biases and
 /// the sides of a shifted window are not evaluated: if they apply key by key, the result is never `Full`.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {

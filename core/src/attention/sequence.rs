@@ -2,9 +2,9 @@
 
 /// Alignment of the diagonal of a causal mask or a window. Row `i` has its diagonal at key `i + offset`.
 ///
-/// Both alignments are equal if the number of keys without the past equals the number of queries, for example in a
-/// model that reads a prompt, or continues one and passes its cache as the past. The default is that of `is_causal`
-/// in PyTorch and in ONNX.
+/// Both alignments are equal if the number of keys without the past equals the number of queries. An example is a model
+/// that reads a prompt. Another is a model that continues a prompt and passes its cache as the past. The default is the
+/// alignment of `is_causal` in PyTorch and in ONNX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
     /// The offset is the length of the past: the first query sees the first new key.

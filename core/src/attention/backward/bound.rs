@@ -17,9 +17,9 @@
 //! sum            = (additions + 4) u                                 with the last products, scale included
 //! ```
 //!
-//! The error of `p` and the error of `o` affect the same term, whose error is at most their sum. A probability below
-//! the smallest normal number may be computed as zero, which changes an element additionally by at most that number
-//! times the largest products.
+//! The error of `p` and the error of `o` affect the same term, and the error of that term is at most their sum. A
+//! probability below the smallest normal number may be computed as zero. This changes an element additionally by at
+//! most the smallest normal number times the largest products.
 
 use crate::dtype::DType;
 
@@ -41,9 +41,9 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms and to first
-    /// order in the unit roundoff. `largest` is the largest `|scale| Σ |q_x k_x|` plus the magnitudes of the mask and
-    /// of the reference `m`, in natural-log units.
+    /// Returns the largest error of an element of a gradient, relative to the sum of the absolute terms of the element.
+    /// The result holds to first order in the unit roundoff. `largest` is the largest `|scale| Σ |q_x k_x|` plus the
+    /// magnitudes of the mask and of the reference `m`, in natural-log units.
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {
         let u = DType::F32.unit_roundoff();

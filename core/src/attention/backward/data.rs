@@ -145,8 +145,9 @@ impl ByOperand<Operand> for Gradients<'_> {
 }
 
 impl Gradients<'_> {
-    /// Adds `shares`, the gradients of the problem `of`, to these gradients, which belong to `problem`. The first query
-    /// row of `shares` is added to row `at[0]`, the first key and value row to row `at[1]`. Each sum is rounded once.
+    /// Adds `shares` to these gradients. `shares` are the gradients of the problem `of`, and these gradients belong to
+    /// `problem`. The first query row of `shares` is added to row `at[0]`, the first key and value row to row `at[1]`.
+    /// Each sum is rounded once.
     ///
     /// # Errors
     /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if `shares` extends beyond

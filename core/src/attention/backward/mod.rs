@@ -20,8 +20,8 @@
 //!
 //! This is the stable form of Stream-CQSA, algorithm 2 and equations 4 to 6 (derived in its appendix D). The paper has
 //! `dNum = do / Den`, `dDen = −⟨do, Num⟩ / Den²`, `P = exp(R)`, and `dR = P ∘ (dNum V^T + dDen 1^T)`. `exp(R)` and `Den`
-//! overflow if a score exceeds 88.7. With `P / Den = exp(R − lse)` and `Num / Den = o` the factors `1 / Den` are absorbed,
-//! and every number in the sums is a probability times elements of the tensors.
+//! overflow if a score exceeds 88.7. The form here absorbs the factors `1 / Den` into `P / Den = exp(R − lse)` and
+//! `Num / Den = o`. Then every number in the sums is a probability times elements of the tensors.
 //!
 //! # The naive loop
 //!

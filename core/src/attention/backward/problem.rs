@@ -21,8 +21,8 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// Returns the view of a gradient: the view of its tensor, or a dense view of the same shape if rows of that tensor share
-/// elements.
+/// Returns the view of a gradient, which is the view of its tensor. If rows of that tensor share elements, returns a
+/// dense view of the same shape instead.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
 }

@@ -24,8 +24,8 @@ const CHAIN: usize = 64;
 #[must_use]
 pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     let (d, dv) = (problem.forward().head_dim(), problem.forward().value_dim());
-    // The scratch contains the gradients of a block of keys and values, the gradient of one query, and that query,
-    // scaled.
+    // The scratch contains the gradients of a block of keys and values, the gradient of one query, and the scaled query
+    // itself.
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 

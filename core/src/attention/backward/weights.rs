@@ -3,8 +3,8 @@
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};
 
-/// Limit of the exponent of a weight. Except in rows with very large references, scores exceed their reference by at
-/// most [`HEADROOM`](crate::state::HEADROOM), so their exponents stay below it.
+/// Limit of the exponent of a weight. A score exceeds its reference by at most [`HEADROOM`](crate::state::HEADROOM), so
+/// its exponent stays below this limit. The only exceptions are rows with very large references.
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
 /// Magnitude in natural-log units above which the conversion of a reference to base-2 units is inexact.
@@ -16,8 +16,9 @@ const FAR: f32 = 1_073_741_824.0;
 /// p = 2^min((s − whole) − rest, 64) · factor
 /// ```
 ///
-/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability matters.
-/// `rest` is at most 1/2. The formula equals `exp(s ln 2 − m) / S`, and loses no bit of `m`, however large `m` is.
+/// `whole` is an integer near the row's largest scores, so the first difference is exact for every score whose
+/// probability matters. `rest` is at most 1/2. The formula equals `exp(s ln 2 − m) / S`, and loses no bit of `m`,
+/// however large `m` is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowWeights {
     /// Integer nearest to `m log2 e`.
@@ -56,8 +57,8 @@ impl RowWeights {
     /// Creates the weights for a reference so large that scores are integer multiples of 128. The keys with the largest
     /// score share all the probability, and all other keys have weight zero. Two neighbouring references in base-2
     /// units may be rounded to the same `m` in natural-log units. Therefore `whole` is the next number below the lower
-    /// one, and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows which of the two
-    /// references the run used: for the wrong one, undoing the factor of
+    /// of the two references. All scores above `whole` reach the exponent 64 and count as the largest. `S` shows which
+    /// of the two references the run used. If the reference is wrong, undoing the factor of
     /// [`natural_reference`](crate::state::natural_reference) yields a sum far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;
@@ -133,8 +134,8 @@ mod tests {
                 assert!((p - 1.0).abs() <= 1e-6, "{keys} keys of {score}: {p}");
                 let lower = weights.probability(score.next_down().next_down().next_down());
                 assert!(lower <= 1e-18, "{score}: {lower}");
-                // A log-sum-exp does not determine the probability without the number of keys, but the result is
-                // finite.
+                // A log-sum-exp alone, without the number of keys, does not determine the probability. The result is
+                // finite nevertheless.
                 assert!(RowWeights::of((m, 1.0), 1.0).probability(score).is_finite());
             }
         }

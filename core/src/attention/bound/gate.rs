@@ -1,9 +1,9 @@
 //! The norm gate: tests whether all scores are so close to zero that zero may be the reference of every row.
 //!
-//! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖`; a soft cap
+//! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖`. A soft cap
 //! `X` limits scores to `X`. Mask and bias change a score by at most `b`. The gate requires
-//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. Computed scores are within `r (1 + γ) < 49`, so that with a
-//! reference of zero
+//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. Computed scores are within `r (1 + γ) < 49`. If the reference is
+//! zero, this implies
 //!
 //! ```text
 //! 2^-49 ≤ w_j ≤ 2^49      2^-49 ≤ S ≤ n 2^49      |W| ≤ n 2^49 max |v|

@@ -52,7 +52,8 @@ const HALF_SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
 const ABOVE: f64 = 6.0;
 const _: () = assert!((HEADROOM as f64 + 0.5) * core::f64::consts::LN_2 < ABOVE);
 
-/// Largest distance of a score below its reference at which its weight is not lost, in natural-log units, rounded up.
+/// Largest distance below its reference that a score can have without losing its weight. In natural-log units, rounded
+/// up.
 const LOWEST: f64 = 88.0;
 const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 
@@ -132,7 +133,7 @@ impl Arithmetic {
         if self.softcap > 0.0 { self.softcap } else { core::f64::consts::LN_2 }
     }
 
-    /// Returns the number of roundings of a weighted value other than those of additions.
+    /// Returns the number of roundings of a weighted value, excluding the roundings of additions.
     fn value_roundings(&self) -> usize {
         1 + usize::from(self.executed.order.normalizes)
     }
@@ -142,8 +143,8 @@ impl Arithmetic {
         if self.softcap > 0.0 { tangent(self.executed.exp2_relative) } else { 0.0 }
     }
 
-    /// Returns the error that sums in f16 add to a score: first relative to `Σ |q_c k_c|`, then absolute in natural-log
-    /// units.
+    /// Returns two errors that sums in f16 add to a score. The first is relative to `Σ |q_c k_c|`, and the second is
+    /// absolute, in natural-log units.
     fn in_halves(&self) -> (f64, f64) {
         if self.executed.half_chain == 0 {
             return (0.0, 0.0);

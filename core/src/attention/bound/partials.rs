@@ -1,9 +1,9 @@
 //! Tracks the partial sums of a run, in the order of its additions.
 //!
-//! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding
-//! `δ` changes the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums
-//! `x`, and `Σ x²` bounds the effect of roundings that are independent with mean zero. If terms cancel, both are
-//! far below the bounds that hold for any order.
+//! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding `δ`
+//! changes the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums `x`. If
+//! the roundings are independent with mean zero, `Σ x²` bounds their effect. If terms cancel, both `Σ |x|` and `Σ x²`
+//! are far below the bounds that hold for any order.
 
 use crate::attention::certificate::Order;
 use crate::scan::stack::MergeStack;
@@ -46,7 +46,7 @@ pub struct Path {
     pub steps: usize,
     /// `true` if terms are products, whose roundings count as well.
     pub products: bool,
-    /// `true` if a product rounds together with its addition.
+    /// `true` if a product and its addition are rounded only once.
     pub fused: bool,
 }
 

@@ -128,8 +128,8 @@ impl Prior {
 
 /// Properties of a reference that determine the bound.
 struct Reference {
-    /// Margin in natural-log units: the distance between the reference and a score whose weight is not lost is at most
-    /// this margin plus twice the largest score.
+    /// Margin in natural-log units. If the weight of a score is not lost, the distance between the score and the
+    /// reference is at most this margin plus twice the largest score.
     above: f64,
     /// Probability below which a weight may be lost.
     lost: f64,

@@ -15,11 +15,11 @@
 //! δ_j = ω_j + τ C_j + γ_2 C_j (cap) + u C_j (bias) + γ_5 |b_j| + u x_j
 //! ```
 //!
-//! and with the kernel's declared error `η` of the exponential, the weight of key `j` is off by a factor within
-//! `1 ± E_j`, `E_j = exp(δ_j)(1 + η) − 1`.
+//! Let `η` be the kernel's declared error of the exponential. Then the weight of key `j` is off by a factor within
+//! `1 ± E_j`, where `E_j = exp(δ_j)(1 + η) − 1`.
 //!
 //! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the number of roundings of a
-//! weighted value on the longest path, and `l` that of a weight. Then
+//! weighted value on the longest path, and `l` the number of roundings of a weight on the longest path. Then
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -42,9 +42,9 @@
 //!
 //! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error analysis*, 2019). To
 //! first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known coefficient. If they are independent
-//! with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared coefficients,
-//! except in a fraction `2 exp(−λ²/2)` of cases. The coefficients are `p_j (v_j − y)` times those of the score, the partial
-//! sums `W_r`, and `y S_r`:
+//! with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared coefficients.
+//! The bound fails in at most a fraction `2 exp(−λ²/2)` of cases. The coefficients are `p_j (v_j − y)` times the coefficients
+//! of the score, the partial sums `W_r`, and `y S_r`:
 //!
 //! ```text
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
@@ -76,10 +76,11 @@ const _: () = assert!((WEIGHT_FLOOR + HEADROOM + 1.0) as f64 * LN_2 < LN_LOST);
 const LN_LOST_FROZEN: f64 = -70.0;
 const _: () = assert!((WEIGHT_FLOOR + FROZEN_RANGE + 1.0) as f64 * LN_2 < LN_LOST_FROZEN);
 
-/// Largest change of a reference that errors of scores cause, in natural-log units, unless [`Row::wild`] is set.
+/// Largest change of a reference that is caused by errors of scores, in natural-log units. If [`Row::wild`] is set, the
+/// change may be larger.
 const MOVED: f64 = 1.0 / 64.0;
 
-/// Rounding of the constant `log2 e` to f32, in units of `u`. It repeats in every key.
+/// Rounding of the constant `log2 e` to f32, in units of `u`. The same rounding affects every key.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
 /// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if it is multiplied by zero.
@@ -226,7 +227,7 @@ impl Component {
     }
 }
 
-/// Allowed difference between a component and that of the oracle.
+/// Allowed difference between a computed component and the oracle's component.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// The worst case, which no run with this arithmetic exceeds.
@@ -234,8 +235,8 @@ pub struct Bounds {
     /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. Never
     /// greater than `worst`.
     pub likely: f64,
-    /// `true` if the result may be NaN where that of the oracle is infinite: the weight of a value that is not finite
-    /// may be lost, and zero times infinity is NaN.
+    /// `true` if the result may be NaN where the oracle's result is infinite. The reason is that the weight of a value
+    /// that is not finite may be lost, and zero times infinity is NaN.
     pub poisoned: bool,
 }
 
@@ -277,7 +278,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Creates a row that the guard accepted ([`crate::attention::traversal::guard`]), and whose reference `m` (here in
+    /// Creates a row that the guard accepted ([`crate::attention::traversal::guard`]). Its reference `m` (here in
     /// natural-log units) need not follow its scores. `ln_s` is the exact log-sum-exp of all its keys minus `m`. Because
     /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. Scores exceeded
     /// earlier references by at most the headroom.

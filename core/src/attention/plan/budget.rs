@@ -201,10 +201,10 @@ impl StreamOptions {
 pub struct StreamChoice {
     /// The choice for the CPU. Its resident tiles are the tiles of one unit.
     pub cpu: CpuChoice,
-    /// Number of sequences per unit. A unit with several sequences has all heads and rows of each.
+    /// Number of sequences per unit. A unit with several sequences has all heads and rows of each sequence.
     pub sequences: usize,
     /// Number of query heads per unit: complete groups that share a key head, or part of one group. A unit with several
-    /// heads has all rows of each.
+    /// heads has all rows of each head.
     pub heads: usize,
     /// Number of query tiles per head in a unit.
     pub tiles: usize,
@@ -331,8 +331,8 @@ fn line(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
 }
 
-/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and if a number
-/// fails, all larger numbers must fail.
+/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` itself must satisfy `holds`. If a
+/// number does not satisfy it, no larger number may satisfy it.
 fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut few, mut many) = (least, most.max(least) + 1);
     while many - few > 1 {
@@ -453,7 +453,7 @@ fn grow(
     start.with([sequences, heads, tiles])
 }
 
-/// Returns the first choice within the budget that has one tile and one segment, trying fewer workers first, then
+/// Returns the first choice within the budget that has one tile and one segment. Tries fewer workers first, then
 /// narrower tiles.
 fn smallest(
     start: &StreamChoice,

@@ -149,7 +149,8 @@ pub struct CpuChoice {
     pub group: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Number of multiply-adds that justify waking a worker; zero if all workers take part in problems of any size.
+    /// Number of multiply-adds that make it worthwhile to wake a worker; zero if all workers take part in problems of
+    /// any size.
     pub work_per_worker: f64,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
@@ -187,8 +188,8 @@ pub struct CpuChoice {
     /// Number of query rows whose skipped weights a run records; zero if the schedule is exact.
     pub recorded: usize,
     /// Number of f32 values of scratch for the exact scalar run
-    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that the guard of a
-    /// schedule rejects; zero if the schedule has no guard.
+    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)). That run recomputes rows that the guard of a
+    /// schedule rejects. Zero if the schedule has no guard.
     pub scratch: usize,
     /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if keys are not
     /// streamed.
@@ -206,7 +207,7 @@ impl CpuChoice {
         self.vectors * self.kernel.lanes
     }
 
-    /// Returns the tile for which a decision to skip is made: its query rows decide together about each block of keys.
+    /// Returns the tile whose query rows decide together whether to skip a block of keys.
     #[must_use]
     pub const fn decides(&self) -> Tile {
         Tile { rows: self.width(), keys: self.block }
@@ -227,8 +228,8 @@ impl CpuChoice {
     }
 
     /// Returns the number of parts into which a run divides the keys of a head to measure their norms before the tasks
-    /// begin: one per block if blocks may be skipped unseen ([`CpuChoice::foresees`]), one in total for the norm gate,
-    /// otherwise zero.
+    /// begin. If blocks may be skipped unseen ([`CpuChoice::foresees`]), there is one part per block. For the norm
+    /// gate, there is one part in total. Otherwise the result is zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {
@@ -249,9 +250,9 @@ impl CpuChoice {
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible in two cases: for
-    /// scores that are sums of several chains, whose partial sums are stored there, and for a tile of one row, whose
-    /// scores are written a vector of keys at a time.
+    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible in two cases. If
+    /// scores are sums of several chains, the partial sums are stored there. If a tile has one row, its scores are
+    /// written a vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1

@@ -14,16 +14,16 @@
 //!    the number of queries of one sequence. The lengths of packed sequences are not known here, so packed problems use
 //!    the kernel that accepts any number of queries.
 //! 2. *The work determines the number of workers.* Waking a thread takes a few microseconds. There is one worker for
-//!    every [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all of them, and at most one per tile.
-//!    The plan has enough workers for all the keys that a call may have; a call with shorter lengths uses fewer of them
-//!    ([`CpuChoice::workers_for`]).
+//!    every [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all workers, and there is at most one
+//!    per tile. The plan has enough workers for all the keys that a call may have. A call with shorter lengths uses
+//!    fewer workers ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
 //!    its queries and states must stay in cache together with the block, so they take at most half of L2. And if there
 //!    are several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.
 //! 4. *Blocks are copied only if the kernel cannot read them in place.* Kernels read f32 rows whose length is a
-//!    multiple of four. Blocks of 16-bit types and of other head sizes are copied one by one. So are the keys of a
-//!    kernel that reads panels, and all blocks of problems with a past, whose rows are in two tensors. If blocks are
-//!    copied, more tiles share a block.
+//!    multiple of four. Blocks of 16-bit types and of other head sizes are copied one by one. The same applies to the
+//!    keys of a kernel that reads panels. It also applies to all blocks of a problem with a past, because the rows of
+//!    such a problem are in two tensors. If blocks are copied, more tiles share a block.
 //! 5. *Data shared by heads or sequences is prepared once* ([`super::share`]).
 //! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first workers keep no bias, then the
 //!    group is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace

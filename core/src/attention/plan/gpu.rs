@@ -11,11 +11,12 @@
 //!
 //! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's full head
 //!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
-//!    Tall blocks reuse keys best. They are for problems with many rows, and with scores that are unchanged or changed
-//!    only by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
-//!    each block. Among the kernels of equal head size that accept any number of plain rows, [`Race`] selects
-//!    the one that finishes soonest; kernels with blocks of a few rows take part if their blocks leave half of the SMs
-//!    idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share keys.
+//!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only by
+//!    f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for each
+//!    block. [`Race`] compares the kernels of equal head size that accept any number of rows of a plain problem, and
+//!    selects the one that finishes soonest. Kernels with blocks of a few rows take part if their blocks leave half of
+//!    the SMs idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share
+//!    keys.
 //! 2. *The division never depends on the batch.* It affects the bits, and a sequence must produce the same bits alone
 //!    and in a batch. The division is a function of queries, keys, heads, windows of a picture, head sizes, device and
 //!    budget. Packed sequences, whose lengths arrive with the data, are not divided.
@@ -23,10 +24,10 @@
 //!    idle, [`Race`] compares the numbers of splits. Otherwise the number is the one that brings the blocks of one
 //!    sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are
 //!    as many blocks as can be resident on the device at once.
-//! 4. *Causal problems start with their longest blocks.* The blocks of the last rows have the most keys. Blocks
-//!    start in the order of their number of keys, over all heads. Keys are divided until the longest block takes no
-//!    longer than the average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows,
-//!    those blocks are short and start last.
+//! 4. *Causal problems start with their longest blocks.* The blocks of the last rows have the most keys. Blocks start
+//!    in the order of their number of keys, over all heads. Keys are divided into at most [`CAUSAL_SPLITS`] splits,
+//!    until the longest block takes no longer than the average SM is busy. If some warps of the last row blocks have no
+//!    rows, those blocks are short and start last.
 //! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
 //!    improves the utilisation.
@@ -79,7 +80,7 @@ const fn min_rows_chunk(keys: usize) -> usize {
 }
 
 /// Returns `true` if the only additions to the scores are a boolean mask, one f32 mask or bias with key stride 1, or
-/// both; `false` if nothing is added.
+/// both of these. Returns `false` if nothing is added.
 pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
@@ -144,9 +145,9 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
 
 /// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Among the `kernels` that
 /// can compute the problem, the chooser selects the one with the smallest product of computed rows and dims, including
-/// padding, and among equals the one that is limited to the fewest queries. For a plain problem, it then prefers the
-/// kernel of equal head size that finishes soonest. Packed sequences, whose lengths arrive with the data, use a kernel
-/// that accepts any number of queries, and their keys are not divided.
+/// padding. Among equal kernels, it selects the one that is limited to the fewest queries. For a plain problem, it then
+/// prefers the kernel of equal head size that finishes soonest. Packed sequences, whose lengths arrive with the data,
+/// use a kernel that accepts any number of queries, and their keys are not divided.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if

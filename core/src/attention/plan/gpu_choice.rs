@@ -42,9 +42,9 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Returns the largest number of additions that a weight passes through on its way into `S`, and that of a weighted
-    /// value on its way into `W`, for `keys` keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated
-    /// in memory in f32.
+    /// Returns two numbers for `keys` keys in tiles of `tile` keys: the largest number of additions that a weight
+    /// passes through on its way into `S`, and the largest number that a weighted value passes through on its way into
+    /// `W`. `in_memory` is `true` if `W` is accumulated in memory in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -78,9 +78,9 @@ pub struct GpuKernelSpec {
     /// Like `most_plain`, for a problem that is causal, or whose window is limited on the right.
     pub most_causal: usize,
     /// Like `most_queries`, for a problem whose head sizes equal the kernel's and whose scores are changed only by a
-    /// boolean mask, by one mask or bias of f32 elements that are adjacent for adjacent keys, or by both.
+    /// boolean mask, by one mask or bias of f32 elements with key stride 1, or by both.
     pub most_added: usize,
-    /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
+    /// `true` if the kernel is only for problems with at most one row block per SM of the device. Plain problems are
     /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
     /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
@@ -228,9 +228,9 @@ pub struct GpuChoice {
     pub scores: usize,
     /// Largest share of weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
-    /// Number of counters of skipped tiles, one per block; zero without an error budget. For packed sequences, whose
-    /// blocks are not known before a run: per head, the number of blocks that all rows together fill, plus one per
-    /// sequence.
+    /// Number of counters of skipped tiles, one per block; zero without an error budget. The blocks of packed sequences
+    /// are not known before a run. Such a problem has, per head, one counter for each block that all rows together
+    /// fill, plus one per sequence.
     pub counting: usize,
     /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums. These are in the f32 output if the
     /// attention kernel writes it, otherwise in registers.
@@ -281,8 +281,8 @@ impl GpuChoice {
     }
 
     /// Returns the largest `D / S` at which row blocks skip tiles; `None` without an error budget. No share exceeds the
-    /// budget: the result allows for the roundings of the sums that are compared, and for twice the roundings on the
-    /// path into `S`, once for the state and once for [`share`](crate::attention::traversal::share).
+    /// budget, because the result allows for two kinds of roundings: those of the sums that are compared, and twice
+    /// those on the path into `S`, once for the state and once for [`share`](crate::attention::traversal::share).
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;

@@ -42,9 +42,9 @@ pub struct TileSpans {
     pub progress: Span,
 }
 
-/// The layout of a CPU workspace. Each worker has a region, which contains a region per tile of its group; the regions
-/// that all workers share follow. Offsets are in f32 values. If the workspace starts on a 64-byte boundary, so does
-/// every region.
+/// The layout of a CPU workspace. Each worker has a region, which contains a region per tile of its group. The regions
+/// of the workers are followed by those that all workers share. Offsets are in f32 values. If the workspace starts on a
+/// 64-byte boundary, so does every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     /// Scores of a query tile and a key block, later replaced by weights, `[block + 16][width]`.

@@ -133,8 +133,8 @@ impl Race {
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
-    /// Returns `true` if a batch of `sequences` sequences finishes no later when each block processes all splits of its
-    /// rows than with one block per split and a merge.
+    /// Compares two forms of a batch of `sequences` sequences: each block processes all splits of its rows, or there is
+    /// one block per split, followed by a merge. Returns `true` if the first form finishes no later than the second.
     pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
         let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
         batch.time(1) <= batch.time(splits)

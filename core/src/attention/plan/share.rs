@@ -5,9 +5,9 @@
 //! **Why the code differs.**
 //!
 //! 1. *A mask is contiguous along keys and a tile along rows*, so a mask must be transposed. The entries of a table of
-//!    relative positions must be looked up. Each takes at least a tenth of the time that the products of a block take.
-//!    If heads or sequences share the elements, their tasks are made consecutive, and the worker keeps the prepared
-//!    biases of its tiles for all keys, which takes O(n) memory.
+//!    relative positions must be looked up. Each of these two steps takes at least a tenth of the time that the
+//!    products of a block take. If heads or sequences share the elements, their tasks are made consecutive, and the
+//!    worker keeps the prepared biases of its tiles for all keys, which takes O(n) memory.
 //! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all heads
 //!    whose tasks alternate must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in
 //!    a window, they become one task.
@@ -19,8 +19,8 @@ use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Properties of a mask or bias: `any` if it has elements to prepare, `sequences` if the sequences of a batch share them,
-/// `heads` if the heads of a sequence share them.
+/// Properties of a mask or bias. `any` is `true` if it has elements to prepare, `sequences` if the sequences of a batch
+/// share them, and `heads` if the heads of a sequence share them.
 ///
 /// The type has the flag `any` instead of being wrapped in an `Option`. A `None` initialises only its tag, and if the
 /// compiler branches on the other flags before the tag, memory checkers report a read of uninitialised memory.

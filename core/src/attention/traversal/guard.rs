@@ -12,9 +12,9 @@
 //!    `S` does not show the error.
 //!
 //! A row whose reference moved after it had weights must meet two more conditions. First, none of these weights was
-//! computed with an exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the
-//! final reference does not show how large it was. Second, no move dropped weights that matter: sums whose factor is
-//! zero are below `2^WEIGHT_FLOOR` relative to the new reference.
+//! computed with an exponent beyond [`HEADROOM`]. The distance from the reference at that time was rounded, and the
+//! final reference does not show how large that distance was. Second, no move dropped weights that matter: sums whose
+//! factor is zero are below `2^WEIGHT_FLOOR` relative to the new reference.
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
@@ -153,8 +153,8 @@ mod tests {
         assert!(row.accept(1.0, true, false));
     }
 
-    /// Checks that a row is rejected if its reference moved to a distant score. The distance of a score 20 above its
-    /// reference is rounded relative to 20, and once the reference has followed, `S` does not show that error.
+    /// Checks that a row is rejected if its reference moved to a distant score. The score is 20 above its reference, so
+    /// its distance is rounded relative to 20. Once the reference has followed, `S` does not show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

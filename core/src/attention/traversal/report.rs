@@ -56,11 +56,11 @@ pub struct Report {
     /// Number of pairs in `row_blocks` for which the schedule needs the largest score: those in which references may
     /// move, and all pairs of a schedule with λ. Scores that only the guard needs do not count.
     pub sought_row_blocks: u64,
-    /// Number of pairs in `blocks` that were not skipped, and in which a row that already had sums moved its reference
-    /// and rescaled the sums. Kernels count them only within an error budget.
+    /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the
+    /// sums that it already had. Kernels count these pairs only within an error budget.
     pub rescaled_blocks: u64,
-    /// Number of pairs in `row_blocks` that were not skipped, and in which a row that already had sums moved its
-    /// reference and rescaled the sums.
+    /// Number of pairs in `row_blocks` that were not skipped, and in which the row moved its reference and rescaled the
+    /// sums that it already had.
     pub rescaled_row_blocks: u64,
     /// Rows that f16 weights would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,

@@ -59,8 +59,9 @@ pub struct RowRoom {
     /// Lower bound of the score of the key on the row's diagonal, used until the tile visits a block on its diagonal;
     /// `−∞` if it is unknown or not needed.
     pub(super) own: f32,
-    /// Number of keys that the row attends in the current block. For that block, `top` is the row's largest score,
-    /// `sum` the sum of its weights, `skips` is `true` if the row skips the block, and `moved` if its reference moved.
+    /// Number of keys that the row attends in the current block. The next fields refer to the same block: `top` is the
+    /// row's largest score, and `sum` the sum of its weights. `skips` is `true` if the row skips the block, and `moved`
+    /// is `true` if the row's reference moved.
     pub(super) attended: u32,
     pub(super) top: f32,
     pub(super) sum: f32,
@@ -133,7 +134,7 @@ impl RowRoom {
     }
 
     /// Returns the reference. If the row has none, returns the integer nearest to `own`, the lower bound of the score
-    /// of the key on its diagonal; `−∞` if that bound is unknown.
+    /// of the key on the row's diagonal; `−∞` if that bound is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }

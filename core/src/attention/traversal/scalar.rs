@@ -471,8 +471,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Turns scores into weights in rows that keep the block, after moving the reference if `moves` is set or the row
-    /// has none. Rows that skip the block add an upper bound of its weights to `D`.
+    /// Turns scores into weights in rows that keep the block. If `moves` is set or the row has no reference, moves the
+    /// reference first. Rows that skip the block add an upper bound of its weights to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines =
@@ -518,7 +518,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if all values that some row of the tile attends among `keys` are finite.
+    /// Returns `true` if the values of `keys` are finite, not counting those that no row of the tile attends.
     fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
         keys.all(|j| {
             let (values, v) = pairs.value(j);

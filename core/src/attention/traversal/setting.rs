@@ -129,7 +129,7 @@ impl Schedule {
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that additionally skips blocks at the threshold `lambda`.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`], with blocks additionally skipped at the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
@@ -169,7 +169,7 @@ impl Schedule {
     /// Checks every number of the schedule.
     ///
     /// # Errors
-    /// Returns an error if a budget or λ is not strictly between 0 and 1, if the threshold is not from 0 to
+    /// Returns an error if a budget or λ is not strictly between 0 and 1, if the threshold is outside 0 to
     /// [`HEADROOM`], if a number is NaN, if the block of a representative has no keys, or if the gate is combined with
     /// λ.
     pub fn check(&self) -> Result<(), ArgumentError> {

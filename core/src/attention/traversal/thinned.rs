@@ -10,9 +10,9 @@
 //! D = f_a D_a + f_b D_b ≤ f_a E (S_a + D_a) + f_b E (S_b + D_b) = E (S + D)
 //! ```
 //!
-//! A factor of zero drops both sums of its state, and moving a reference is a merge with the empty state, for which
-//! `0 ≤ 0` holds. So each tile, segment, split and board may decide separately, from its sums alone, and the merged
-//! result keeps the budget.
+//! A factor of zero drops both sums of its state. Moving a reference is a merge with the empty state, for which the
+//! condition holds as `0 ≤ 0`. So each tile, segment, split and board may decide separately, from its sums alone, and
+//! the merged result keeps the budget.
 //!
 //! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped values. The
 //! output over all keys is `y = (1 − σ) y_K + σ y_D`, so
@@ -23,11 +23,12 @@
 //!
 //! component by component. Log-sum-exp over all keys is the logarithm of `S + D`.
 //!
-//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. After
-//! `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The factor [`odds`] is reduced so
-//! that the exact sums obey `E`, and [`share`] is increased so that it bounds the share of the exact sums. Rescaling is
-//! exact except below the normal numbers. There at most `2^-149` of a `D` is lost, relative to an `S` of at least
-//! `2^-24`: far below the error that [`bound`](crate::attention::bound) includes for weights that vanish.
+//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is equivalent to `D ≤ E/(1 − E) · S`, a product and a
+//! comparison. After `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The factor
+//! [`odds`] is reduced so that the exact sums obey `E`, and [`share`] is increased so that it bounds the share of the
+//! exact sums. Rescaling is exact except below the normal numbers. There a `D` loses at most `2^-149`, while `S` is at
+//! least `2^-24`. This loss is far below the error that [`bound`](crate::attention::bound) includes for weights that
+//! vanish.
 
 use crate::attention::bound::gamma;
 use crate::monoid::Monoid;

@@ -50,10 +50,10 @@ pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
         && problem.spec().query.tokens() >= LEAST_QUERIES
 }
 
-/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to the
-/// score, in base-2 units. `query` is at least the norm of the row times the query factor of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least the
-/// norm of every key. Rows and keys have `dim` elements, and `cap` is the cap that `score_factors` returns, zero
+/// Returns an upper bound of the magnitude of every score of a row, exact or computed, in base-2 units. The bound
+/// applies to the score before anything is added to it. `query` is at least the norm of the row times the query factor
+/// of [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings. `key` is at least
+/// the norm of every key. Rows and keys have `dim` elements. `cap` is the cap that `score_factors` returns, zero
 /// without a cap. The result is infinite if a norm is infinite or NaN.
 #[must_use]
 pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
@@ -96,8 +96,8 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
 }
 
 /// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
-/// unknown or the row does not attend the key. `products` are the products of the key's elements with those of the row,
-/// scaled by the query factor. `cap` is the cap of
+/// unknown or the row does not attend the key. `products` are the products of the key's elements with the elements of
+/// the row, which are scaled by the query factor. `cap` is the cap of
 /// [`Problem::score_factors`](crate::attention::Problem::score_factors), zero without a cap, and `added` is the number
 /// added to the score.
 #[must_use]

@@ -21,8 +21,8 @@ pub struct Visit {
     pub special: bool,
 }
 
-/// Iterates over the visits of a tile that attends keys in `blocks`, one visit for each. `own` are the blocks on the
-/// tile's diagonal; those outside `blocks` are ignored. The sink is block zero, if it is among `blocks`.
+/// Iterates over the visits of a tile that attends keys in `blocks`, with one visit for each block. `own` are the
+/// blocks on the tile's diagonal; those outside `blocks` are ignored. The sink is block zero, if it is among `blocks`.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);
