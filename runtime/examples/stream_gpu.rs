@@ -157,7 +157,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the largest difference between two outputs, or NaN if one occurs.
+/// Returns the largest difference between two outputs, or NaN if a difference is NaN.
 fn difference(a: &[u8], b: &[u8], dtype: DType) -> f64 {
     let value = |x: &[u8]| match dtype {
         DType::F32 => f32::from_ne_bytes(x.try_into().unwrap_or_default()),

@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file that fails if its further reads exceed `left` bytes in total.
+/// Reader of a file. A read fails if the reads from now on would exceed `left` bytes in total.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,

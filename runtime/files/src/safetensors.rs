@@ -15,7 +15,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Longest header that is read or written, in bytes. The header of a model with a thousand tensors has about 100,000.
+/// Longest header that is read or written, in bytes. The header of a model with a thousand tensors has about 100,000
+/// bytes.
 const MAX_HEADER: usize = 10_000_000;
 
 /// Size in bytes of the field with the length of the header.

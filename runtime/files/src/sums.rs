@@ -1,9 +1,9 @@
 //! Checksums per token, which distinguish files whose tensors have equal shapes but different elements.
 //!
-//! A query token has one checksum, over its queries of all batches and heads, and a key token has one over its keys and
-//! values. In files of gradient shares, each query token has another one over the gradient of its output. A token has
-//! the same checksum in every task that contains it, so the checksums of all tokens can be assembled from those of the
-//! tasks.
+//! A query token has one checksum, over its queries of all batches and heads. A key token has one checksum, over its
+//! keys and values. In files of gradient shares, each query token has a second checksum, over the gradient of its
+//! output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
+//! assembled from those of the tasks.
 //!
 //! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base. Its lowest bit is set, so
 //! that zero can mean "no checksum". Two different tokens collide by chance once in 2^63; collisions can be constructed
@@ -113,8 +113,8 @@ impl Sums {
         Ok(Sums([queries, keys, upstream]))
     }
 
-    /// Allocates unset checksums for `queries` query tokens and `keys` key tokens, into which [`Sums::join`] merges
-    /// those of tasks.
+    /// Allocates unset checksums for `queries` query tokens and `keys` key tokens. [`Sums::join`] merges the checksums
+    /// of tasks into them.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.

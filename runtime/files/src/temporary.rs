@@ -53,7 +53,7 @@ impl Temporary {
             let file = builder.tempfile_in(folder)?;
             match file.as_file().try_lock_shared() {
                 Err(TryLockError::WouldBlock) => {}
-                // Another process removed the file as an orphan before it was locked, so another one is created.
+                // Another process removed the file as an orphan before it was locked, so a new file is created.
                 _ if file.as_file().metadata()?.nlink() == 0 => {}
                 locked => {
                     if let Err(TryLockError::Error(e)) = locked {

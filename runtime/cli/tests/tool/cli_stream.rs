@@ -192,7 +192,7 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
 #[test]
 fn the_certificate_is_that_in_memory() {
     let desk = desk(900, 1700);
-    // Elements that no row attends are not read for the output, but count for the certificate, as they do in memory.
+    // Elements that no row attends are not read for the output. They count for the certificate, as in a run in memory.
     let mut mask = noise(4, 900 * 1700);
     mask[1650] = 7.5;
     desk.f32("mask.npy", &[900, 1700], &mask);
@@ -265,7 +265,8 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// Checks that the peak memory is within the budget, and uses most of it if more rows reduce the work.
+/// Checks that the peak memory is within the budget. If more rows reduce the work, the peak must also be most of the
+/// budget.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {

@@ -307,7 +307,7 @@ impl Sizes {
     }
 }
 
-/// Returns the score `s` if `yes` is set, and `−∞`, the score of a masked key, if not.
+/// Returns the score `s` if `yes` is set. Otherwise returns `−∞`, the score of a masked key.
 pub fn keep(yes: bool, s: f64) -> f64 {
     if yes { s } else { f64::NEG_INFINITY }
 }

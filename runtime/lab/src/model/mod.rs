@@ -8,8 +8,8 @@
 //! | [`division`] | tokens, tasks and work at each level (Stream-CQSA, section 3.3) |
 //! | [`optimum`] | the task size with the lowest cost (Stream-CQSA, appendix C) |
 //!
-//! A time must be positive. Where a function is not, the result is `None`, and nothing is concluded from it. The
-//! functions that this module fits are positive everywhere.
+//! A time must be positive. Where a function is not positive, the result is `None`, and nothing is concluded from it.
+//! The functions that this module fits are positive everywhere.
 
 pub mod cost;
 pub mod division;

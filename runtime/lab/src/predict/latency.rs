@@ -14,8 +14,8 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three: the cycles of a unit that is almost as busy as the busiest do not
-//! overlap completely with those of the busiest.
+//! The norm is slightly above the largest of the three: if a unit is almost as busy as the busiest one, the cycles of
+//! the two do not overlap completely.
 //!
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
