@@ -135,8 +135,8 @@ pub struct GpuMerge {
 const SCHEDULERS: f64 = 4.0;
 /// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Number of bytes that the shared memory of a multiprocessor moves per cycle. `SHARED_ALIKE` is the minimum number
-/// of lanes of a request that read the same bytes.
+/// Number of bytes that the shared memory of a multiprocessor moves per cycle. `SHARED_ALIKE` is the minimum number of
+/// lanes that read the same bytes in one request.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
 /// Number of instructions for a 32-bit integer multiplication on devices that need several.
@@ -200,7 +200,8 @@ fn launch(
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    // In successive waves, the numbers of rows average out. The last wave takes as long as blocks with all of their rows.
+    // In successive waves, the numbers of rows average out. The last wave takes as long as a wave of blocks that have
+    // all of their rows.
     let average = if waves > 1 { warps * live } else { warps };
     let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
@@ -238,10 +239,10 @@ pub struct GpuCall {
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. The latency is between that of average
-/// blocks, which a perfect order would reach, and that of the longest blocks. It is closer to the average if a
-/// multiprocessor gets many blocks and the longest come first. Each tile on the diagonal is an edge tile. A head size
-/// smaller than the kernel's does not shorten the time.
+/// Blocks of a causal problem have up to twice the average number of tiles. A perfect order would reach the latency of
+/// average blocks. The predicted latency is between this latency and that of the longest blocks. It is closer to the
+/// average if a multiprocessor gets many blocks and the longest blocks come first. Each tile on the diagonal is an edge
+/// tile. A head size smaller than the kernel's does not shorten the time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,
