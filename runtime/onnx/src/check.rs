@@ -228,7 +228,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
         let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
         let (mut tokens, mut batches) = (0, 0);
         for Free { name, named, float, rank, at } in plain {
-            // The first axis of a floating-point matrix counts tokens, that of an index matrix counts sequences.
+            // The first axis of a floating-point matrix counts tokens. The first axis of an index matrix counts
+            // sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
             batches += usize::from(first);
             let size = match (&turn, first) {

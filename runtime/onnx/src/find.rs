@@ -69,8 +69,8 @@ pub struct Found {
     pub turned: bool,
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
-    /// One-element tensors that multiply the scores before all masks, or divide them if the flag is `true`. Their
-    /// values depend on free axes or on data.
+    /// One-element tensors that multiply the scores before any mask is applied, or divide them if the flag is `true`.
+    /// Their values depend on free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap of the scores.
     pub softcap: Option<f64>,
@@ -81,8 +81,8 @@ pub struct Found {
     /// Tensors from the product of queries and keys through the softmax to the product with values; their second to
     /// last axis is that of the queries.
     pub walk: Vec<String>,
-    /// Output of the product with values, then the results of changes of its layout, each with the node that produces
-    /// it.
+    /// Output of the product with values, then the outputs of the nodes that change its layout. Each is listed with the
+    /// node that produces it.
     pub outputs: Vec<(String, usize)>,
 }
 

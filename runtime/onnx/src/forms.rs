@@ -250,7 +250,8 @@ fn holds(
     })
 }
 
-/// Returns the index of the first output, from the product with values on, that has the layout [`Form::Rows`].
+/// Returns the index of the first output that has the layout [`Form::Rows`]. The search starts at the product with
+/// values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];

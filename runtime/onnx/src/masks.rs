@@ -113,8 +113,8 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns the number that is added to a score instead of replacing the score with `fill`. A finite `fill` becomes the
-/// lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
+/// A term replaces a score with `fill`. Returns the number that is added to the score instead. A finite `fill` becomes
+/// the lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }

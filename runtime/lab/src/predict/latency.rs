@@ -159,9 +159,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the share of its tiles that a block of a causal problem executes on average, on a multiprocessor that gets
-/// `most` blocks. Over all blocks, the share is a half. If the longest blocks come first, one block is counted in full;
-/// otherwise the share is assumed to be midway between a half and one.
+/// Returns the average share of its tiles that a block of a causal problem executes. The average is over the blocks of
+/// a multiprocessor that gets `most` blocks. Over all blocks, the share is a half. If the longest blocks come first,
+/// one block is counted in full; otherwise the share is assumed to be midway between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -231,7 +231,7 @@ pub struct GpuCall {
     pub keys: usize,
     /// `true` if the number of keys that a row attends grows with the row.
     pub causal: bool,
-    /// `true` if the head size is smaller than the kernel's, and the kernel checks it, so no tile is plain.
+    /// `true` if the head size is smaller than the kernel's and the kernel checks it. No tile is plain then.
     pub padded: bool,
     /// Size of all tensors in bytes.
     pub bytes: f64,

@@ -55,8 +55,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units,
-    /// `−∞` for keys that are not attended.
+    /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units.
+    /// The score of a key that is not attended is `−∞`.
     pub fn absorb(
         &mut self,
         problem: &Problem,
