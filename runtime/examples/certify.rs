@@ -1,4 +1,5 @@
-//! Measures the cost of a certificate: the ratio of the time of a plan with certificates to that of a plan without.
+//! Measures the cost of a certificate: the time of a plan with certificates, divided by the time of a plan without
+//! them.
 //!
 //! `cargo run --release -p elsa-runtime --example certify -- [BACKEND [THREADS [ROUNDS]]]`
 //!

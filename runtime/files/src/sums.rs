@@ -1,4 +1,4 @@
-//! Checksums per token, which distinguish files whose tensors have equal shapes but different elements.
+//! Checksums per token. They distinguish files whose tensors have equal shapes but different elements.
 //!
 //! A query token has one checksum, over its queries of all batches and heads. A key token has one checksum, over its
 //! keys and values. In files of gradient shares, each query token has a second checksum, over the gradient of its
@@ -78,9 +78,10 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Computes the checksums of the inputs of `problem`, which contain the tokens of `task`, or all tokens if `task` is
-    /// `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede those of the
-    /// other keys. Keys beyond the length of their sequence are left out, because their values are arbitrary.
+    /// Computes the checksums of the inputs of `problem`. The inputs contain the tokens of `task`, or all tokens if
+    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede
+    /// those of the other keys. Keys beyond the length of their sequence are left out, because their values are
+    /// arbitrary.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -144,8 +145,8 @@ impl Sums {
         None
     }
 
-    /// Compares these checksums, which are those of `task` or of all tokens, with `whole`, the checksums of all tokens.
-    /// Returns the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
+    /// Compares `self`, the checksums of `task` or of all tokens, with `whole`, the checksums of all tokens. Returns
+    /// the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);

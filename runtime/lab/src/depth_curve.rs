@@ -18,8 +18,9 @@
 //!
 //! Two sets of tensors show the effect of the additions. In the *random* set, roundings have random signs, and errors
 //! grow at most with the square root of the number of additions. In the *repeated* set, every key has the same score
-//! and the same value 4/3, and every addition of a fold rounds its last bits in the same direction: errors grow with
-//! the number of additions, as the bound does. In this set, the tree adds equal numbers, and such additions are exact.
+//! and the same value 4/3, and every addition of a fold rounds its last bits in the same direction. Errors therefore
+//! grow with the number of additions, as the bound does. In this set, the tree adds equal numbers, and such additions
+//! are exact.
 
 use askama::Template;
 use clap::Args;

@@ -63,7 +63,7 @@ pub struct Layout {
     pub operands: [(String, Form); 3],
     /// Product of the constants that multiply the operands.
     pub factor: f64,
-    /// Output tensor, whose rank equals the rank of the operands, and the node that produces it.
+    /// Output tensor, and the node that produces it. The rank of the tensor equals the rank of the operands.
     pub output: (String, usize),
     /// Sizes of the attention's axes.
     pub axes: Axes,

@@ -3,7 +3,8 @@
 //!
 //! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. Symbols provide the facts
 //! that hold for all sizes; worlds provide the numbers with which a proof compares the original and the rewritten
-//! graph. In a world, no two axes have the same size, except axes of size 1 and axes that are broadcast together.
+//! graph. In a world, all axes have different sizes. Only axes of size 1, and axes that are broadcast together, are
+//! exceptions.
 
 use super::array::{Array, Kind, count};
 use super::model::{External, Model, SMALL, stored};

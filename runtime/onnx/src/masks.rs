@@ -8,9 +8,9 @@
 //!    most −10,000 elsewhere. Each row attends a key, so the weight of a masked key is at most `e^(−10,000 + d)`, where
 //!    `d` is the difference of two scores. It is zero in f32 for every `d` below 9,896. The mask becomes `is_causal`,
 //!    `align_last` and `window`.
-//! 2. **Table**: for some grid of `r × c` tokens, all pairs with the same distance in rows and in columns have elements
-//!    with the same bits. Every entry of the table is read from such an element. The mask becomes `bias_table` with
-//!    `grid`.
+//! 2. **Table**: for some grid of `r × c` tokens, all pairs of tokens with the same distance in rows and in columns
+//!   have elements with the same bits. Every entry of the table is read from such an element. The mask becomes
+//!   `bias_table` with `grid`.
 //! 3. **Shifted windows**: in each window, zero where [`Windows`] lets a token attend another, and at most −100
 //!    elsewhere. The mask becomes `shift` with `picture`. The dropped weights are at most `e^(−100 + d)` of the row's
 //!    largest weight, where `d` is the excess of a masked key's score over the largest attended score. With n keys in a

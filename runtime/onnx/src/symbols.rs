@@ -196,8 +196,8 @@ impl Symbols {
     }
 }
 
-/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this: a free axis
-/// and a known size above 1, or the axes of an attention's mask and those of its scores.
+/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this. A pair is a
+/// free axis and a known size above 1, or an axis of an attention's mask and the same axis of its scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =

@@ -265,7 +265,7 @@ fn states_that_no_run_leaves_are_refused() {
 }
 
 /// Checks that sizes larger than the arrays, and lists that are too long, are refused before memory is allocated for
-/// them: the process is limited to 400 MB.
+/// them. To show this, the memory of the process is limited to 400 MB.
 #[test]
 fn sizes_are_those_of_arrays() {
     if common::emulated() {

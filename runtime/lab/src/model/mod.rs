@@ -1,5 +1,5 @@
-//! Cost of attention over x tokens and of the tasks that it is divided into: bytes and seconds as functions that are
-//! fitted to measurements, the arithmetic of dividing by quorums, and the cheapest size of a task.
+//! Cost of attention over x tokens, and of the tasks into which it is divided. The modules contain bytes and seconds as
+//! functions that are fitted to measurements, the arithmetic of dividing by quorums, and the cheapest size of a task.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
 //! **The formula.** If a launch of `n` blocks runs on `P` multiprocessors, the busiest multiprocessor gets `ceil(n /
-//! P)` blocks. Its registers, shared memory and threads allow `r` blocks at once, so its blocks run in waves of `r`,
-//! and the remaining blocks in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
+//! P)` blocks. Its registers, shared memory and threads allow `r` blocks at once, so its blocks run in waves of `r`.
+//! The remaining blocks run in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
 //! determines the duration of a wave of `k` blocks:
 //!
 //! ```text
@@ -55,7 +55,8 @@ pub struct GpuPart {
     pub conflicts: u32,
     /// Number of wait cycles that the control codes prescribe.
     pub stalls: u32,
-    /// Number of cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
+    /// Number of cycles of a warp that runs alone: the cycles of the control codes, and the waits for memory and for
+    /// results.
     pub alone: u32,
 }
 

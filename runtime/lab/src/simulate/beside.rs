@@ -51,7 +51,7 @@ pub struct Ran {
     pub level: u32,
     /// Number of units of a streamed run, or number of tasks.
     pub tasks: usize,
-    /// Time in seconds: the median of [`RUNS`] runs, which alternate with those of the other method.
+    /// Time in seconds: the median of [`RUNS`] runs. The runs of the two methods alternate.
     pub seconds: f64,
     /// Time in seconds that the model predicts.
     pub modelled: f64,

@@ -39,7 +39,8 @@ pub struct Check {
 pub struct Kernels {
     /// Number of tokens.
     pub tokens: usize,
-    /// Bytes of tensors and workspace: of the naive method, which stores all scores, then of this library.
+    /// Bytes of tensors and workspace, first of the naive method, then of this library. The naive method stores all
+    /// scores.
     pub bytes: [f64; 2],
     /// Seconds of the naive method, then of this library; `None` if not measured.
     pub seconds: [Option<f64>; 2],

@@ -272,8 +272,8 @@ pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
 }
 
-/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs, and so computes the same number
-/// of pairs as plain attention.
+/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs. Such a kernel computes the same
+/// number of pairs as plain attention.
 #[must_use]
 pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
     let Seconds { square, linear, constant } = time;

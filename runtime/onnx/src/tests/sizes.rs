@@ -54,7 +54,7 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Adds the condition that the position of a key does not exceed that of the query, where the last query has the
+/// Adds the condition that the position of a key does not exceed the position of the query. The last query has the
 /// position of the last key. Axis `axis` of q and k contains the tokens.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
