@@ -1,8 +1,8 @@
 //! `elsa-lab bench-series`: compares ways of computing an operator that processes each channel separately.
 //!
 //! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence differ in the number of parts,
-//!   and so do the ways of a selective scan on a GPU. The ways of a convolution differ in the method. Ways that the
-//!   engine refuses are skipped.
+//!    and so do the ways of a selective scan on a GPU. The ways of a convolution differ in the method. Ways that the
+//!    engine refuses are skipped.
 //! 2. The output of each way is checked: the error of its first channel, against the operator in f64, must be within
 //!    the bound.
 //! 3. All ways alternate until the time is over. The table contains medians; the JSON records also contain quartiles.

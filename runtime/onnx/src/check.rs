@@ -3,8 +3,8 @@
 //! The proof covers the ONNX semantics of each node. In this check, a runtime runs the two entire models, and the
 //! outputs of the two are compared. Inputs have up to three sizes of the free axes, from a single token to more tokens
 //! than short windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the
-//! original has run at three. Outputs may differ by the accumulated rounding of a deep network. Elements that are NaN
-//! in the original's output, such as rows that attend no key, are not compared.
+//! original has run at three of them. Outputs may differ by the accumulated rounding of a deep network. Elements that
+//! are NaN in the original's output, such as rows that attend no key, are not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};

@@ -506,8 +506,8 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
         let Some(term) = term else { continue };
         let both = band.and(&term.band).filter(|both| {
             // If any fill is finite, each row must have a key. For a row without a key, a finite fill yields equal
-            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, which
-            // a window may exclude.
+            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, but a
+            // window may exclude this key.
             let alone = both.low.is_none() || terms.iter().all(Option::is_some);
             void && term.void || both.reaches_all(axes) && alone
         });

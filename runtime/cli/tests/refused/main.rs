@@ -1,7 +1,7 @@
 //! Runs commands and refuses memory at each of their large allocations. A large allocation holds, for example, a tensor
 //! or a list with an entry for each row. The commands are a streamed run, a quorum task, a merge, and a backward pass.
-//! A command either completes its output, with the same bits, or returns a typed error and leaves all files unchanged.
-//! It never aborts.
+//! A command either completes its output, with the bits of a run without refusals, or returns a typed error and leaves
+//! all files unchanged. It never aborts.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and
 //! similar data, for which libraries abort if memory is refused. The problems are large enough that a list with an

@@ -20,8 +20,8 @@
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
 //! a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles
-//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this: it is the share of the
-//! issue slots that the newer GPU's code fills, according to the counts.
+//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this. Measured by these
+//! counts, it is the share of the issue slots that the newer GPU's code fills.
 //!
 //! A prediction is not a measurement: it ignores caches, page hits in DRAM, and other load on the machine.
 

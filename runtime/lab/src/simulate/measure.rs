@@ -124,8 +124,8 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// Measures attention with `heads` heads of size `dim` at each number of tokens in `sizes`, in f32 on the default
 /// engine with `threads` threads.
 ///
-/// Sizes and methods alternate in rounds, and the shortest call of each counts. A single thread is the calling thread;
-/// then its processor time is measured.
+/// Sizes and methods alternate in rounds, and the shortest call of each counts. If there is a single thread, it is the
+/// calling thread, and its processor time is measured.
 ///
 /// # Errors
 /// Returns errors of a plan or a run, and an error if the times cannot be fitted.

@@ -54,8 +54,9 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys and
-    // wait for memory, which instruction counts do not show. Rows of masks are excluded because `forecast` refuses them.
+    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys
+    // and wait for memory. Instruction counts do not show this. Rows of masks are excluded because `forecast` refuses
+    // them.
     let recorded = [
         ([1, 8, 1024, 64], plain, 59.9),
         ([1, 8, 2048, 64], plain, 210.7),
