@@ -1,10 +1,10 @@
-//! Measures the calls per second of one to four callers that share an engine or have one each; the engines have one
-//! thread or two.
+//! Measures the calls per second of one to four callers. The callers share one engine, or each caller has its own
+//! engine. An engine has one thread or two.
 //!
 //! `cargo run --release -p elsa-runtime --example callers [heads,queries,keys,d]`. Every caller is a thread with its
 //! own plan and workspace. Calls of an engine with one thread run concurrently. Calls of a shared engine with two
-//! threads need both threads and therefore run one after another; if each caller has such an engine, the calls compete
-//! for the cores.
+//! threads need both threads and therefore run one after another; if each caller has its own engine with two threads,
+//! the calls compete for the cores.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};

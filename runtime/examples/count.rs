@@ -18,13 +18,15 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Number of counted calls per shape.
 const CALLS: usize = 2;
-/// Maximum error of an output. A correct kernel's error on these data is far smaller, a wrong kernel's far larger.
+/// Maximum error of an output. A correct kernel's error on these data is far smaller, a wrong kernel's error is far
+/// larger.
 const TOLERANCE: f64 = 1e-5;
-/// Error budget of the plans `budget` and `half`, above the total weight of the blocks that `half` may skip.
+/// Error budget of the plans `budget` and `half`. It is above the total weight of the blocks that `half` may skip.
 const BUDGET: f32 = 1e-5;
 /// Number of keys per block.
 const BLOCK: usize = 64;
-/// Score of the keys in every other block of the plan `half`, so low that their weights are within the budget.
+/// Score of the keys in every other block of the plan `half`. It is so low that the weights of these keys are within
+/// the budget.
 const LOW: f32 = -24.0;
 
 #[cfg(target_arch = "aarch64")]

@@ -2,7 +2,7 @@
 //! channel.
 //!
 //! `cargo run --release -p elsa-runtime --example series`. The two methods of a convolution are measured alternately,
-//! so that noise affects both; the chooser should switch methods where the ratio of their medians crosses one.
+//! so that noise affects both; the chooser should switch methods where the ratio of the two medians crosses one.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! Compares streaming on a GPU with in-memory runs: time, overlap, and memory within budgets.
 //!
 //! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values are in page-locked memory. In the
-//! first table, all queries are resident; `speed` is the ratio of the device time of the in-memory run to that of the
-//! stream. In the second table, device memory is limited by a budget; `taken` is the decrease of free device memory.
+//! first table, all queries are resident; `speed` is the device time of the in-memory run divided by the device time of
+//! the stream. In the second table, device memory is limited by a budget; `taken` is the decrease of free device
+//! memory.
 
 use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -157,7 +158,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the largest difference between two outputs, or NaN if one occurs.
+/// Returns the largest difference between two outputs, or NaN if a difference is NaN.
 fn difference(a: &[u8], b: &[u8], dtype: DType) -> f64 {
     let value = |x: &[u8]| match dtype {
         DType::F32 => f32::from_ne_bytes(x.try_into().unwrap_or_default()),

@@ -1,7 +1,7 @@
 //! Tensors in files: `.npy`, and named tensors in `.npz` and `.safetensors`.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: the interface of
-//! this crate may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), and users depend on that crate instead. The
+//! interface of this crate may change in any version.
 //!
 //! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
 //! need little more memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.

@@ -126,10 +126,10 @@ impl Tensor {
         !matches!(self.left, Left::Nowhere)
     }
 
-    /// Returns the file with the elements, and their byte offset in it; `None` if the elements are in memory. The
-    /// first call reads the elements of an archive once to compare their checksum. Deflated elements and elements in
-    /// Fortran order are unpacked into a nameless file in `folder`, which the system removes even if the process is
-    /// killed. `notice` receives a message about the unpacking, which starts with the argument.
+    /// Returns the file with the elements, and their byte offset in it; `None` if the elements are in memory. The first
+    /// call reads the elements of an archive once to compare their checksum. Deflated elements and elements in Fortran
+    /// order are unpacked into a nameless file in `folder`. The system removes this file even if the process is killed.
+    /// `notice` receives a message about the unpacking. The message starts with the argument.
     ///
     /// # Errors
     /// Returns the errors of [`Tensor::load`], and file system errors of the unpacked file.

@@ -55,7 +55,7 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     reader.read_exact(&mut text)?;
     let (dtype, shape, fortran) = parse_header(&text)?;
     let (shape, needed) = byte_length(dtype, &shape)?;
-    // Both orders have the same bytes if there are no elements, or at most one axis is longer than one.
+    // Both orders have the same bytes in two cases: there are no elements, or at most one axis is longer than one.
     let fortran = fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1;
     if left != needed as u64 {
         let found = usize::try_from(left).unwrap_or(usize::MAX);

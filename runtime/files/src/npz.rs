@@ -48,8 +48,8 @@ pub fn member<T>(
     })
 }
 
-/// Reads the header of the member `name`. Returns it with the offset of the elements in the file, which is `None` if
-/// they are deflated. The elements are not read, and their checksum is not compared.
+/// Reads the header of the member `name`. Returns the header and the offset of the elements in the file. The offset is
+/// `None` if the elements are deflated. The elements are not read, and their checksum is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`member`] and of [`npy::header`].
@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file that fails if its further reads exceed `left` bytes in total.
+/// Reader of a file. A read fails if the reads from now on would exceed `left` bytes in total.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,

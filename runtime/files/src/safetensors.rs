@@ -1,7 +1,7 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! Offsets that overlap or leave gaps are refused, and so are shapes that do not match their bytes. The bytes of a
-//! tensor of unknown type are not checked, so that this tensor can be kept and the others can be read. The reader and
+//! Offsets that overlap or leave gaps are refused, and so are shapes that do not match their bytes. A tensor may have
+//! an unknown type. Its bytes are not checked, so that it can be kept and the other tensors can be read. The reader and
 //! writer of the `safetensors` crate are not used. Its reader needs many times the header's size in memory and the
 //! entire file as a slice, and refuses files with unknown types; its writer builds the entire file in memory.
 
@@ -15,7 +15,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Longest header that is read or written, in bytes. The header of a model with a thousand tensors has about 100,000.
+/// Longest header that is read or written, in bytes. The header of a model with a thousand tensors has about 100,000
+/// bytes.
 const MAX_HEADER: usize = 10_000_000;
 
 /// Size in bytes of the field with the length of the header.

@@ -1,9 +1,9 @@
-//! Checksums per token, which distinguish files whose tensors have equal shapes but different elements.
+//! Checksums per token. They distinguish files whose tensors have equal shapes but different elements.
 //!
-//! A query token has one checksum, over its queries of all batches and heads, and a key token has one over its keys and
-//! values. In files of gradient shares, each query token has another one over the gradient of its output. A token has
-//! the same checksum in every task that contains it, so the checksums of all tokens can be assembled from those of the
-//! tasks.
+//! A query token has one checksum, over its queries of all batches and heads. A key token has one checksum, over its
+//! keys and values. In files of gradient shares, each query token has a second checksum, over the gradient of its
+//! output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
+//! assembled from those of the tasks.
 //!
 //! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base. Its lowest bit is set, so
 //! that zero can mean "no checksum". Two different tokens collide by chance once in 2^63; collisions can be constructed
@@ -78,9 +78,10 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Computes the checksums of the inputs of `problem`, which contain the tokens of `task`, or all tokens if `task` is
-    /// `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede those of the
-    /// other keys. Keys beyond the length of their sequence are left out, because their values are arbitrary.
+    /// Computes the checksums of the inputs of `problem`. The inputs contain the tokens of `task`, or all tokens if
+    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede
+    /// those of the other keys. Keys beyond the length of their sequence are left out, because their values are
+    /// arbitrary.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -113,8 +114,8 @@ impl Sums {
         Ok(Sums([queries, keys, upstream]))
     }
 
-    /// Allocates unset checksums for `queries` query tokens and `keys` key tokens, into which [`Sums::join`] merges
-    /// those of tasks.
+    /// Allocates unset checksums for `queries` query tokens and `keys` key tokens. [`Sums::join`] merges the checksums
+    /// of tasks into them.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -144,8 +145,8 @@ impl Sums {
         None
     }
 
-    /// Compares these checksums, which are those of `task` or of all tokens, with `whole`, the checksums of all tokens.
-    /// Returns the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
+    /// Compares `self`, the checksums of `task` or of all tokens, with `whole`, the checksums of all tokens. Returns
+    /// the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);

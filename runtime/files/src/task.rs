@@ -1,5 +1,5 @@
-//! Reads and writes the files of a quorum task, which contain its states or its gradient shares. A file is an `.npz`
-//! archive that NumPy can read; it describes its task and the whole problem.
+//! Reads and writes the files of a quorum task. A file contains the states or the gradient shares of the task. It is an
+//! `.npz` archive that NumPy can read, and it describes its task and the whole problem.
 //!
 //! | array | type, shape | content |
 //! |---|---|---|
@@ -202,7 +202,7 @@ impl Whole {
         pairs.into_iter().find(|(mine, its)| mine != its).map(|((name, mine), (_, its))| (name, its, mine))
     }
 
-    /// Returns the command-line flags that define the problem, except those that name the tensors' files.
+    /// Returns the command-line flags that define the problem, without the flags that name the tensors' files.
     #[must_use]
     pub fn flags(&self) -> String {
         let mut flags = String::new();

@@ -4,8 +4,9 @@
 //! list's lock, and [`remove_all`] keeps the lock until the process has ended. A signal handler therefore finds every
 //! temporary file, and a signal leaves either none or all outputs of a call in place.
 //!
-//! A killed process leaves its temporary files behind. A live process keeps its files locked, and their names are
-//! derived from the output's name, so the next call with the same output removes files that no process has locked.
+//! A killed process leaves its temporary files behind. A live process keeps its files locked. The name of a temporary
+//! file is derived from the output's name, so the next call with the same output removes the files that no process has
+//! locked.
 
 use super::error::FileError;
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ impl Temporary {
             let file = builder.tempfile_in(folder)?;
             match file.as_file().try_lock_shared() {
                 Err(TryLockError::WouldBlock) => {}
-                // Another process removed the file as an orphan before it was locked, so another one is created.
+                // Another process removed the file as an orphan before it was locked, so a new file is created.
                 _ if file.as_file().metadata()?.nlink() == 0 => {}
                 locked => {
                     if let Err(TryLockError::Error(e)) = locked {

@@ -1,8 +1,8 @@
 //! `elsa-lab bench-series`: compares ways of computing an operator that processes each channel separately.
 //!
-//! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence, and on a GPU of a selective
-//!    scan, differ in the number of parts; those of a convolution, in the method. Ways that the engine refuses are
-//!    skipped.
+//! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence differ in the number of parts,
+//!    and so do the ways of a selective scan on a GPU. The ways of a convolution differ in the method. Ways that the
+//!    engine refuses are skipped.
 //! 2. The output of each way is checked: the error of its first channel, against the operator in f64, must be within
 //!    the bound.
 //! 3. All ways alternate until the time is over. The table contains medians; the JSON records also contain quartiles.
@@ -102,7 +102,8 @@ struct Row {
     batch: usize,
     tokens: usize,
     channels: usize,
-    /// Number of state elements per channel of a selective scan, or of weights per filter of a convolution; otherwise 1.
+    /// For a selective scan, the number of state elements per channel. For a convolution, the number of weights per
+    /// filter. Otherwise 1.
     numbers: usize,
     /// Number of parts; for a convolution, the method.
     form: String,

@@ -1,10 +1,10 @@
 //! Comparison of the original model and the rewritten model in the user's ONNX Runtime.
 //!
-//! The proof covers the ONNX semantics of each node. This check compares the outputs that a runtime computes with the
-//! two entire models. Inputs have up to three sizes of the free axes, from a single token to more tokens than short
-//! windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the original has
-//! run at three. Outputs may differ by the accumulated rounding of a deep network. Elements that are NaN in the
-//! original's output, such as rows that attend no key, are not compared.
+//! The proof covers the ONNX semantics of each node. In this check, a runtime runs the two entire models, and the
+//! outputs of the two are compared. Inputs have up to three sizes of the free axes, from a single token to more tokens
+//! than short windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the
+//! original has run at three of them. Outputs may differ by the accumulated rounding of a deep network. Elements that
+//! are NaN in the original's output, such as rows that attend no key, are not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
@@ -228,7 +228,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
         let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
         let (mut tokens, mut batches) = (0, 0);
         for Free { name, named, float, rank, at } in plain {
-            // The first axis of a floating-point matrix counts tokens, that of an index matrix counts sequences.
+            // The first axis of a floating-point matrix counts tokens. The first axis of an index matrix counts
+            // sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
             batches += usize::from(first);
             let size = match (&turn, first) {

@@ -39,8 +39,8 @@ pub struct Term {
     pub name: String,
     /// Effect on the scores.
     pub action: Action,
-    /// Name of the scores that the mask applies to, whose shape determines the broadcast. `None` in a fused node, where
-    /// the scores have no name and the axes of the attention determine it.
+    /// Name of the scores that the mask applies to. The shape of the scores determines the broadcast. `None` in a fused
+    /// node: there, the scores have no name, and the axes of the attention determine the broadcast.
     pub scores: Option<String>,
 }
 
@@ -69,8 +69,8 @@ pub struct Found {
     pub turned: bool,
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
-    /// One-element tensors that multiply the scores before all masks, or divide them if the flag is `true`. Their
-    /// values depend on free axes or on data.
+    /// One-element tensors that multiply the scores before any mask is applied, or divide them if the flag is `true`.
+    /// Their values depend on free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap of the scores.
     pub softcap: Option<f64>,
@@ -78,11 +78,11 @@ pub struct Found {
     pub causal: bool,
     /// Masks in order from the softmax back to the product of queries and keys.
     pub terms: Vec<Term>,
-    /// Tensors from the product of queries and keys through the softmax to the product with values; their second to
-    /// last axis is that of the queries.
+    /// Tensors from the product of queries and keys through the softmax to the product with values. The second to last
+    /// axis of each tensor is the axis of the queries.
     pub walk: Vec<String>,
-    /// Output of the product with values, then the results of changes of its layout, each with the node that produces
-    /// it.
+    /// Output of the product with values, then the outputs of the nodes that change its layout. Each is listed with the
+    /// node that produces it.
     pub outputs: Vec<(String, usize)>,
 }
 

@@ -63,7 +63,7 @@ pub struct Layout {
     pub operands: [(String, Form); 3],
     /// Product of the constants that multiply the operands.
     pub factor: f64,
-    /// Output tensor, whose rank equals the rank of the operands, and the node that produces it.
+    /// Output tensor, and the node that produces it. The rank of the tensor equals the rank of the operands.
     pub output: (String, usize),
     /// Sizes of the attention's axes.
     pub axes: Axes,
@@ -250,7 +250,8 @@ fn holds(
     })
 }
 
-/// Returns the index of the first output, from the product with values on, that has the layout [`Form::Rows`].
+/// Returns the index of the first output that has the layout [`Form::Rows`]. The search starts at the product with
+/// values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];

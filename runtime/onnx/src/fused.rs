@@ -285,8 +285,8 @@ pub fn eval(
         Some(mask) => Some((mask.kind == Kind::BOOL, expanded(mask, &[b, h, taken.len(), m])?)),
         None => None,
     };
-    // In ONNX Runtime's Attention, the lowest number in a mask means "not attended". If a row contains only this number,
-    // its output is zero there, and the mean of the values in the operator.
+    // In ONNX Runtime's Attention, the lowest number in a mask means "not attended". If a row contains only this
+    // number, its output is zero in ONNX Runtime, but the operator yields the mean of the values.
     let lowest = get(said.mask).filter(|_| node.is("Attention")).map(|mask| match mask.kind {
         Kind::F16 => f64::from(f16::MIN),
         _ => f64::from(f32::MIN),

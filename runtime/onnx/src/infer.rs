@@ -3,7 +3,8 @@
 //!
 //! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. Symbols provide the facts
 //! that hold for all sizes; worlds provide the numbers with which a proof compares the original and the rewritten
-//! graph. In a world, no two axes have the same size, except axes of size 1 and axes that are broadcast together.
+//! graph. In a world, all axes have different sizes. Only axes of size 1, and axes that are broadcast together, are
+//! exceptions.
 
 use super::array::{Array, Kind, count};
 use super::model::{External, Model, SMALL, stored};
@@ -100,7 +101,8 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest side of a table or constant in arithmetic on positions, among those up to [`BEYOND`]; at least 12.
+/// Returns the largest number among the sides of tables and the constants in arithmetic on positions. Numbers above
+/// [`BEYOND`] are left out, and the result is at least 12.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -147,8 +149,8 @@ fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     most
 }
 
-/// Assigns sizes to the free axes by the rule `way`. Images have sides of `side`; if `side` is `None`, the axes of
-/// images get sizes like token axes.
+/// Assigns sizes to the free axes by the rule `way`. The sides of images have size `side`; if `side` is `None`, the
+/// axes of images get sizes like token axes.
 fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
     let mut sizes = HashMap::new();
     let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
@@ -193,8 +195,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
-/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Keeps the worlds in
-/// which the shapes of the most softmaxes and matrix products are known.
+/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Keeps only the worlds
+/// in which the largest number of softmaxes and matrix products have known shapes.
 pub fn worlds<'a>(
     model: &'a Model<'a>,
     external: External<'a>,

@@ -1,16 +1,16 @@
 //! Finds attention in ONNX models, and replaces it with this runtime's operator `ElsaAttention`; each replacement is
 //! proved.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: the interface of
-//! this crate may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), and users depend on that crate instead. The
+//! interface of this crate may change in any version.
 //!
 //! ```text
 //! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
 //! A model is read as spans of its bytes (`wire`, `model`), so unchanged parts are written byte for byte. The free axes
-//! of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, they are given sizes
-//! (`infer`). From each Softmax, the search follows the nodes to both matrix products (`find`). This yields the
+//! of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, the free axes are given
+//! sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products (`find`). This yields the
 //! statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`, `positions`). The new nodes
 //! (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`). [`Rewrite::check`]
 //! compares the complete model with the original in the user's ONNX Runtime.

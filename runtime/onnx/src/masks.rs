@@ -6,17 +6,17 @@
 //!
 //! 1. **Diagonal**: zero in a band around the diagonal that starts at the first key or ends at the last key, and at
 //!    most −10,000 elsewhere. Each row attends a key, so the weight of a masked key is at most `e^(−10,000 + d)`, where
-//!    `d` is the difference of two scores. It is zero in f32 for every `d` below 9,896. The mask becomes `is_causal`,
-//!    `align_last` and `window`.
-//! 2. **Table**: for some grid of `r × c` tokens, all pairs with the same distance in rows and in columns have elements
-//!    with the same bits. Every entry of the table is read from such an element. The mask becomes `bias_table` with
-//!    `grid`.
+//!    `d` is the difference of two scores. This weight is zero in f32 for every `d` below 9,896. The mask becomes
+//!    `is_causal`, `align_last` and `window`.
+//! 2. **Table**: for some grid of `r × c` tokens, all pairs of tokens with the same distance in rows and in columns
+//!    have elements with the same bits. Every entry of the table is read from such an element. The mask becomes
+//!    `bias_table` with `grid`.
 //! 3. **Shifted windows**: in each window, zero where [`Windows`] lets a token attend another, and at most −100
 //!    elsewhere. The mask becomes `shift` with `picture`. The dropped weights are at most `e^(−100 + d)` of the row's
 //!    largest weight, where `d` is the excess of a masked key's score over the largest attended score. With n keys in a
-//!    window they change an output by less than `2^-24` of its largest value while `d < 100 − 16.6 − ln 2n`, which is
-//!    78.8 for windows of 7 × 7. For comparison, f32 itself drops weights below `2^-149 = e^-103.3`, and this runtime
-//!    drops weights below `2^-126 = e^-87.3`.
+//!    window, the dropped weights change an output by less than `2^-24` of its largest value while `d < 100 − 16.6 − ln
+//!    2n`, which is 78.8 for windows of 7 × 7. For comparison, f32 itself drops weights below `2^-149 = e^-103.3`, and
+//!    this runtime drops weights below `2^-126 = e^-87.3`.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -113,8 +113,8 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns the number that is added to a score instead of replacing the score with `fill`. A finite `fill` becomes the
-/// lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
+/// A term replaces a score with `fill`. Returns the number that is added to the score instead. A finite `fill` becomes
+/// the lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }

@@ -258,7 +258,7 @@ impl Graph {
         }
     }
 
-    /// Checks that no two inputs have the same name, that every name that nodes and outputs read is produced, and that
+    /// Checks that no two inputs have the same name, that every name read by a node or an output is produced, and that
     /// each node comes after the nodes that it reads.
     fn check(&self) -> Result<(), ModelError> {
         let mut known: HashSet<&str> = self.initializers.keys().map(String::as_str).collect();

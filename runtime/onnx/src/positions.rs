@@ -495,8 +495,8 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes that express the largest number of `terms`, and for each term `true` if they express it. A
-/// term without a band is `None`. `causal` states that the attention is already causal.
+/// Returns the attributes that express the largest number of `terms`. Also returns, for each term, whether these
+/// attributes express it. A term without a band is `None`. `causal` states that the attention is already causal.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };
@@ -505,9 +505,9 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
     for (at, term) in terms.iter().enumerate() {
         let Some(term) = term else { continue };
         let both = band.and(&term.band).filter(|both| {
-            // Unless every fill is −∞, each row must have a key: for a row without one, a finite fill yields equal
-            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, which a
-            // window may exclude.
+            // If any fill is finite, each row must have a key. For a row without a key, a finite fill yields equal
+            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, but a
+            // window may exclude this key.
             let alone = both.low.is_none() || terms.iter().all(Option::is_some);
             void && term.void || both.reaches_all(axes) && alone
         });

@@ -31,7 +31,7 @@ const NEAR: f64 = 1e-5;
 /// Maximum depth of dependencies between nodes.
 const DEPTH: usize = 200;
 
-/// Number of multiplications in a world above which only a sample of the queries is computed.
+/// If a world needs more than this number of multiplications, only a sample of the queries is computed.
 const MUCH: usize = 1 << 24;
 
 /// Number of queries in the sample.
@@ -72,7 +72,8 @@ impl Sample {
         let sample = Sample { whole, cut: cut && taken.is_some(), taken };
         let rows = sample.taken.as_ref().map_or(whole, Vec::len);
         let heads = count(made, usize::MAX)? / (whole * width).max(1);
-        // Bytes per element: 28 for a tensor, as numbers, as elements for the oracle, and moved; 32 for the scores.
+        // Bytes per element: 28 for a tensor, which is stored as numbers, as elements for the oracle, and in moved
+        // form; 32 for the scores.
         let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
         for (name, role) in &change.reads {
             let shape = sample.shape(world.shape(name)?, *role);
@@ -301,7 +302,8 @@ impl Graph<'_> {
     }
 
     /// Returns the reason why the tensor `name` cannot be computed. The search goes back from the tensor to a node that
-    /// cannot be computed although its inputs can. The reason names this node, and its output's size if at least 1 MiB.
+    /// cannot be computed although its inputs can. The reason names this node. It also states the size of the node's
+    /// output if this size is at least 1 MiB.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {

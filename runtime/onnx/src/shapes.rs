@@ -165,7 +165,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let shape = &first?.shape;
             let given = node.ints("axes").is_some() || node.input(1).is_some();
             let mut gone: Vec<bool> = shape.iter().map(|n| n.is(1) && !given).collect();
-            // The removal of a free axis would depend on its size if no list of axes is given.
+            // If no list of axes is given, the size of a free axis would decide whether the axis is removed.
             (given || shape.iter().all(|n| n.known().is_some())).then_some(())?;
             if given {
                 for axis in numbers(node, inputs, "axes", 1)? {

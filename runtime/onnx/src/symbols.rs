@@ -30,7 +30,8 @@ pub struct Symbols {
     ties: HashMap<String, Size>,
 }
 
-/// Returns the name of a free axis: the name in the model, or one made from its tensor and its index if it has none.
+/// Returns the name of a free axis. If the axis has no name in the model, its name is made from its tensor and its
+/// index.
 fn free(declared: &Declared, axis: usize, name: &str) -> String {
     if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
 }
@@ -62,8 +63,8 @@ impl Symbols {
         }
     }
 
-    /// Evaluates all nodes, or the nodes up to the first one that unifies two axes. Returns the name of an axis to
-    /// unify and its size.
+    /// Evaluates all nodes, or the nodes up to the first one that unifies two axes. Returns the name of the axis to
+    /// unify, and the size with which it is unified.
     fn follow_all(
         &mut self,
         model: &Model<'_>,
@@ -195,8 +196,8 @@ impl Symbols {
     }
 }
 
-/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this: a free axis
-/// and a known size above 1, or the axes of an attention's mask and those of its scores.
+/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this. A pair is a
+/// free axis and a known size above 1, or an axis of an attention's mask and the same axis of its scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =

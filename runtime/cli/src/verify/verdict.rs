@@ -103,7 +103,7 @@ pub fn why(case: &Case) -> String {
 pub struct Summary {
     /// Kind of the record: `summary`.
     pub what: &'static str,
-    /// FAIL if any case fails; if none fails, NO CLAIM if any case has no claim; PASS if all cases pass.
+    /// FAIL if any case fails. Otherwise NO CLAIM if any case has no claim, and PASS if all cases pass.
     pub verdict: Verdict,
     /// Number of cases.
     pub cases: usize,

@@ -82,8 +82,8 @@ pub enum Refuse {
     One(usize),
     /// The allocation with this index and all later ones.
     From(usize),
-    /// Every allocation that would raise the total size to more than this number of bytes above its value when the call
-    /// began.
+    /// Every allocation after which the total size would exceed its value at the start of the call by more than this
+    /// number of bytes.
     Beyond(usize),
 }
 

@@ -1,6 +1,7 @@
-//! Refuses memory at every large allocation, such as that of a tensor or of a list with an entry for each row. The
-//! commands are a streamed run, a quorum task, a merge, and a backward pass. The result is either the complete output,
-//! with the same bits, or a typed error that leaves all files unchanged, and never an abort.
+//! Runs commands and refuses memory at each of their large allocations. A large allocation holds, for example, a tensor
+//! or a list with an entry for each row. The commands are a streamed run, a quorum task, a merge, and a backward pass.
+//! A command either completes its output, with the bits of a run without refusals, or returns a typed error and leaves
+//! all files unchanged. It never aborts.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and
 //! similar data, for which libraries abort if memory is refused. The problems are large enough that a list with an
@@ -57,8 +58,9 @@ fn call(desk: &Desk, line: &str, refuse: Refuse) -> (Result<(), Error>, usize) {
     refusing(refuse, || cli.command.run())
 }
 
-/// Runs a command repeatedly. First only one allocation is refused per run, then an allocation and all later ones; each
-/// allocation has its turn. Returns how many runs of each kind succeeded.
+/// Runs a command repeatedly, in two series. In the first series, each run refuses a single allocation. In the second
+/// series, each run refuses an allocation and all later ones. Each series covers every allocation. Returns how many
+/// runs of each series succeeded.
 fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [usize; 2] {
     if emulated() {
         return [usize::MAX; 2];
@@ -237,7 +239,7 @@ fn less_memory_makes_smaller_units() {
             room = room * 4 / 5;
         };
         // As memory shrinks, streams first keep fewer rows and then use shorter chunks. If even the smallest stream
-        // does not fit, the error contains the bytes that it needs.
+        // does not fit, the error states how many bytes that stream needs.
         assert!(found.first().is_some_and(|(resident, ..)| *resident == rows), "{found:?}");
         assert!(found.iter().any(|(resident, _, refused)| *resident < rows && *refused > 0), "{found:?}");
         assert!(found.is_sorted_by(|a, b| a.0 * a.1 >= b.0 * b.1), "{found:?}");

@@ -96,7 +96,7 @@ fn the_output_of_an_earlier_run_and_quorums_give_the_same() {
     assert_eq!(report["shape"], serde_json::json!([2, 4, 2, 19, 45, 16, 12]));
     assert!(report["kernel"].as_str().unwrap().starts_with("backward_f32_"));
     close(&desk, "given", &want);
-    // A different output must change the gradients, which shows that it is read.
+    // A different output must change the gradients; this shows that the output is read.
     desk.f32("y.npy", &N.out(), &vec![0.0; count(&N.out())]);
     desk.ok(&format!("{FILES} --out @y.npy --lse @lse.npy"));
     assert!(distance(&desk.read("dq.npy").1, &want[0]) > 1e-2);

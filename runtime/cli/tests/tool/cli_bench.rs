@@ -368,7 +368,7 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
     }
     assert!(whole["drift"].as_f64().is_some_and(|drift| drift > 0.0), "{whole}");
     assert!(std::fs::read_to_string(desk.path("a.html")).unwrap().contains("</html>"));
-    // No call is fast enough for this rate, so most ticks are missed. None may be counted twice.
+    // No call is fast enough for this rate, so most ticks are missed. No tick may be counted twice.
     let output = desk.call("bench --force --json --soak 0.1s --rate 1000000 --shape 1,1,64,64,64");
     let all = lines(&output.stdout);
     let whole = all.iter().find(|line| line["what"] == "soaked").unwrap();

@@ -98,8 +98,8 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Checks that a run starts from the beginning if one output was already renamed and is then removed or replaced before
-/// the rename of the next output.
+/// Checks that a run starts from the beginning in this case: an earlier run renamed one output, and that output was
+/// removed or replaced before the next output was renamed.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {

@@ -27,7 +27,8 @@ fn run(files: &str, flags: &str, to: &str) -> String {
     format!("run {files} {flags} --state-out @{to}.npz")
 }
 
-/// Pairs of files of two of the three tasks. Each pair is merged with the file `other` instead of the third file.
+/// Each entry names the files of two of the three tasks. These two files are merged with the file `other` instead of
+/// the third task's file.
 const OTHERS: [&str; 3] = ["@0.npz @1.npz", "@1.npz @2.npz", "@0.npz @2.npz"];
 
 #[test]
@@ -264,7 +265,7 @@ fn states_that_no_run_leaves_are_refused() {
 }
 
 /// Checks that sizes larger than the arrays, and lists that are too long, are refused before memory is allocated for
-/// them: the process is limited to 400 MB.
+/// them. To show this, the memory of the process is limited to 400 MB.
 #[test]
 fn sizes_are_those_of_arrays() {
     if common::emulated() {

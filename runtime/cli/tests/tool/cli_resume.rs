@@ -64,7 +64,8 @@ fn a_run_goes_on_where_it_was_killed() {
         }
         let killed = elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &at.to_string())]);
         if killed.status.success() {
-            // A process that uses less memory at its start than the first one keeps more rows, and so has fewer parts.
+            // If a process uses less memory at its start than the first process, it keeps more rows, and so has fewer
+            // parts.
             let report: serde_json::Value = serde_json::from_slice(&killed.stdout).unwrap();
             assert!(report["parts"].as_u64().unwrap() < at, "{at} of {parts}: {}", said(&killed));
             same(&desk, "y.npy", "y0.npy");

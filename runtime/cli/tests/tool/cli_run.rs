@@ -514,8 +514,8 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// Checks that a flag for the CPU is reported as having no effect on the GPU, and a flag for the GPU as having none on
-/// the CPU. The test stage `host` also runs this with a GPU.
+/// Checks that the tool reports flags that have no effect: a flag for the CPU on the GPU, and a flag for the GPU on the
+/// CPU. The test stage `host` also runs this with a GPU.
 #[test]
 fn flags_of_the_other_processor_are_reported() {
     let (desk, _) = desk(N);

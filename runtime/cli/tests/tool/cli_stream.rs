@@ -192,7 +192,7 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
 #[test]
 fn the_certificate_is_that_in_memory() {
     let desk = desk(900, 1700);
-    // Elements that no row attends are not read for the output, but count for the certificate, as they do in memory.
+    // Elements that no row attends are not read for the output. They count for the certificate, as in a run in memory.
     let mut mask = noise(4, 900 * 1700);
     mask[1650] = 7.5;
     desk.f32("mask.npy", &[900, 1700], &mask);
@@ -265,7 +265,8 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// Checks that the peak memory is within the budget, and uses most of it if more rows reduce the work.
+/// Checks that the peak memory is within the budget. If more rows reduce the work, the peak must also be most of the
+/// budget.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {
@@ -301,9 +302,9 @@ fn the_account_is_printed() {
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
 
-/// Checks that streamed runs, tasks, merges and backward passes under any memory limit end either with one line and no
-/// output, or with the complete output, and never by a signal. Below the smallest limit tried, the program itself
-/// cannot start.
+/// Starts streamed runs, tasks, merges and backward passes under many memory limits. Checks that each ends either with
+/// one line and no output, or with the complete output, and that none is ended by a signal. Below the smallest limit
+/// tried, the program itself cannot start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
@@ -325,7 +326,8 @@ fn refused_memory_leaves_no_output() {
         let child = desk.start(&format!("ulimit -v {kilobytes}"), "--version");
         child.wait_with_output().unwrap().status.success()
     };
-    // The search begins at the smallest limit under which the program starts, which depends on its optimisation.
+    // The search begins at the smallest limit under which the program starts. This limit depends on the program's
+    // optimisation.
     let first = 2_000 + (10_000..80_000).step_by(1_000).find(starts).unwrap();
     let (inputs, mut statuses) = (INPUTS, [0; 4]);
     for line in [
@@ -394,7 +396,8 @@ fn a_gpu_streams_within_its_budget() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("--device-budget: 1000 bytes; allowed: at least "), "{}", said(&output));
     assert!(!desk.path("y3.npy").exists());
-    // Host and device share one memory, which the smaller budget limits, so falling back to the CPU does not help.
+    // Host and device share one memory, and the smaller budget limits it. Falling back to the CPU therefore does not
+    // help.
     let output = desk.call(&run("--host-budget 8GiB --device-budget 1000", 3));
     assert!(output.status.code() == Some(2) && said(&output).contains("1000 bytes"), "{}", said(&output));
     let output = desk.call(&format!("{} --certificate", run("--host-budget 64MiB", 3)));

@@ -22,7 +22,8 @@ fn many_rows_are_compared_by_name() {
     let rows = 40_000;
     let shape = |i: usize| format!("1,1,{i},{i},64");
     table(&desk, "a.csv", (0..rows).map(|i| (shape(i), 1.0)));
-    // The second table has the rows in reverse order, a new row in front, and one row twice, whose first value counts.
+    // The second table has the rows in reverse order, a new row in front, and one row twice. Of this row, the first
+    // value counts.
     let other = (0..rows).rev().map(|i| (shape(i), if i == 7 { 2.0 } else { 1.0 }));
     table(&desk, "b.csv", std::iter::once(("new".into(), 1.0)).chain(other).chain([(shape(3), 1.0)]));
     let output = desk.call("bench --compare @a.csv @b.csv --json");

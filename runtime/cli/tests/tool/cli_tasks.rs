@@ -1,5 +1,5 @@
-//! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the result of
-//! attention in f64, and files that do not form a complete problem are refused.
+//! Tests `elsa run --task` and `elsa merge` through the binary. Tasks in separate processes must merge to the result of
+//! attention in f64, and files that do not form a complete problem must be refused.
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, keep, noise, swap_heads};
 use half::{bf16, f16};
@@ -219,7 +219,7 @@ fn gathered_tokens_give_the_same_file() {
     desk.bool("mask.npy", &[N.nq, N.nk], &mask);
     let flags = "--causal --mask @mask.npy --json";
     let said = desk.json(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"));
-    // Task 5 has chunks 5, 6 and 1 of the 45 tokens, which have 6, 6 and 7 tokens.
+    // Task 5 has chunks 5, 6 and 1 of the 45 tokens. These chunks have 6, 6 and 7 tokens.
     let held: Vec<usize> = (33..45).chain(7..14).collect();
     assert_eq!(
         (&said["tokens"], &said["tasks"], &said["task"]),

@@ -67,7 +67,7 @@ fn answers_of_others_are_judged() {
         assert!(case[field].as_u64().unwrap() >= count, "{case}");
         assert_eq!(summary["failed"], serde_json::json!(["given"]));
     }
-    // The wrong element has index 77, which is component 5 of query 9 in rows of 8.
+    // The wrong element has index 77. Rows have 8 elements, so this is component 5 of query 9.
     assert_eq!(of("wrong").0["worst_component"]["at"], serde_json::json!([0, 0, 9, 5]));
     let text = String::from_utf8(desk.call(&format!("verify {FILES} --y @wrong.npy")).stdout).unwrap();
     assert!(text.starts_with("FAIL given: ") && text.ends_with("wrong: given\n"), "{text}");
@@ -225,7 +225,7 @@ fn a_verdict_beyond_the_range_is_no_claim() {
 
 #[test]
 fn both_theorems_stand_side_by_side() {
-    // Values cancel, so the printed theorem, which is relative to |Y|, is violated, while the rigorous bound holds.
+    // Values cancel. The printed theorem is relative to |Y|, so it is violated, while the rigorous bound holds.
     let desk = Desk::new();
     let keys = 64;
     // The second half of the keys repeats the first half, so that sums grow before they cancel.

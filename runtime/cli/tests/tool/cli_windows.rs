@@ -1,5 +1,5 @@
 //! Tests windows of an image, biases, and tables of relative positions through the binary. Outputs are compared with
-//! attention in f64 with explicit masks and biases, and with each other; some requests must be refused.
+//! each other, and with attention in f64 that uses explicit masks and biases. Some requests must be refused.
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
 use half::bf16;

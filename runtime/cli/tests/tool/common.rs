@@ -47,8 +47,8 @@ pub fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows,
-/// which concurrent tests may do.
+/// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows;
+/// concurrent tests may do so.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     let words = ["bench", "--force"].map(std::ffi::OsString::from);
     let words: Vec<_> = words.into_iter().chain(args.iter().map(|arg| arg.as_ref().to_owned())).collect();
@@ -307,7 +307,7 @@ impl Sizes {
     }
 }
 
-/// Returns the score `s` if `yes` is set, and `−∞`, the score of a masked key, if not.
+/// Returns the score `s` if `yes` is set. Otherwise returns `−∞`, the score of a masked key.
 pub fn keep(yes: bool, s: f64) -> f64 {
     if yes { s } else { f64::NEG_INFINITY }
 }

@@ -5,9 +5,9 @@
 //!
 //! Plain least squares may yield a negative coefficient, and then predicts negative times for short sequences. Under
 //! the constraint `a ≥ 0`, the best solution is a plain least-squares solution over its nonzero coefficients (Lawson
-//! and Hanson, Solving Least Squares Problems, chapter 23). There are at most three coefficients, so each of the at
-//! most seven nonempty sets is solved, by Givens rotations row by row. The best solution without a negative coefficient
-//! is returned. This needs no memory and no iteration.
+//! and Hanson, Solving Least Squares Problems, chapter 23). There are at most three coefficients, and therefore at most
+//! seven nonempty sets of nonzero coefficients. The problem of each set is solved by Givens rotations, row by row. The
+//! best solution without a negative coefficient is returned. This method needs no memory and no iteration.
 
 use libm::{fabs, sqrt};
 

@@ -110,7 +110,8 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
     };
     let cost = cost_of(choice.kernel.name)?;
-    // Blocks that process all splits of their rows take as long as undivided ones, plus merges in place.
+    // Blocks that process all splits of their rows take as long as undivided blocks plus the time of the merges in
+    // place.
     let mut whole = *choice;
     (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
     let choice = if choice.serial { &whole } else { choice };

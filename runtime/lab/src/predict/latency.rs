@@ -1,8 +1,8 @@
 //! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
 //! **The formula.** If a launch of `n` blocks runs on `P` multiprocessors, the busiest multiprocessor gets `ceil(n /
-//! P)` blocks. Its registers, shared memory and threads allow `r` blocks at once, so its blocks run in waves of `r`,
-//! and the remaining blocks in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
+//! P)` blocks. Its registers, shared memory and threads allow `r` blocks at once, so its blocks run in waves of `r`.
+//! The remaining blocks run in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
 //! determines the duration of a wave of `k` blocks:
 //!
 //! ```text
@@ -14,14 +14,14 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three: the cycles of a unit that is almost as busy as the busiest do not
-//! overlap completely with those of the busiest.
+//! The norm is slightly above the largest of the three: if a unit is almost as busy as the busiest one, the cycles of
+//! the two do not overlap completely.
 //!
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
 //! a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles
-//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this: it is the share of the
-//! issue slots that the newer GPU's code fills, according to the counts.
+//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this. Measured by these
+//! counts, it is the share of the issue slots that the newer GPU's code fills.
 //!
 //! A prediction is not a measurement: it ignores caches, page hits in DRAM, and other load on the machine.
 
@@ -55,7 +55,8 @@ pub struct GpuPart {
     pub conflicts: u32,
     /// Number of wait cycles that the control codes prescribe.
     pub stalls: u32,
-    /// Number of cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
+    /// Number of cycles of a warp that runs alone: the cycles of the control codes, and the waits for memory and for
+    /// results.
     pub alone: u32,
 }
 
@@ -135,8 +136,8 @@ pub struct GpuMerge {
 const SCHEDULERS: f64 = 4.0;
 /// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Number of bytes that the shared memory of a multiprocessor moves per cycle. `SHARED_ALIKE` is the minimum number
-/// of lanes of a request that read the same bytes.
+/// Number of bytes that the shared memory of a multiprocessor moves per cycle. `SHARED_ALIKE` is the minimum number of
+/// lanes that read the same bytes in one request.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
 /// Number of instructions for a 32-bit integer multiplication on devices that need several.
@@ -159,9 +160,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the share of its tiles that a block of a causal problem executes on average, on a multiprocessor that gets
-/// `most` blocks. Over all blocks, the share is a half. If the longest blocks come first, one block is counted in full;
-/// otherwise the share is assumed to be midway between a half and one.
+/// Returns the average share of its tiles that a block of a causal problem executes. The average is over the blocks of
+/// a multiprocessor that gets `most` blocks. Over all blocks, the share is a half. If the longest blocks come first,
+/// one block is counted in full; otherwise the share is assumed to be midway between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -200,7 +201,8 @@ fn launch(
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    // In successive waves, the numbers of rows average out. The last wave takes as long as blocks with all of their rows.
+    // In successive waves, the numbers of rows average out. The last wave takes as long as a wave of blocks that have
+    // all of their rows.
     let average = if waves > 1 { warps * live } else { warps };
     let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
@@ -230,7 +232,7 @@ pub struct GpuCall {
     pub keys: usize,
     /// `true` if the number of keys that a row attends grows with the row.
     pub causal: bool,
-    /// `true` if the head size is smaller than the kernel's, and the kernel checks it, so no tile is plain.
+    /// `true` if the head size is smaller than the kernel's and the kernel checks it. No tile is plain then.
     pub padded: bool,
     /// Size of all tensors in bytes.
     pub bytes: f64,
@@ -238,10 +240,10 @@ pub struct GpuCall {
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. The latency is between that of average
-/// blocks, which a perfect order would reach, and that of the longest blocks. It is closer to the average if a
-/// multiprocessor gets many blocks and the longest come first. Each tile on the diagonal is an edge tile. A head size
-/// smaller than the kernel's does not shorten the time.
+/// Blocks of a causal problem have up to twice the average number of tiles. A perfect order would reach the latency of
+/// average blocks. The predicted latency is between this latency and that of the longest blocks. It is closer to the
+/// average if a multiprocessor gets many blocks and the longest blocks come first. Each tile on the diagonal is an edge
+/// tile. A head size smaller than the kernel's does not shorten the time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,

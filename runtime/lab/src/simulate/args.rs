@@ -6,7 +6,7 @@ use elsa_cli::args::ForceArgs;
 use elsa_cli::args::values::{bytes, one_of, positive};
 use std::path::PathBuf;
 
-/// Maximum number of tokens, up to which a double distinguishes consecutive numbers.
+/// Maximum number of tokens. Up to this number, a double distinguishes consecutive integers.
 const MOST: f64 = 1e15;
 /// Maximum number of levels of a division.
 const LEVELS: u32 = 24;

@@ -5,7 +5,7 @@
 //!
 //! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak memory is taken
 //!   from the plan's account.
-//! - **Quorums** use the fewest levels at which a task fits the budget with its tokens, states and workspace. Tasks run
+//! - **Quorums** use the fewest levels at which the tokens, states and workspace of a task fit the budget. Tasks run
 //!   one after another, each on tokens that are gathered first, and their states are merged. The time covers gathering,
 //!   planning, running and merging. The merged states of the whole problem do not count towards the budget.
 
@@ -51,7 +51,7 @@ pub struct Ran {
     pub level: u32,
     /// Number of units of a streamed run, or number of tasks.
     pub tasks: usize,
-    /// Time in seconds: the median of [`RUNS`] runs, which alternate with those of the other method.
+    /// Time in seconds: the median of [`RUNS`] runs. The runs of the two methods alternate.
     pub seconds: f64,
     /// Time in seconds that the model predicts.
     pub modelled: f64,

@@ -87,8 +87,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Iterates over the name and costs of the forward pass and, if `backward` is set and its costs are known, of the
-    /// backward pass.
+    /// Iterates over the passes, each with its name and costs. The forward pass comes first. The backward pass follows
+    /// if `backward` is set and the costs of that pass are known.
     pub fn passes(&self, backward: bool) -> impl Iterator<Item = (&'static str, &Pass)> {
         let backward = self.backward.as_ref().filter(|_| backward).map(|pass| ("backward", pass));
         std::iter::once(("forward", &self.forward)).chain(backward)

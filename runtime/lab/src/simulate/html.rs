@@ -25,7 +25,7 @@ struct Leaf {
     tip: String,
 }
 
-/// Drawing of the hybrid tree: one row per level, where a task's parts are below the task.
+/// Drawing of the hybrid tree. It has one row per level, and the parts of a task are below the task.
 struct Drawn {
     words: String,
     leaves: Vec<Leaf>,

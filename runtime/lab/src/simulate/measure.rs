@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Time limit in seconds; no round begins after it, once the minimum number of rounds is reached.
+/// Time limit in seconds. After it, a round begins only if fewer than the minimum number of rounds have run.
 const SECONDS: f64 = 4.0;
 /// Minimum and maximum number of rounds.
 const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
@@ -39,7 +39,8 @@ pub struct Check {
 pub struct Kernels {
     /// Number of tokens.
     pub tokens: usize,
-    /// Bytes of tensors and workspace: of the naive method, which stores all scores, then of this library.
+    /// Bytes of tensors and workspace, first of the naive method, then of this library. The naive method stores all
+    /// scores.
     pub bytes: [f64; 2],
     /// Seconds of the naive method, then of this library; `None` if not measured.
     pub seconds: [Option<f64>; 2],
@@ -123,8 +124,8 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// Measures attention with `heads` heads of size `dim` at each number of tokens in `sizes`, in f32 on the default
 /// engine with `threads` threads.
 ///
-/// Sizes and methods alternate in rounds, and the shortest call of each counts. With a single thread, which is the
-/// calling one, the processor time of that thread is measured.
+/// Sizes and methods alternate in rounds, and the shortest call of each counts. If there is a single thread, it is the
+/// calling thread, and its processor time is measured.
 ///
 /// # Errors
 /// Returns errors of a plan or a run, and an error if the times cannot be fitted.

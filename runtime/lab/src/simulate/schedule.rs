@@ -167,8 +167,8 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
 /// Finds the hybrid schedule with the shortest `at_once` time among trees with leaves at `base` and at the two levels
 /// below it. `None` if level `base + 1` has too many tasks, or if no such tree has a schedule.
 ///
-/// If tasks keep their speed when they run concurrently, the finest uniform schedule is always the shortest,
-/// however much more work it is. Only trees with leaves at all three levels are therefore considered.
+/// If tasks keep their speed when they run concurrently, the finest uniform schedule is always the shortest, no matter
+/// how much work it adds. Only trees with leaves at all three levels are therefore considered.
 #[must_use]
 pub fn hybrid(
     chunks: usize,

@@ -3,10 +3,10 @@
 //!
 //! - **a100**, published. Stream-CQSA prints parabolas and lines for one head of size 128 in f16 (section 3.3). Its
 //!   parabola of the forward pass is negative below 27,985 tokens. Therefore there is also a fit without negative
-//!   coefficients to the five rows of its table 1, which state the seconds of seven tasks.
+//!   coefficients. It is made from the five rows of the paper's table 1, which state the seconds of seven tasks.
 //! - **h200**, measured with this library: eight heads of size 64 in f32.
-//! - **Jetsons**, predicted. The compute time assumes the share of the FP32 peak that the same PTX reaches on the H200,
-//!   and the memory's bandwidth determines the time for the bytes that a call reads and writes once. The launch of a
+//! - **Jetsons**, predicted. The compute time assumes the share of the FP32 peak that the same PTX reaches on the H200.
+//!   A call reads and writes its bytes once, and the memory's bandwidth determines the time for this. The launch of a
 //!   call is assumed to take no time.
 
 use super::costs::{Costs, GIB, Origin, Pass};

@@ -156,8 +156,8 @@ pub struct Study {
     pub limit: f64,
     /// Bytes and seconds of the undivided problem.
     pub whole: [f64; 2],
-    /// GiB and seconds of the undivided problem that the paper prints. They are those of PyTorch's attention, whose
-    /// kernel takes less time for the same pairs than the kernel that the tasks were timed with.
+    /// GiB and seconds that the paper prints for the undivided problem. They are those of PyTorch's attention. Its
+    /// kernel takes less time for the same pairs than the kernel with which the tasks were timed.
     pub whole_printed: Option<[f64; 2]>,
     /// Uniform schedules of three successive levels.
     pub uniform: Vec<Uniform>,
@@ -191,7 +191,8 @@ pub struct Optimum {
     pub serial: String,
     /// Description of the optimum if as many tasks run at once as fit in memory.
     pub parallel: String,
-    /// Cheapest level if one task runs at a time, among those whose tasks fit in memory and have a positive time.
+    /// Cheapest level if one task runs at a time. Only levels whose tasks fit in memory and have a positive time are
+    /// compared.
     pub best_level: Option<u32>,
     /// Cheapest of these levels if as many tasks run at once as fit in memory.
     pub best_level_at_once: Option<u32>,
@@ -249,7 +250,8 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
         let passes = costs.passes(request.backward);
         passes.filter_map(|(name, pass)| Some((name, of(pass)?.at(tokens)? / HOUR))).collect()
     };
-    // Reading a key and its value of one head takes keys / link seconds; the pair with one row takes A / heads.
+    // Reading a key and its value of one head takes keys / link seconds; the key's pair with one row takes A / heads
+    // seconds.
     let per_pair = costs.forward.time.square / heads;
     Ok(Streaming {
         resident_rows: rows,
@@ -270,8 +272,8 @@ pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
 }
 
-/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs, and so computes the same number
-/// of pairs as plain attention.
+/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs. Such a kernel computes the same
+/// number of pairs as plain attention.
 #[must_use]
 pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
     let Seconds { square, linear, constant } = time;

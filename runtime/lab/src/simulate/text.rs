@@ -13,7 +13,7 @@ use std::io::{Result, Write};
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
-/// Formats a number of bytes in the largest unit in which it is at least one.
+/// Formats a number of bytes in the largest unit in which the number is at least one.
 #[must_use]
 pub fn size(bytes: f64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];

@@ -18,7 +18,7 @@ use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
-/// Number of multiply-adds of all schedules together above which only a sample of the tiles is run.
+/// If all schedules together need more than this number of multiply-adds, only a sample of the tiles is run.
 const WORK: u64 = 3 << 32;
 
 /// Number of multiply-adds per tile above which a problem is refused.
@@ -86,8 +86,8 @@ pub struct Outcome {
 pub struct Study {
     /// Name of the case.
     pub name: String,
-    /// Query heads of all sequences together, queries and keys of the longest sequence, head size of keys and of
-    /// values.
+    /// Five sizes: the number of query heads of all sequences together, the number of queries and the number of keys of
+    /// the longest sequence, and the head sizes of keys and of values.
     pub shape: [usize; 5],
     /// Element type.
     pub dtype: &'static str,

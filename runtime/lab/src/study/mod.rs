@@ -1,8 +1,9 @@
 //! `elsa-lab study`: effect of schedules on given tensors.
 //!
-//! Every table and figure of the article on vector relieved attention (VFA, VSA) except table 2 has a counterpart. The
-//! article states a model's score on a benchmark; here, the scalar run of [`elsa_core::attention::traversal`] is
-//! measured on the given tensors. Its outputs are compared with exact attention in f64 and with their error bounds.
+//! The tables and figures of the article on vector relieved attention (VFA, VSA) have counterparts here. Only table 2
+//! has none. The article states a model's score on a benchmark; here, the scalar run of
+//! [`elsa_core::attention::traversal`] is measured on the given tensors. Its outputs are compared with exact attention
+//! in f64 and with their error bounds.
 //!
 //! | in the article | here | module |
 //! |---|---|---|

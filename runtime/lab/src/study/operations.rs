@@ -1,7 +1,7 @@
 //! Operations per weight: the article's table 1 and figure 1 for the kernels of this library.
 //!
-//! Vector operations per vector of weights are counted, from the source of the kernels (`elsa_kernels::attention`), as
-//! each instruction set executes them:
+//! The counts are numbers of vector operations per vector of weights, as each instruction set executes them. They are
+//! counted in the source of the kernels (`elsa_kernels::attention`):
 //!
 //! ```text
 //! d   multiply-adds   products with keys           d_v multiply-adds   products with values

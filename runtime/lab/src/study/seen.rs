@@ -45,8 +45,8 @@ pub struct Peak {
 /// Positions of the largest scores in a set of tiles.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// For each block of keys, the number of rows whose running maximum reaches its final value there in a sequential
-    /// run.
+    /// For each block of keys, the number of rows whose running maximum, in a sequential run, reaches its final value
+    /// in that block.
     pub stable: BTreeMap<usize, u64>,
     /// For each site, the number of rows whose running maximum reaches its final value there.
     pub sites: [u64; 3],
@@ -55,8 +55,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units,
-    /// `−∞` for keys that are not attended.
+    /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units.
+    /// The score of a key that is not attended is `−∞`.
     pub fn absorb(
         &mut self,
         problem: &Problem,

@@ -106,8 +106,8 @@ pub fn operations(study: &Study) -> Shown {
     }
 }
 
-/// Builds figure 1 as a table: the share of each purpose in all operations, by instruction set and head size, and the
-/// speed-ups that follow from the counts if operations are saved.
+/// Builds figure 1 as a table: the share of each purpose in all operations, by instruction set and head size. The table
+/// also contains the speed-ups that follow from the counts if operations are saved.
 pub fn shares(study: &Study) -> Shown {
     let budget = study.outcome(&Schedule::within(1e-2)).map_or(0.0, |x| x.report.row_sparsity());
     let mut rows = Vec::new();

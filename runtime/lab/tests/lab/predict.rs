@@ -20,7 +20,7 @@ fn the_default_grid_stands_beside_the_paper() {
         let of = |key: &str| row[key].as_f64().unwrap();
         let parts = of("attention_ms") + row["merge_ms"].as_f64().unwrap_or(0.0);
         assert!((parts - of("predicted_ms")).abs() < 1e-9 && of("predicted_ms") > 0.01, "{row}");
-        // The paper's times are above those that the multiply-adds alone would take.
+        // The paper's times are longer than the multiply-adds alone would take.
         assert!(of("paper_elsa_ms") < of("paper_math_ms"), "{row}");
         if index % 12 > 0 {
             assert!(of("paper_elsa_ms") > last, "{row}");

@@ -54,7 +54,7 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Adds the condition that the position of a key does not exceed that of the query, where the last query has the
+/// Adds the condition that the position of a key does not exceed the position of the query. The last query has the
 /// position of the last key. Axis `axis` of q and k contains the tokens.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
@@ -403,7 +403,8 @@ fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
     };
     let low = f64::from(f32::MIN);
     build("m", low).stays("a whole row of its mask may be the lowest number");
-    // Every query attends itself, or rows without a key yield zeros in both models, or the mean in both.
+    // Either every query attends itself, or rows without a key yield the same result in both models: zeros, or the
+    // mean.
     build("n", low).becomes(1, "2 heads of 8, scale 0.35355338");
     build("m", f64::NEG_INFINITY).becomes(1, "2 heads of 8, scale 0.35355338");
     build("m", -1e30).becomes(1, "2 heads of 8, scale 0.35355338");

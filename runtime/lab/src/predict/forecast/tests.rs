@@ -5,9 +5,9 @@ use elsa_core::dtype::DType;
 use elsa_core::profile::GpuProfile;
 use elsa_core::view::{Layout, View};
 
-/// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, from its data sheet. `efficiency`, which corrects
-/// for the different code of compute capability 9.0 and 6.2, was fitted to the rows `1,8,4096,64` to `1,8,16384,64`,
-/// and `launch_us` to `1,1,64,64`; all other rows test the two.
+/// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, from its data sheet. `efficiency` corrects for the
+/// different code of compute capability 9.0 and 6.2; it was fitted to the rows `1,8,4096,64` to `1,8,16384,64`.
+/// `launch_us` was fitted to the row `1,1,64,64`. All other rows test these two values.
 const H200: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (9, 0),
@@ -54,8 +54,9 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys and
-    // wait for memory, which instruction counts do not show. Rows of masks are excluded because `forecast` refuses them.
+    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys
+    // and wait for memory. Instruction counts do not show this. Rows of masks are excluded because `forecast` refuses
+    // them.
     let recorded = [
         ([1, 8, 1024, 64], plain, 59.9),
         ([1, 8, 2048, 64], plain, 210.7),
