@@ -236,7 +236,7 @@ pub const MOST_ROUNDING: f64 = 32.0;
 /// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates for the rounding. It is nearly
 /// one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] limits its exponent.
 ///
-/// Below `2^30` in natural-log units `S exp(m)` is preserved. From `2^30` on, neighbouring f32 references are at least
+/// If `m < 2^30` in natural-log units, `S exp(m)` is preserved. From `2^30` on, neighbouring f32 references are at least
 /// 128 apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of
 /// f32 at `m`; `W / S` is always preserved. Merges stay correct: equal references have equal factors. Different references
 /// remain at least 128 apart, so the sums of the state with the smaller reference are multiplied by at most `e^-56`.

@@ -92,7 +92,7 @@ pub struct WorkspaceLayout {
     pub tile_stride: usize,
     /// Distance between the regions of consecutive workers, in f32 values.
     pub worker_stride: usize,
-    /// Score matrices of [`Method::Math`], `[heads][tile][keys][width]`, after the last worker.
+    /// Score matrices of [`Method::Math`], `[heads][tile][keys][width]`. They follow the memory of the last worker.
     pub scores: Span,
     /// States of all tiles for [`Method::Math`], after the score matrices.
     pub all_tiles: Span,

@@ -270,7 +270,7 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
 }
 
 /// Checks that each frame below `count` was answered once, in order and correctly. `picture` returns the index of the
-/// picture in a frame.
+/// picture that a frame shows.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

@@ -24,8 +24,7 @@ use std::time::{Duration, Instant};
 /// program in memory than this one. After planning, it also needs some memory to open its files.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes that the tool uses in addition to the stream's account: pieces of files, and modules that the driver loads
-/// late.
+/// Bytes for pieces of files and for modules that the driver loads late. The stream itself does not count them.
 const SLACK: usize = 4 << 20;
 
 /// Creates a stream that fits the budgets. The inner error is the reason why the CPU computes instead.

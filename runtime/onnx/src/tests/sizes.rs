@@ -17,8 +17,8 @@ fn size(g: &mut Made, x: &str, axis: f64) -> String {
     g.node("Gather", &[&shape, &axis], &[("axis", &[0])])
 }
 
-/// Adds queries `[b, 4, n, 8]`, and keys and values `[b, 4, m, 8]`. Returns the names of the product of queries and
-/// keys, and of the values.
+/// Adds queries `[b, 4, n, 8]`, and keys and values `[b, 4, m, 8]`. Returns two names: the name of the
+/// product of queries and keys, and the name of the values.
 fn heads(g: &mut Made, n: &'static str, m: &'static str) -> (String, String) {
     let q = g.input("q", Kind::F32, &["b", "4", n, "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "4", m, "8"]));

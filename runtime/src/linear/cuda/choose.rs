@@ -33,8 +33,8 @@ use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 /// only stores states takes 0.7 of the time of a pass that also computes outputs (measured on an H200).
 const SMS_OF_BLOCK: usize = 4;
 
-/// Number of blocks that replace one block of the ordinary kernel if the kernel with half the columns per block is
-/// used. Measured on an H200, d 128: this kernel takes 0.69 of the ordinary kernel's time if each of its blocks has an
+/// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
+/// kernel. Measured on an H200, d 128: the replacement takes 0.69 of the ordinary kernel's time if each of its blocks has an
 /// SM to itself, and 1.04 if two blocks share an SM.
 const PAIRED: usize = 2;
 
