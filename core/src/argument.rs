@@ -244,8 +244,8 @@ pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Res
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }
 
-/// The last words of the errors of [`paired`] for an input. The first text is for a call that lacks the input, and the
-/// second is for a problem that does not have it.
+/// Last words of the error messages of [`paired`] about an input. The first text is used if the call lacks the input,
+/// and the second if the problem lacks it.
 pub(crate) const INPUT: [&str; 2] = ["its data", "its shape in the problem"];
 /// Like [`INPUT`], for an output.
 pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];

@@ -99,7 +99,7 @@ impl<'a> Inputs<'a> {
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (operand, data) in [
@@ -285,7 +285,7 @@ impl<'a> Outputs<'a> {
     /// Checks the buffers against `problem`: element types and lengths.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (operand, data) in [

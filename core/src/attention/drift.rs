@@ -14,14 +14,15 @@
 //!
 //! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)`, the
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
-//!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` uses the series
-//!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is clamped.
+//!    `0 log 0 = 0`. If the rows are close, the two terms in the parentheses nearly cancel and leave about `d²`, so
+//!    small `d` uses the series `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is
+//!    clamped.
 //! 2. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN, and the
 //!    argmax counts as different.
 //! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
 //!    probability in the reference is below the reference's maximum. So choosing another of several equal maxima is not
-//!    a disagreement. The strict count compares first indices, as defined in ELSA. It is reported as well, and is never
-//!    smaller.
+//!    a disagreement. A strict count is reported as well. It compares first indices, as defined in ELSA, and is never
+//!    smaller than the count above.
 //! 4. **A zero reference** is treated as in [`crate::drift`].
 
 use crate::drift::Distance;
@@ -79,8 +80,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. A distribution that does not attend the
-    /// key has probability zero for it.
+    /// Adds the probabilities of the next key. Keys must be added in order. If one of the two distributions does not
+    /// attend the key, the probability in that distribution is zero.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;

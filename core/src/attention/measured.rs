@@ -61,7 +61,7 @@ impl Flags {
     pub const VALUE_INFINITE: Flags = Flags(1 << 5);
     /// An element of the mask or the bias is NaN.
     pub const ADDED_NAN: Flags = Flags(1 << 6);
-    /// An element of the mask or the bias is `+∞`, and no element of them is NaN.
+    /// An element of the mask or the bias is `+∞`, and neither the mask nor the bias contains a NaN.
     pub const ADDED_INFINITE: Flags = Flags(1 << 7);
     /// An element of the output is NaN.
     pub const OUTPUT_NAN: Flags = Flags(1 << 8);

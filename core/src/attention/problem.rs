@@ -407,8 +407,8 @@ impl Problem {
         }
     }
 
-    /// Returns the number of past tokens at the start of a present tensor, if the problem appends in place; `None` for
-    /// any other operand. A call reads these tokens and does not write them.
+    /// Returns the number of past tokens at the start of `operand`, if `operand` is a present tensor and the problem
+    /// appends in place; otherwise `None`. A call reads these tokens and does not write them.
     #[must_use]
     pub const fn kept(&self, operand: Operand) -> Option<usize> {
         match operand {

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! The error of `p` and the error of `o` affect the same term, and the error of that term is at most their sum. A
-//! probability below the smallest normal number may be computed as zero. This changes an element additionally by at
-//! most the smallest normal number times the largest products.
+//! probability below the smallest normal number may be computed as zero. Such a zero adds an error to an element. The
+//! error is at most the smallest normal number times the largest products that multiply a probability.
 
 use crate::dtype::DType;
 

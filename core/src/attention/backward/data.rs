@@ -93,7 +93,7 @@ impl BackwardInputs<'_> {
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check(&self, problem: &BackwardProblem) -> Result<(), ArgumentError> {
         let forward = problem.forward();
         self.forward.check(forward)?;
@@ -200,7 +200,7 @@ impl Gradients<'_> {
     /// Checks the lengths of the buffers against `problem`.
     ///
     /// # Errors
-    /// Returns the first buffer that is too short.
+    /// Returns an error for the first buffer that is too short.
     pub fn check(&self, problem: &BackwardProblem) -> Result<(), ArgumentError> {
         let spec = problem.spec();
         for (argument, view, found) in [

@@ -29,16 +29,17 @@
 //! P = exp(Q K^T · scale − lse);  dV = P^T dO;  dP = dO V^T;  dS = P ∘ (dP − D);  dQ = scale dS K;  dK = scale dS^T Q
 //! ```
 //!
-//! stores three matrices of `queries × keys`.
+//! This loop stores three matrices of `queries × keys`.
 //!
 //! # Why the code differs
 //!
 //! 1. *Tiles.* Five products run over a tile of queries and a block of keys, so only a tile of each of the three matrices
 //!    exists at a time, and it stays in cache. Extra memory is linear in the tokens.
-//! 2. *One pass, five products.* A pass over the keys computes `dk` and `dv`. A second pass over the queries would compute
-//!    `dq` and repeat two products, `Q K^T` and `dO V^T`: seven products instead of five, `14 n² d` multiply-adds instead of
-//!    `10 n² d`. Here the keys of a head are divided into at most [`MOST_PARTS`] parts, each with its own `dq`, and these are
-//!    added in the order of the parts. The number of parts depends only on the keys and the key heads.
+//! 2. *One pass, five products.* One pass over the keys could compute `dk` and `dv`, and a second pass over the queries
+//!    `dq`. The second pass would repeat two products, `Q K^T` and `dO V^T`: seven products instead of five, `14 n² d`
+//!    multiply-adds instead of `10 n² d`. Here a single pass computes all three. The keys of a head are divided into at
+//!    most [`MOST_PARTS`] parts. Each part has its own `dq`, and the `dq` of all parts are added in the order of the parts.
+//!    The number of parts depends only on the keys and the key heads.
 //! 3. *The order never depends on timing.* One worker computes a part of a key head, and visits its query heads, query
 //!    tiles and key blocks in order. So the bits are reproducible and do not depend on the number of threads or the
 //!    batch.
@@ -56,8 +57,8 @@
 //! with a run of queries and a range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a
 //! [`Chunk`](crate::attention::Chunk) computes such a tile with the positions and statistics of the complete attention,
 //! and its gradients are the tile's contributions to equation 6. Because the statistics are complete, the contributions
-//! need no common denominator: [`Gradients::add`] sums the contributions of tiles into those of a task, and those of
-//! all tasks into the gradients.
+//! need no common denominator: [`Gradients::add`] adds the contributions of tiles to the contribution of their task,
+//! and the contributions of all tasks to the gradients.
 //!
 //! # The error
 //!

@@ -102,8 +102,8 @@ impl BackwardChoice {
         self.parts.min(keys.div_ceil(self.kernel.chunk()))
     }
 
-    /// Returns the structure for the error bound. In the forward pass, a weight must pass through at most `forward`
-    /// additions on its way into a sum.
+    /// Returns the structure for the error bound. Requires that, in the forward pass, every weight passes through at
+    /// most `forward` additions on its way into a sum.
     #[must_use]
     pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
         let (block, chunk) = (self.kernel.block, self.kernel.chunk());
@@ -224,12 +224,13 @@ impl BackwardLayout {
 
 /// Chooses how the backward pass of `problem` is divided.
 ///
-/// The keys of a head are divided into parts, about sixteen for all key heads together, regardless of batch and
+/// The keys of a head are divided into parts. All key heads together have about sixteen parts, regardless of batch and
 /// workers. If the query gradients of the parts exceed the budget, the chooser first halves the number of parts, which
 /// changes the order of additions. Then it reduces the number of workers, which does not change the order.
 ///
 /// # Errors
-/// Returns an error if one part and one worker exceed the budget, or if the size of the workspace overflows.
+/// Returns an error if a workspace with one part and one worker exceeds the budget, or if the size of the workspace
+/// overflows.
 pub fn choose(
     problem: &BackwardProblem,
     kernel: &BackwardKernelSpec,

@@ -24,7 +24,7 @@ pub struct Pair {
     pub magnitude: f64,
 }
 
-/// Position of a row: index along the batch axis, token of the row, and token of the first key of its sequence.
+/// Position of a row: index along the batch axis, token index of the row, and token index of its sequence's first key.
 struct Place {
     batch: usize,
     query: usize,

@@ -29,7 +29,7 @@ pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 
-/// Returns the structure for the error bound of [`run`] if [`scalar::run`] computes the statistics.
+/// Returns the structure for the error bound of [`run`]. Requires that [`scalar::run`] computes the statistics.
 #[must_use]
 pub fn structure(problem: &BackwardProblem) -> Structure {
     let forward = problem.forward();

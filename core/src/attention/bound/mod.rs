@@ -38,8 +38,9 @@ const LAMBDA: f64 = 6.55;
 /// Unit roundoff of f32, in which scores and sums are computed.
 const U: f64 = DType::F32.unit_roundoff();
 
-/// Number of roundings of a score in addition to those of its dot product: the conversion factor to base-2 units, its
-/// product with the query, the soft cap, and the addition of mask and bias.
+/// Number of roundings of a score in addition to those of its dot product. These are the roundings of the conversion
+/// factor to base-2 units, of the product of this factor and the query, of the soft cap, and of the addition of mask
+/// and bias.
 const SCALING: f64 = 5.0;
 
 /// Number of roundings of mask and bias before they are part of a score.

@@ -24,7 +24,8 @@
 //!
 //! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`. If a weight has at most `s` additions on its way into `S`, then
 //! `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1`. If a weighted value has at most `w` roundings on its way into `W`, then
-//! `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)`. With `h` for the division and the output type
+//! `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)`. Let `h` be the error of the division and of the conversion to the output type.
+//! Then
 //!
 //! ```text
 //! relative = (1 + h) [ 2 B + (1 + E)(γ_s + γ_w) ] / (1 − B) + h
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);
-        // The largest distance from the reference consists of two scores, the logarithm of the number of keys, and 49
+        // The largest distance from the reference is the sum of two scores, the logarithm of the number of keys, and 49
         // bits.
         let distance = 18.0 + 1024.0f64.ln() + 49.0 * core::f64::consts::LN_2;
         let weight = 69.0 * 9.0 + distance + 2.5;

@@ -28,7 +28,7 @@
 //! |ŷ − y| ≤ (1 + h) N / (1 − D) + h |y| + t            D = Σ p_j E_j + γ_l (1 + Σ p_j E_j)
 //! ```
 //!
-//! with `h` for the division and the output type, and `t` for underflow.
+//! Here `h` is the error of the division and of the conversion to the output type, and `t` is the error of underflow.
 //!
 //! **An average stays an average.** For any weights, `ŷ` is an average of the values whose weight is not lost. So
 //! `|ŷ − y|` is at most the largest `|v_j − y|` of these values, plus the roundings of the sums. This bound applies
@@ -50,10 +50,11 @@
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
 //! ```
 //!
-//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or equal in every key, enter with their
-//! largest value. These are the rounding of the scaled query, whose sign is known, the approximations of exponential and
-//! tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if equal
-//! roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an error.
+//! Here `λ` is chosen for the fraction [`super::UNLIKELY`]. Errors that are known, or equal in every key, enter with
+//! their largest value. These are the rounding of the scaled query, whose sign is known, the approximations of
+//! exponential and tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It
+//! fails if equal roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a
+//! proof of an error.
 
 use super::partials::Followed;
 use super::{
@@ -76,8 +77,8 @@ const _: () = assert!((WEIGHT_FLOOR + HEADROOM + 1.0) as f64 * LN_2 < LN_LOST);
 const LN_LOST_FROZEN: f64 = -70.0;
 const _: () = assert!((WEIGHT_FLOOR + FROZEN_RANGE + 1.0) as f64 * LN_2 < LN_LOST_FROZEN);
 
-/// Largest change of a reference that is caused by errors of scores, in natural-log units. If [`Row::wild`] is set, the
-/// change may be larger.
+/// Largest change that errors of scores cause in a reference, in natural-log units. If [`Row::wild`] is set, the change
+/// may be larger.
 const MOVED: f64 = 1.0 / 64.0;
 
 /// Rounding of the constant `log2 e` to f32, in units of `u`. The same rounding affects every key.

@@ -11,8 +11,8 @@ const F64_DUST: f64 = 1e-15;
 /// Largest number of lanes whose chains are tracked.
 const MOST_LANES: usize = 16;
 
-/// Error of the score of a query and a key, in natural-log units. It excludes the errors of mask and bias, and that of
-/// subtracting the reference.
+/// Error of the score of a query and a key, in natural-log units. It excludes the errors of mask and bias, and the
+/// error of subtracting the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// Sum of the absolute terms of the score: `Σ_c |scale q_c k_c|`.

@@ -131,7 +131,8 @@ pub struct Limits {
     pub host: usize,
     /// Limit of device memory in bytes; `None` for no limit.
     pub device: Option<usize>,
-    /// `true` if the device allocates from the host's memory. The smaller limit then applies to the sum of both.
+    /// `true` if the device allocates from the host's memory. The smaller limit then applies to the sum of host and
+    /// device memory.
     pub one_pool: bool,
     /// Bytes that the process uses before the run.
     pub fixed: usize,

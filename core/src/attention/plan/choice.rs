@@ -258,8 +258,9 @@ impl CpuChoice {
         self.head_dim <= self.kernel.chain && self.width() > 1
     }
 
-    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most
-    /// the number of workers in the plan. It does not change any bit of the output.
+    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads. The
+    /// result is at most the number of workers in the plan. The number of workers does not change any bit of the
+    /// output.
     #[must_use]
     pub fn workers_for(&self, pairs: f64) -> usize {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
@@ -267,10 +268,10 @@ impl CpuChoice {
 
     /// Returns the merges and additions on the longest path.
     ///
-    /// The weighted values of a block form one chain. Its result is added to those of the earlier blocks in the same
-    /// segment or, with [`Method::Math`], of all earlier blocks. The weights of a block are distributed over the
-    /// kernel's sums; [`Method::Math`] distributes all weights of a row at once. Segments and merges treat `S` and `W`
-    /// alike.
+    /// The weighted values of a block form one chain. The result of this chain is added to the sum over the earlier
+    /// blocks of the same segment or, with [`Method::Math`], to the sum over all earlier blocks. The weights of a block
+    /// are distributed over the kernel's sums; [`Method::Math`] distributes all weights of a row at once. Segments and
+    /// merges treat `S` and `W` alike.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;

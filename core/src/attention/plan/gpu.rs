@@ -9,14 +9,14 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's full head
-//!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
-//!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only by
-//!    f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for each
-//!    block. [`Race`] compares the kernels of equal head size that accept any number of rows of a plain problem, and
-//!    selects the one that finishes soonest. Kernels with blocks of a few rows take part if their blocks leave half of
-//!    the SMs idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share
-//!    keys.
+//! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's full head size,
+//!    even if the problem needs less. Kernels are ranked by computed rows times computed head size, including this
+//!    excess. Tall blocks reuse keys best. They are used if the problem has many rows, and if its scores are unchanged
+//!    or changed only by f32 elements and boolean masks. Short blocks are used if the problem is so small that the
+//!    device has two SMs for each block. [`Race`] compares the kernels of equal head size that accept any number of
+//!    rows of a plain problem, and selects the one that finishes soonest. Kernels with blocks of a few rows take part
+//!    if their blocks leave half of the SMs idle. If there are few rows, reading dominates the time, and a block has
+//!    the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It affects the bits, and a sequence must produce the same bits alone
 //!    and in a batch. The division is a function of queries, keys, heads, windows of a picture, head sizes, device and
 //!    budget. Packed sequences, whose lengths arrive with the data, are not divided.
@@ -25,9 +25,9 @@
 //!    sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are
 //!    as many blocks as can be resident on the device at once.
 //! 4. *Causal problems start with their longest blocks.* The blocks of the last rows have the most keys. Blocks start
-//!    in the order of their number of keys, over all heads. Keys are divided into at most [`CAUSAL_SPLITS`] splits,
-//!    until the longest block takes no longer than the average SM is busy. If some warps of the last row blocks have no
-//!    rows, those blocks are short and start last.
+//!    in the order of their number of keys, over all heads. Keys are divided into more and more splits, up to
+//!    [`CAUSAL_SPLITS`], until the longest block takes no longer than the average SM is busy. If some warps of the last
+//!    row blocks have no rows, those blocks are short and start last.
 //! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
 //!    improves the utilisation.
@@ -35,9 +35,9 @@
 //!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
 //!    output if that is larger.
 //! 7. *A budget is a hard limit.* If the partial states of the entire batch exceed it, the keys are not divided.
-//! 8. *A batch that fills the device merges in place.* If one block per row block finishes no later than one block per
-//!    split plus a merge, each block processes all splits of its rows; the bits stay the same. Only this decision and the
-//!    budget consider the batch.
+//! 8. *A batch that fills the device merges in place.* A launch may have one block per row block, or one block per split
+//!    followed by a merge. If the first form finishes no later, each block processes all splits of its rows; the bits
+//!    stay the same. Only this decision and the budget consider the batch.
 
 use super::choice::Division;
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};

@@ -22,9 +22,9 @@ pub struct GpuResources {
 /// Order in which a GPU kernel sums over the keys of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summation {
-    /// One tile after another. `W` accumulates along the keys; after every `flush` keys it is added to memory, if `W`
-    /// is stored there in f32. Each lane sums the weights of `columns` keys per tile and adds the result to that of the
-    /// earlier tiles. At the end a tree sums over the lanes of a row.
+    /// Keys are processed one tile after another. `W` accumulates along the keys. If `W` is stored in memory in f32,
+    /// the sum is added to memory after every `flush` keys. Each lane sums the weights of `columns` keys per tile and
+    /// adds the result to its sum over the earlier tiles. At the end a tree sums over the lanes of a row.
     Tiles {
         /// Number of keys in a tile whose weights one lane sums.
         columns: usize,
@@ -72,8 +72,8 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: not causal, without a window that is limited on the right, and without
-    /// mask, bias, shifted windows, soft cap or past.
+    /// Like `most_queries`, for a plain problem. A plain problem is not causal, has no window that is limited on the
+    /// right, and has no mask, bias, shifted windows, soft cap or past.
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal, or whose window is limited on the right.
     pub most_causal: usize,
@@ -83,8 +83,8 @@ pub struct GpuKernelSpec {
     /// `true` if the kernel is only for problems with at most one row block per SM of the device. Plain problems are
     /// exempt from this limit, but their keys are not divided if the row blocks outnumber half the SMs.
     pub few_blocks: bool,
-    /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
-    /// half of the SMs idle. The keys are then not divided.
+    /// `true` if the kernel takes part in the race even for plain problems with more than `most_plain` queries,
+    /// provided that its blocks leave half of the SMs idle. The keys are then not divided.
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,
@@ -229,11 +229,11 @@ pub struct GpuChoice {
     /// Largest share of weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
     /// Number of counters of skipped tiles, one per block; zero without an error budget. The blocks of packed sequences
-    /// are not known before a run. Such a problem has, per head, one counter for each block that all rows together
-    /// fill, plus one per sequence.
+    /// are not known before a run. A packed problem has these counters for each head: one for each block that all rows
+    /// together fill, plus one for each sequence.
     pub counting: usize,
-    /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums. These are in the f32 output if the
-    /// attention kernel writes it, otherwise in registers.
+    /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums. The outer sums are in the output if
+    /// the attention kernel writes the output in f32, otherwise in registers.
     pub(super) flushes: bool,
     /// Number of keys of the longest sequence.
     pub(super) keys: usize,

@@ -32,11 +32,12 @@ pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
     /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; within an error
-    /// budget also the sums of skipped weights, `[width]`. State `i` starts `i` times the length of this span later.
+    /// budget also the sums of skipped weights, `[width]`. State `i` starts at the start of this span plus `i` times
+    /// its length.
     pub state: Span,
     /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without an error budget.
-    /// If blocks may be skipped unseen, two more lines follow: the norms of the rows, and lower bounds of the scores of
-    /// the keys on their diagonals.
+    /// If blocks may be skipped unseen, two more lines follow: the norm of each row, and a lower bound of the score of
+    /// the key on the row's diagonal.
     pub totals: Span,
     /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
     pub progress: Span,
@@ -100,8 +101,7 @@ pub struct WorkspaceLayout {
     /// workers and the states.
     pub left_out: Span,
     /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
-    /// [`CpuChoice::measured_parts`] parts. The region follows `left_out` and is as large as if every query head had a
-    /// key head.
+    /// [`CpuChoice::measured_parts`] parts. The region follows `left_out`. It has room for one key head per query head.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,

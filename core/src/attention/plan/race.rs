@@ -86,7 +86,7 @@ const SLOW_EDGE: usize = 3;
 const WITHIN: usize = 121;
 
 /// A model of a kernel that computes a problem. Blocks are distributed evenly over the SMs. A tile takes the shared pace
-/// times the number of blocks on its SM, but at least the pace of a block alone.
+/// times the number of blocks on its SM, or the pace of a block alone if that is longer.
 pub struct Race {
     /// Number of blocks if keys are not divided.
     pub blocks: usize,

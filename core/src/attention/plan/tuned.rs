@@ -1,9 +1,9 @@
 //! Decisions of the GPU chooser that a measurement may override: the kernel, and the number of splits of the keys.
 //!
 //! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
-//! the measured shapes. It overrides only these two decisions: all kernels that it may select compute the same function,
-//! and a plan with any number of splits has a fixed merge tree and a certificate. Bits therefore depend on the measured
-//! decision, but never on the batch, which is not part of [`ShapeClass`].
+//! the measured shapes. A measurement overrides only these two decisions. All kernels that it may select compute the
+//! same function, and a plan with any number of splits has a fixed merge tree and a certificate. Bits therefore depend
+//! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};

@@ -39,8 +39,8 @@ fn the_workspace_is_the_matrix_beside_a_reference_and_a_sum_a_row() {
     assert_eq!(without.scores.len, 390 * 192 * 4);
     assert!(without.scores.start >= without.records.start + without.records.len && without.records.len > 0);
     assert!(without.bytes >= without.scores.start + without.scores.len && without.scores.start % 256 == 0);
-    // A value passes through at most 63 products, the flush of one chain, two keys per lane, and the tree over 32
-    // lanes.
+    // A weight passes through one addition of the two keys of a lane, five in the tree over 32 lanes, and two that add
+    // the sums of three tiles. The weighted values of 130 keys form one chain.
     let path = c.longest_path(false);
     assert_eq!((path.merges, path.into_s, path.into_w), (0, 1 + 5 + 2, 129));
     let executed = c.executed();
