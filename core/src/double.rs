@@ -10,8 +10,9 @@
 //! product  p = a b      e = fma(a, b, −p)                              p + e = a b
 //! ```
 //!
-//! Every arithmetic operation has a relative error of a few `2^-104`, and every function one of about `2^-96`. Results
-//! are meaningful only for finite numbers: a NaN or an infinity makes a result NaN or infinite, in an unspecified way.
+//! Every arithmetic operation has a relative error of a few `2^-104`, and every function has a relative error of about
+//! `2^-96`. Results are meaningful only for finite numbers: a NaN or an infinity makes a result NaN or infinite, in an
+//! unspecified way.
 
 use core::f64::consts::LN_2;
 use core::ops::{Add, Div, Mul, Neg, Sub};

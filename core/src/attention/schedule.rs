@@ -16,10 +16,10 @@
 //!    it keeps all bits. Segments bound the longest chain of additions, and the tree only adds its depth.
 //! 3. *Tiles only affect speed.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose
 //!    any widths.
-//! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose
-//!    ends never decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully
-//!    attended or partly attended ([`coverage`], [`restrict`]); only masks, biases and sides are evaluated element
-//!    by element ([`divide`]).
+//! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose ends
+//!    never decrease with the row. The first and last rows of a tile therefore decide whether the tile attends none,
+//!    all or some of the keys in a range ([`coverage`], [`restrict`]). Only masks, biases and sides are evaluated
+//!    element by element ([`divide`]).
 
 use super::problem::Problem;
 use super::sequence::Sequence;

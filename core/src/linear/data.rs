@@ -73,7 +73,7 @@ impl<'a> Inputs<'a> {
     /// Checks the inputs against `problem`: element types, buffer lengths, and the bounds of packed sequences.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         if self.past_state.is_some() && problem.spec().in_place {
@@ -91,7 +91,7 @@ impl Problem {
     /// Checks the bounds of packed sequences, which must be present if and only if the problem is packed.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check_bounds(&self, cu_seqlens: Option<&[i64]>) -> Result<(), ArgumentError> {
         let argument = "cu_seqlens";
         match paired(argument, self.spec().packed, cu_seqlens, LIST)? {
@@ -136,7 +136,7 @@ impl<'a> Outputs<'a> {
     /// Checks the buffers against `problem`: element types and lengths.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         let output = self.output.as_ref().map(|data| (data.dtype(), data.len()));
         if output.is_some() {

@@ -7,8 +7,8 @@
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
 //! ```
 //!
-//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all
-//! tokens. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
+//! The composition is associative, so any scan of [`crate::scan`] computes the states of all tokens. It does not
+//! commute. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
 //! the rows of `b`.
 //!
 //! 1. **Cleared rows are excluded by selection.** A gate that clears rows sets a scalar `A`, an element of a diagonal

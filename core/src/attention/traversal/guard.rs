@@ -12,9 +12,10 @@
 //!    `S` does not show the error.
 //!
 //! A row whose reference moved after it had weights must meet two more conditions. First, none of these weights was
-//! computed with an exponent beyond [`HEADROOM`]. The distance from the reference at that time was rounded, and the
-//! final reference does not show how large that distance was. Second, no move dropped weights that matter: sums whose
-//! factor is zero are below `2^WEIGHT_FLOOR` relative to the new reference.
+//! computed with an exponent beyond [`HEADROOM`]. Such an exponent is the distance of a score from the reference at
+//! that time. The distance was rounded, and the final reference does not show how large it was. Second, no move dropped
+//! weights that matter: if a move multiplies the sums by zero, they must be below `2^WEIGHT_FLOOR` relative to the new
+//! reference.
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 

@@ -22,14 +22,14 @@
 //!
 //! 1. **A frozen run is exact.** References are integers, so every reference yields the same output up to rounding as
 //!    long as weights neither vanish nor overflow. If the sums of a row do not prove this, the exact schedule recomputes
-//!    the row, and the run counts it ([`guard`]). A range of `2^±100` for `S` would be too wide: below
-//!    `2^-24` of the reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone
+//!    the row, and the run counts it ([`guard`]). A range of `2^±100` for `S` would be too wide: if `S` is below `2^-24`
+//!    relative to the reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone
 //!    is not sufficient either. If powers of two are built from integer bits, a score 128 above its reference yields a
 //!    finite wrong weight, so the largest exponent is tracked as well.
 //! 2. **A skipping run reports the skipped weights.** The state has a fourth sum `D`, the weights of skipped blocks
 //!    ([`Thinned`]). It rescales and merges like `S`, and `D / (S + D)` bounds the error of the output. Under a budget
 //!    `E` every tile independently keeps `D ≤ E (S + D)`, which implies this bound for all tiles, segments, splits and
-//!    boards together. BLASST's rules guarantee nothing, but their outputs carry the same bound.
+//!    boards together. BLASST's rules guarantee nothing, but `D / (S + D)` bounds the error of their outputs as well.
 //! 3. **Representatives only see attended keys.** The representative of a block is computed from the keys that every row of
 //!    the tile attends (`proxy`), so a causal row never sees the future through it.
 //! 4. **Values that are not finite are never skipped.** If some row of the tile attends a value with a NaN or an

@@ -1,8 +1,8 @@
 //! Computes representatives for the keys of a block and for the queries of a tile. They yield a first reference.
 //!
 //! A representative is a vector with one element per dim, selected or averaged over several vectors. The score of two
-//! representatives takes one dot product instead of one per pair, and may be near the maximum of the pairs or far from
-//! it. Representatives only affect how many rows are recomputed.
+//! representatives takes one dot product instead of one per pair of a query and a key. It may be near the maximum over
+//! these pairs or far from it. Representatives only affect how many rows are recomputed.
 
 use super::setting::{KeySide, QuerySide};
 

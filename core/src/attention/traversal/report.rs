@@ -53,8 +53,9 @@ pub struct Report {
     pub row_blocks: u64,
     /// Number of pairs in `row_blocks` in which the row skipped the block.
     pub skipped_row_blocks: u64,
-    /// Number of pairs in `row_blocks` for which the schedule needs the largest score: those in which references may
-    /// move, and all pairs of a schedule with λ. Scores that only the guard needs do not count.
+    /// Number of pairs in `row_blocks` for which the schedule needs the row's largest score in the block. These are the
+    /// pairs in which references may move or, for a schedule with λ, all pairs. Pairs whose largest score only the
+    /// guard needs do not count.
     pub sought_row_blocks: u64,
     /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the
     /// sums that it already had. Kernels count these pairs only within an error budget.

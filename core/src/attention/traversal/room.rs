@@ -100,7 +100,7 @@ pub(super) struct Sheet<'a> {
     pub(super) scores: &'a mut [f32],
     /// Weighted sums `W` of the rows, `[rows][d_v]`.
     pub(super) weighted: &'a mut [f32],
-    /// Representative of the keys of a block, `[d]`; `query` is that of the queries of the tile.
+    /// Representative of the keys of a block, `[d]`; `query` is the representative of the tile's queries.
     pub(super) key: &'a mut [f32],
     pub(super) query: &'a mut [f32],
     /// Weighted sum of the values of one block, `[d_v]`.

@@ -5,8 +5,8 @@
 //! visits. [`crate::attention::scalar`] recomputes rows that the guard rejects, and computes every row of
 //! [`Schedule::EXACT`], bit for bit.
 //!
-//! The bits of a row depend on the other rows of its tile, because they decide together. They do not depend on the
-//! batch or on other heads, and they are reproducible.
+//! The bits of a row depend on the other rows of its tile, because the rows of a tile decide together. The bits do not
+//! depend on the batch or on other heads, and they are reproducible.
 
 use super::guard::Exponents;
 use super::proxy::Summary;
@@ -518,7 +518,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if the values of `keys` are finite, not counting those that no row of the tile attends.
+    /// Returns `true` if the values of `keys` are finite. Ignores the values of keys that no row of the tile attends.
     fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
         keys.all(|j| {
             let (values, v) = pairs.value(j);

@@ -23,12 +23,12 @@
 //!
 //! component by component. Log-sum-exp over all keys is the logarithm of `S + D`.
 //!
-//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is equivalent to `D ≤ E/(1 − E) · S`, a product and a
-//! comparison. After `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The factor
-//! [`odds`] is reduced so that the exact sums obey `E`, and [`share`] is increased so that it bounds the share of the
-//! exact sums. Rescaling is exact except below the normal numbers. There a `D` loses at most `2^-149`, while `S` is at
-//! least `2^-24`. This loss is far below the error that [`bound`](crate::attention::bound) includes for weights that
-//! vanish.
+//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is equivalent to `D ≤ E/(1 − E) · S`, which takes one
+//! product and one comparison. After `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`.
+//! The factor [`odds`] is reduced so that the exact sums obey `E`, and [`share`] is increased so that it bounds the
+//! share of the exact sums. Rescaling is exact unless the result is below the normal numbers. In that case `D` loses at
+//! most `2^-149`, while `S` is at least `2^-24`. This loss is far below the error that
+//! [`bound`](crate::attention::bound) includes for weights that vanish.
 
 use crate::attention::bound::gamma;
 use crate::monoid::Monoid;

@@ -14,11 +14,12 @@
 //! the tile processes the block as usual.
 //!
 //! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the output is still bounded.
-//!    Log-sum-exp, the logarithm of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is
-//!    never below it except by roundings.
+//!    Log-sum-exp, the logarithm of `S + D`, may exceed the exact log-sum-exp of all keys by at most
+//!    `−ln(1 − D / (S + D))`. It can be below the exact one only by roundings.
 //! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums here.
 //! 3. *Blocks that are not finite are never skipped*: a NaN or an infinity among the queries, keys and values of the
-//!    block, or a NaN or `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
+//!    block, or a NaN or `+∞` among the added numbers, either leaves the block without a finite `u` or makes the vote
+//!    fail. A key excluded by `−∞` adds nothing.
 //! 4. *A row without weights votes against skipping*: nothing fits into a share of `S = 0`. But keys are visited in
 //!    order, and keys far before the diagonal come first. Therefore a row determines in advance a lower bound of the
 //!    weight of its *own key*, the key on its diagonal: `p = 2^(s − m)` ([`own_score`], [`own_weight`]). Until a tile
@@ -81,9 +82,9 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
 }
 
 /// Returns an upper bound of the weights of a row in a block of `count` keys, relative to the row's reference `m`.
-/// `top` is the largest number added to the row's scores in the block, `−∞` if the row attends no key of it. `reach`
-/// bounds the scores before the addition ([`reach`]). Returns NaN, which never fits, if no bound is known, and zero if
-/// the row attends no key.
+/// `top` is the largest number added to the row's scores in the block, or `−∞` if the row attends no key of the block.
+/// `reach` bounds the scores before the addition ([`reach`]). If no bound is known, returns NaN, which never fits. If
+/// the row attends no key of the block, returns zero.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
@@ -96,10 +97,10 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
 }
 
 /// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
-/// unknown or the row does not attend the key. `products` are the products of the key's elements with the elements of
-/// the row, which are scaled by the query factor. `cap` is the cap of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), zero without a cap, and `added` is the number
-/// added to the score.
+/// unknown or the row does not attend the key. `products` are the products of the key's elements with the row's
+/// elements; the row is scaled by the query factor. `cap` is the cap that
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors) returns, zero without a cap. `added` is the
+/// number added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;

@@ -39,7 +39,7 @@ pub struct Executed {
     pub tokens: usize,
     /// Method by which the delta rules solve a chunk.
     pub solve: Solve,
-    /// If a product of gates is split into factors, these factors scale stored keys, queries or the state. This is the
-    /// base-2 logarithm of the largest such factor; zero without a split.
+    /// Base-2 logarithm of the largest factor by which stored keys, queries or the state are scaled when a product of
+    /// gates is split into factors; zero without a split.
     pub factored: f64,
 }
