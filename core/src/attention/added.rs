@@ -9,11 +9,11 @@ use super::windows::Windows;
 use crate::dtype::{DType, Elements};
 use core::f32::consts::LOG2_E;
 
-/// The numbers that bias, mask and shifted windows add to the scores of a call, for one pair of a query and a key at a
-/// time.
+/// Computes the numbers that bias, mask and shifted windows add to the scores of a call, one pair of a query and a key
+/// at a time.
 ///
-/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if it is on another side of a shifted window
-/// than the query. The other addends of an excluded key do not matter, even if they are NaN.
+/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if key and query are on different sides of a
+/// shifted window. Other numbers that are added to the score of an excluded key do not matter, even if they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,
@@ -84,7 +84,8 @@ fn summed(mask: f32, bias: f32) -> f32 {
 }
 
 impl Problem {
-    /// Returns the element type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
+    /// Returns the element type of `operand` if it is a bias or an additive mask; `None` for any other operand, and if
+    /// the problem has no such operand.
     #[must_use]
     pub fn added_type(&self, operand: Operand) -> Option<DType> {
         match operand {

@@ -16,7 +16,7 @@ pub enum BiasView {
 }
 
 /// A table with a bias for each relative position and head, dense `[entries, heads]`. An index tensor gives the entry
-/// for each query and key; without one, the entry follows from [`Spec::windows`](super::Spec::windows).
+/// for each query and key. Without an index tensor, the entry follows from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
     /// Type of its elements.

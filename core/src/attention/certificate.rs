@@ -50,7 +50,7 @@ pub struct Executed {
     pub fused: bool,
     /// Largest relative error of a weight, compared with the exact `2^x`.
     pub exp2_relative: f64,
-    /// Longest chain of products that is summed in f16 in a score; zero if scores are summed in f32.
+    /// Longest chain of products that a score sums in f16; zero if scores are summed in f32.
     pub half_chain: usize,
     /// Order in which sums are accumulated.
     pub order: Order,

@@ -20,12 +20,12 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 ///
 /// # Range
 ///
-/// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. The error bound holds for them
-/// if every `q_x · scale · log2 e`, every product and every partial sum is below `2^127` in magnitude.
-/// It is sufficient that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` are below `1.1e38`. Beyond that a
-/// score overflows: `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale whose
-/// product with `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range.
-/// Finite elements of an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
+/// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. The error bound holds for them if
+/// every `q_x · scale · log2 e`, every product and every partial sum is below `2^127` in magnitude. It is sufficient
+/// that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` are below `1.1e38`. A score beyond these limits overflows:
+/// the score `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale whose product with
+/// `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range. Finite elements of
+/// an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 ///
 /// Weights below `2^-126` relative to the row's reference are zero or too small ([`crate::state::WEIGHT_FLOOR`]).
 /// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.

@@ -119,8 +119,8 @@ impl BackwardInputs<'_> {
     }
 }
 
-/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs. Every row is
-/// written; rows of queries without keys, and of keys that no query attends, are zero.
+/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs. Every row
+/// is written; the rows of queries that attend no key, and of keys that no query attends, are zero.
 #[derive(Debug)]
 pub struct Gradients<'a> {
     /// The gradient of the queries.
@@ -146,8 +146,8 @@ impl ByOperand<Operand> for Gradients<'_> {
 
 impl Gradients<'_> {
     /// Adds `shares` to these gradients. `shares` are the gradients of the problem `of`, and these gradients belong to
-    /// `problem`. The first query row of `shares` is added to row `at[0]`, the first key and value row to row `at[1]`.
-    /// Each sum is rounded once.
+    /// `problem`. The first query row of `shares` is added to query row `at[0]`, the first key row to key row `at[1]`,
+    /// and the first value row to value row `at[1]`. Each sum is rounded once.
     ///
     /// # Errors
     /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if `shares` extends beyond

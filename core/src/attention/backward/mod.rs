@@ -40,12 +40,12 @@
 //!    multiply-adds instead of `10 n² d`. Here a single pass computes all three. The keys of a head are divided into at
 //!    most [`MOST_PARTS`] parts. Each part has its own `dq`, and the `dq` of all parts are added in the order of the parts.
 //!    The number of parts depends only on the keys and the key heads.
-//! 3. *The order never depends on timing.* One worker computes a part of a key head, and visits its query heads, query
-//!    tiles and key blocks in order. So the bits are reproducible and do not depend on the number of threads or the
-//!    batch.
-//! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, which is then a relative error
-//!    of every probability of its row. With [`Statistics::State`], the reference is subtracted exactly, and the weights
-//!    are divided by `S`.
+//! 3. *The order never depends on timing.* A part of a key head is computed by one worker, which visits the query
+//!    heads, query tiles and key blocks of the part in order. So the bits are reproducible and do not depend on the
+//!    number of threads or the batch.
+//! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, and this rounding becomes a
+//!    relative error of every probability of its row. With [`Statistics::State`], the reference is subtracted exactly,
+//!    and the weights are divided by `S`.
 //! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set to
 //!    zero, not multiplied by zero. If keys, queries or upstream gradients contain a NaN or an infinity, products skip
 //!    the pairs that are not attended. So masked keys neither receive nor contribute anything.

@@ -1,8 +1,8 @@
 //! The scalar fallback: computes the entire backward pass without threads, vector instructions or an allocator.
 //!
-//! It iterates over blocks of 64 keys and, for each, over blocks of 64 query rows. The gradients that a block of keys
-//! and a block of queries contribute are summed in the scratch memory and then added to the outputs, so chains of
-//! additions stay short.
+//! It iterates over blocks of 64 keys and, for each block of keys, over blocks of 64 query rows. The gradients that a
+//! block of keys and a block of queries contribute are summed in the scratch memory and then added to the outputs, so
+//! chains of additions stay short.
 
 use super::bound::Structure;
 use super::data::{BackwardInputs, Gradients, Statistics};

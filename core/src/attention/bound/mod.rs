@@ -53,8 +53,8 @@ const HALF_SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
 const ABOVE: f64 = 6.0;
 const _: () = assert!((HEADROOM as f64 + 0.5) * core::f64::consts::LN_2 < ABOVE);
 
-/// Largest distance below its reference that a score can have without losing its weight. In natural-log units, rounded
-/// up.
+/// Largest distance by which a score may be below its reference without losing its weight, in natural-log units,
+/// rounded up.
 const LOWEST: f64 = 88.0;
 const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 

@@ -243,8 +243,8 @@ pub struct Bounds {
 
 impl Bounds {
     /// Returns `true` if `found` is an allowed result where the oracle's result is `y`. If `y` is finite, `found` must
-    /// be within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal it, or may
-    /// be NaN if a weight may be lost.
+    /// be within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal `y`; it may
+    /// also be NaN if a weight may be lost.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {

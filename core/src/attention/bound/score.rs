@@ -109,8 +109,8 @@ impl Arithmetic {
     }
 }
 
-/// Returns the largest power of two that is at most `|x| + off`; zero for zero. Rounding a number of at most this
-/// magnitude changes it by at most `u` times the returned power.
+/// Returns the largest power of two that is at most `|x| + off`; zero for zero. Rounding a number whose magnitude is at
+/// most `|x| + off` changes it by at most `u` times the returned power.
 #[inline]
 fn binade(x: f64, off: f64) -> f64 {
     let most = x.abs() + off;

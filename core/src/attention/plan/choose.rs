@@ -14,9 +14,9 @@
 //!    the number of queries of one sequence. The lengths of packed sequences are not known here, so packed problems use
 //!    the kernel that accepts any number of queries.
 //! 2. *The work determines the number of workers.* Waking a thread takes a few microseconds. There is one worker for
-//!    every [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all workers, and there is at most one
-//!    per tile. The plan has enough workers for all the keys that a call may have. A call with shorter lengths uses
-//!    fewer workers ([`CpuChoice::workers_for`]).
+//!    every [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all workers. In both cases there is at
+//!    most one worker per tile. The plan has enough workers for all the keys that a call may have. A call with shorter
+//!    lengths uses fewer workers ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
 //!    its queries and states must stay in cache together with the block, so they take at most half of L2. And if there
 //!    are several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.

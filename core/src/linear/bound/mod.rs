@@ -24,9 +24,9 @@
 //!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number is involved. The
 //!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, otherwise by the gain
 //!    ([`Judged::gain`]).
-//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot
-//!    represent. Therefore the errors of all columns have a second bound: an ellipsoid, which the tokens rotate and
-//!    shrink. The smaller of the two bounds counts.
+//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key. A norm cannot represent
+//!    this reduction. Therefore the errors of all columns have a second bound: an ellipsoid, which the tokens rotate
+//!    and shrink. The smaller of the two bounds counts.
 //! 4. **The bound of a scan has two levels, like the scan.** The schedule that combines the maps `(A, b)` of the parts
 //!    also combines the errors of these maps.
 
