@@ -32,7 +32,7 @@ pub struct InputTensors<'a, E, M, I> {
     /// Elements of the bias tensor or of the bias table.
     pub bias: Option<E>,
     /// Table entry for each pair of a query and a key, `[queries, keys]`. On a device the entries are not checked: an
-    /// entry outside the table counts as the first or last one.
+    /// entry outside the table counts as the first or the last entry.
     pub bias_index: Option<I>,
     /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,

@@ -82,8 +82,8 @@ impl MaskElements<'_> {
         }
     }
 
-    /// Returns the value that the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
-    /// element itself for an additive one, clamped to [`MASK_LIMIT`] if it is finite.
+    /// Returns the value that the element at `index` adds to a score, in natural-log units. For a boolean mask, the value
+    /// is 0 or `−∞`. For an additive mask, it is the element, clamped to [`MASK_LIMIT`] if it is finite.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`.

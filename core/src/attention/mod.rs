@@ -19,7 +19,7 @@
 //! - the tokens on the same side as row `i`, if the problem has shifted [`Windows`].
 //!
 //! If a query or a key is infinite, arithmetic may yield the score `−∞`. Such a score has weight zero. If the value of
-//! a key with such a score contains a NaN or an infinity, the row is unspecified.
+//! a key with such a score contains a NaN or an infinity, the output of the row is unspecified.
 //!
 //! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!

@@ -19,9 +19,9 @@ use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
 
 impl Arithmetic {
-    /// Returns `true` if zero may be the reference of every row. With these norms and at most `keys` keys per row,
-    /// every score must stay within [`GATE`], and the weighted sums of values up to the magnitude `value` must not
-    /// overflow. Returns `false` for NaN, and for kernels that sum scores in f16.
+    /// Returns `true` if zero may be the reference of every row. This is the case if `norms` imply that every score
+    /// stays within [`GATE`], and that weighted sums do not overflow for at most `keys` keys per row and values up to
+    /// the magnitude `value`. Returns `false` for NaN, and for kernels that sum scores in f16.
     #[must_use]
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;

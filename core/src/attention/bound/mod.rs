@@ -69,8 +69,8 @@ const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RA
 pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
-/// Factor that compensates for the roundings of the bounds themselves, which take fewer than a thousand operations in
-/// f64.
+/// Factor that compensates for the roundings of the bounds themselves. A bound takes fewer than a thousand operations
+/// in f64.
 const OUTWARD: f64 = 1.0 + 1e-12;
 
 /// Returns `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.

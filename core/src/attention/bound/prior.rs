@@ -279,8 +279,8 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// Compares the bound for a reference of zero with one derived by hand, for scores up to the limit of the gate and
-    /// sums as small as `2^-49`.
+    /// Compares the bound for a reference of zero with a bound derived by hand. Scores reach the limit of the gate, and
+    /// sums may be as small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);

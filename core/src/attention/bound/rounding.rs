@@ -40,11 +40,11 @@
 //!
 //! # The likely case
 //!
-//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error analysis*, 2019). To
-//! first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known coefficient. If they are independent
-//! with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared coefficients.
-//! The bound fails in at most a fraction `2 exp(−λ²/2)` of cases. The coefficients are `p_j (v_j − y)` times the coefficients
-//! of the score, the partial sums `W_r`, and `y S_r`:
+//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error analysis*, 2019).
+//! To first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known coefficient. If they are
+//! independent with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared
+//! coefficients. The bound fails in at most a fraction `2 exp(−λ²/2)` of cases. There are three kinds of coefficients:
+//! `p_j (v_j − y)` times a coefficient of the score, the partial sums `W_r`, and `y S_r`:
 //!
 //! ```text
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t

@@ -166,7 +166,8 @@ pub struct CpuChoice {
     pub masked: bool,
     /// The order of tasks.
     pub order: TaskOrder,
-    /// Mask and bias that a worker keeps, for its tiles and all keys, while its tasks share them.
+    /// Mask and bias that a worker keeps while its tasks share them. The kept values cover the worker's tiles and all
+    /// keys.
     pub keeps: Keeps,
     /// `true` if all queries of a head share one mask row, which a worker keeps while its tasks use it.
     pub row_mask: bool,
@@ -220,8 +221,8 @@ impl CpuChoice {
         !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
     }
 
-    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near zero, in
-    /// the exact schedule or within an error budget.
+    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near zero. This
+    /// requires the gate, and either the exact schedule or an error budget.
     #[must_use]
     pub fn gates(&self) -> bool {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
@@ -241,8 +242,8 @@ impl CpuChoice {
 
     /// Returns the largest `D / S` at which tiles skip blocks; `None` without an error budget.
     ///
-    /// Rows decide by running sums over all blocks. The result allows for the roundings of these sums, and for twice the
-    /// roundings on the path into `S`: once for the state, and once for
+    /// Rows decide by comparing running sums over all blocks. The result allows for the roundings of these sums, and for
+    /// twice the roundings on the path into `S`: once for the state, and once for
     /// [`share`](crate::attention::traversal::share). So no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
@@ -250,9 +251,9 @@ impl CpuChoice {
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible in two cases. If
-    /// scores are sums of several chains, the partial sums are stored there. If a tile has one row, its scores are
-    /// written a vector of keys at a time.
+    /// Returns `true` if the bias of a block may be stored in the memory that will contain the scores. This is
+    /// impossible in two cases. If a score is the sum of several chains, this memory contains the partial sums. If a
+    /// tile has one row, its scores are written for a vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1
@@ -295,8 +296,8 @@ impl CpuChoice {
     pub fn executed(&self) -> Executed {
         let KernelSpec { name, chain, weight_sums: lanes, fused, exp2_relative, .. } = self.kernel;
         let path = self.longest_path();
-        // A one-row kernel distributes the dims over its lanes, like the weights. The dims after the last whole vector
-        // are added one by one.
+        // A one-row kernel distributes the dims over its lanes, as it distributes the weights. The dims after the last
+        // whole vector are added one by one.
         let (whole, rest) = (self.head_dim / lanes.max(1), self.head_dim % lanes.max(1));
         let cuts = whole.div_ceil(chain.max(1)).saturating_sub(1);
         let tree = if whole > 0 { ceil_log2(lanes) } else { 0 };

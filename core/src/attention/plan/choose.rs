@@ -275,8 +275,8 @@ mod tests {
         for dims in [[63, 64], [64, 63]] {
             assert_eq!(chosen(spec(DType::F32, 1, 1440, 100, dims), &WIDE, large, 1, true).group, MAX_TILES);
         }
-        // Bytes of the queries of 48 rows with one state, and with two states if there is more than one segment of
-        // keys.
+        // Size in bytes of the queries and states of 48 rows. A row has one state, or two if there is more than one
+        // segment of keys.
         let (one, two) = ((64 + 66) * 48 * 4, (64 + 2 * 66) * 48 * 4);
         for (keys, tile) in [(100, one), (600, two)] {
             assert_eq!(group(DType::F32, 1, 1440, keys, 2 * 3 * tile, 1), 3);

@@ -261,8 +261,8 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns `true` if tiles need no checks of single dims (plain tiles) for query heads of size `d` and value heads
-    /// of size `dv`. The caller checks that rows can also be accessed four elements at a time.
+    /// Returns `true` if tiles are plain, which means that they need no checks of single dims, for query heads of size
+    /// `d` and value heads of size `dv`. The caller must also check that rows can be accessed four elements at a time.
     #[must_use]
     pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
         let whole = [d, dv] == [self.kernel.head_dim; 2];
@@ -362,7 +362,7 @@ pub struct GpuWorkspaceLayout {
     pub scores: ByteSpan,
     /// Sums of skipped weights in partial states, f32 `[row][split]`; empty without an error budget.
     pub partial_d: ByteSpan,
-    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32
+    /// Counters of thread blocks, four words each, followed by the reference, `S` and `D` of every finished row, f32
     /// `[3][row]`; empty without an error budget.
     pub left_out: ByteSpan,
     /// Total number of bytes.

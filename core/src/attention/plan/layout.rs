@@ -84,8 +84,8 @@ pub struct WorkspaceLayout {
     /// Counters of a worker in a run with a schedule: a [`Report`].
     pub counts: Span,
     /// The tiles of a worker's group, one after another. Tiles that stay in memory while chunks of keys are streamed
-    /// belong to no worker: their region follows those of the workers, and its offset is relative to the start of the
-    /// workspace.
+    /// belong to no worker: their region follows the regions of the workers, and its offset is relative to the start of
+    /// the workspace.
     pub tiles: Span,
     /// The regions of one tile.
     pub tile: TileSpans,

@@ -2,10 +2,9 @@
 //!
 //! A row whose reference did not follow its scores is as exact as any other under three conditions:
 //!
-//! 1. `2^-24 ≤ S ≤ 2^24` (`FROZEN_RANGE`). Then every weight that vanished, because it was below
-//!    `2^`[`WEIGHT_FLOOR`] relative to the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
-//!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the rounding
-//!    of the subtraction.
+//! 1. `2^-24 ≤ S ≤ 2^24` (`FROZEN_RANGE`). Then every weight that vanished, because it was below `2^`[`WEIGHT_FLOOR`]
+//!    relative to the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since `ln p_j = (s_j − m) ln 2 − ln S`,
+//!    each score is within `|ln p_j| + |ln S|` of its reference. This distance bounds the rounding of the subtraction.
 //! 2. Every element of `W` is finite: no product and no sum overflowed.
 //! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond
 //!    this range, a kernel that builds powers of two from integer bits computes a weight that is finite and wrong, and

@@ -86,9 +86,9 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
     }
 }
 
-/// Returns the largest computed `D / S` at which the exact sums certainly obey `D ≤ budget (S + D)`: slightly less than
-/// `budget / (1 − budget)`. A weight passes through at most `additions` roundings on its way into either sum. Zero if
-/// the roundings leave no budget.
+/// Returns a limit slightly below `budget / (1 − budget)`: if the computed `D / S` is at most this limit, the exact
+/// sums obey `D ≤ budget (S + D)`. A weight passes through at most `additions` roundings on its way into either sum.
+/// The limit is zero if the roundings leave no budget.
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);

@@ -38,8 +38,8 @@ use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
 use crate::state::WEIGHT_FLOOR;
 
-/// Smallest number of queries for which unseen blocks are skipped. With this many rows, reading the keys for their
-/// norms costs little compared with their products.
+/// Smallest number of queries for which unseen blocks are skipped. With this many queries, reading the keys to compute
+/// their norms costs little compared with the products of queries and keys.
 pub const LEAST_QUERIES: usize = 64;
 
 /// Returns `true` if a run of `problem` with `schedule` may skip blocks before it computes their scores. This requires

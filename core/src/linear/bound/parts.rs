@@ -4,7 +4,7 @@
 //! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Within its part, a term incurs
 //! the roundings of the recurrence. For each later part, it incurs the roundings of one exponential, of two products
 //! and of the additions of the schedule. This holds for any schedule. [`Terms`] stores two sums: the sum of the
-//! absolute terms, and the sum of the products of each absolute term and its number of roundings.
+//! absolute terms, and the same sum with every term multiplied by its number of roundings.
 //!
 //! **Delta rules.** A map is represented by norms: of `A`, of the error of `A`, of each column of `b`, and of the error
 //! of each column. Two maps compose by
@@ -162,8 +162,8 @@ pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// For a delta rule: represents each part of `part` tokens by the norms of its map, and scans the maps. `scratch` has
-/// the values of a track and of a state; `elements` has [`len`] values.
+/// Represents each part of `part` tokens by the norms of its map, and scans the maps. Applies to delta rules only.
+/// `scratch` must have room for a track and a state, and `elements` for [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
     part: usize,

@@ -249,8 +249,8 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
     };
     assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
-    // The batch decides who merges: if it fills the device and the kernel can, one block processes all splits of its
-    // rows.
+    // The batch decides which block merges. If the batch fills the device and the kernel supports it, one block
+    // processes all splits of its rows.
     assert!(!of(8).serial);
     let able = [GpuKernelSpec { serial: true, ..kernels[0] }, kernels[1]];
     let serial = |change: &dyn Fn(&mut Spec)| {
@@ -453,8 +453,8 @@ fn depths_are_those_of_flush_and_tree() {
     assert_eq!(path(&short, false), (0, 99));
     let none = plain(problem(DType::F32, 1, 32, 4096, 0, [64, 64]), &H200);
     assert_eq!(path(&none, false), (0, 0));
-    // If there are many keys, the path of the weights is longer: eight weights of a tile per lane, 1024 tiles, eight
-    // lanes.
+    // If there are many keys, the path of the weights is longer: it sums the eight weights that a lane has in a tile,
+    // then the 1024 tiles, then the eight lanes.
     let long = plain(problem(DType::F32, 1, 64, 4096, 65_536, [64, 64]), &H200);
     assert_eq!((long.splits, long.longest_path(false).into_s), (1, 7 + 1023 + 3));
 
