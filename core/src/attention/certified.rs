@@ -70,7 +70,7 @@ pub struct Certified<'a> {
     /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
     /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If
-    /// it is not zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// this number is not zero, log-sum-exp is an upper bound, which is too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],

@@ -206,8 +206,8 @@ impl Chunk {
     }
 }
 
-/// Checks that an operand with elements of the problem's type has the correct type and enough elements, or that it is
-/// missing from both the problem and the call.
+/// Checks an operand whose elements must have the problem's type. Either the operand has this type and enough elements,
+/// or both the problem and the call lack the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

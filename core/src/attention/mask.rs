@@ -195,7 +195,8 @@ impl MaskView {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    /// Checks the mask against scores of shape `full`. With `short`, the last axis of the mask may have fewer keys.
+    /// Checks the mask against scores of shape `full`. If `short` is `true`, the last axis of the mask may have fewer
+    /// keys than the scores.
     pub(super) fn check(
         &self,
         argument: &'static str,

@@ -44,7 +44,7 @@ pub struct Row {
 
 /// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the row.
 /// `sequence` and `i` are indices as in [`Problem::sequence`], and `head` is the index of a query head. The inputs must
-/// have passed [`Inputs::check`]. In a problem that appends in place, they must additionally contain the past as it was
+/// have passed [`Inputs::check`]. In a problem that appends in place, the inputs must also contain the past as it was
 /// before the call.
 ///
 /// # Panics

@@ -8,8 +8,8 @@ use crate::dtype::{DType, Elements};
 use crate::operands::{ByOperand, Location};
 use crate::view::View;
 
-/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: the
-/// probabilities computed from it stay exact when scores are large.
+/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer
+/// [`Statistics::State`]: the probabilities computed from a state stay exact when scores are large.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
     /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, at most

@@ -350,7 +350,8 @@ fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
 /// limits. Kernel, block and segment are those of a run that does not stream, so the results are bit-identical.
 ///
 /// # Errors
-/// Returns the errors of [`choose`], or an error with the bytes of the smallest choice if that exceeds the budget.
+/// Returns the errors of [`choose`]. If even the smallest choice exceeds the budget, returns an error with the number
+/// of bytes that this choice needs.
 pub fn choose_stream<'a>(
     problem: &Problem,
     device: &DeviceProfile,

@@ -68,8 +68,8 @@ pub(super) const MEASURING_BLOCKS: usize = 2;
 /// Largest product of rows and head size for which a block counts as small.
 const SMALL_BLOCK: usize = 2048;
 
-/// Returns the smallest number of keys per split. A problem with few keys is short, so an idle SM costs more than
-/// the merge of smaller splits.
+/// Returns the smallest number of keys per split. A problem with few keys takes little time, so an idle SM costs more
+/// than the merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }

@@ -46,7 +46,8 @@ pub struct KernelSpec {
     pub exp2_relative: f64,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
-    /// `true` if the kernel raises weights so that products are not subnormal. Such a kernel needs the largest value of
-    /// every block. If the values of a block are tiny, the kernel uses multiplied copies of them.
+    /// `true` if the kernel raises weights: it multiplies them by a factor so that their products with values are not
+    /// subnormal. Such a kernel needs the largest value of every block. If the values of a block are tiny, the kernel
+    /// uses copies that are scaled up.
     pub raises: bool,
 }

@@ -110,8 +110,8 @@ pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
 }
 
 /// Returns an upper bound of `D / (S + D)` of the exact sums, from the computed sums `s` and `d`. A weight passes
-/// through at most `additions` roundings on its way into either sum. Zero if nothing was skipped, one if nothing was
-/// kept, NaN for NaN.
+/// through at most `additions` roundings on its way into either sum. The result is zero if nothing was skipped, one if
+/// nothing was kept, and NaN if a sum is NaN.
 #[must_use]
 pub fn share(s: f32, d: f32, additions: usize) -> f64 {
     if d == 0.0 {

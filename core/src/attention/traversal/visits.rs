@@ -55,8 +55,8 @@ mod tests {
             [(0, true), (3, true), (4, true), (1, false), (2, false), (5, false)]
         );
         assert_eq!(list(Order::Sequential, 0..4, 2..3), [(0, true), (1, false), (2, true), (3, false)]);
-        // The cases: a window that does not reach the sink; then a diagonal at the sink, beyond the end, and in no
-        // block.
+        // The first tile has a window that does not reach the sink. The next three tiles have a diagonal at the sink,
+        // beyond the end, and in no block.
         assert_eq!(list(Order::SinkOwnRest, 2..5, 4..5), [(4, true), (2, false), (3, false)]);
         assert_eq!(list(Order::SinkOwnRest, 0..3, 0..1), [(0, true), (1, false), (2, false)]);
         assert_eq!(list(Order::SinkOwnRest, 0..3, 7..9), [(0, true), (1, false), (2, false)]);

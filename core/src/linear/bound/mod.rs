@@ -66,8 +66,8 @@ pub struct Judgement<'a> {
     pub present_error: &'a mut [f64],
 }
 
-/// Factor that rounds the bounds outwards. It covers the f64 roundings of the bounds and of the exact outputs, which
-/// are `2^-29` of the f32 roundings.
+/// Factor that rounds the bounds outwards. It covers the f64 roundings of the bounds and of the exact outputs. An f64
+/// rounding is `2^-29` of an f32 rounding.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
 /// Returns the number of f64 values of scratch that [`head`] needs; `None` on overflow.
