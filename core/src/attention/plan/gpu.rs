@@ -237,8 +237,8 @@ pub fn choose_gpu<'a>(
         let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
         let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
-        // Among otherwise equal kernels, those that sum in f16 come first, because the options allow such sums. For
-        // packed sequences, the tallest blocks come first, whatever the lengths are.
+        // Kernels that sum in f16 precede otherwise equal kernels, because the options allow such sums. Packed
+        // sequences prefer the tallest blocks, regardless of the lengths.
         let height = if packed { (usize::MAX - k.rows, !k.slow_edges) } else { (k.rows, false) };
         let rank = (work, limit, k.head_dim, height, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
