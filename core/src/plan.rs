@@ -83,7 +83,7 @@ pub enum ChooseError {
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Number of bytes of the smallest workspace that the affine maps occupy.
+        /// Number of bytes that the affine maps occupy in the smallest workspace.
         transitions: usize,
     },
     /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.

@@ -234,7 +234,8 @@ impl Spec {
     }
 }
 
-/// Returns `heads / of`: how many of `heads` heads share each of `of` other heads. Returns 1 if `of` is zero.
+/// Returns how many heads share each other head if `heads` heads share `of` other heads equally: `heads / of`, or 1 if
+/// `of` is zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,

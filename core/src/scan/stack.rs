@@ -65,8 +65,8 @@ impl MergeStack {
         !self.is_empty()
     }
 
-    /// Merges, from the top down, the neighbours whose highest different bit is one of `bits`. All other bits in
-    /// `parts` must be higher.
+    /// Merges, from the top down, the neighbours on the stack whose highest differing bit is one of `bits`. All other
+    /// bits in `parts` must be higher.
     fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
         let stay = (self.parts & !bits).count_ones() as usize;
         (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);

@@ -57,8 +57,8 @@ impl Judged {
     }
 }
 
-/// Returns the error that a step adds by treating states and factors below the smallest normal number as zero, for
-/// states of magnitude `largest` or less.
+/// Returns the error that a step adds because it treats states and factors below the smallest normal number as zero.
+/// `largest` is the largest magnitude of the states.
 pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }

@@ -1,4 +1,4 @@
-//! The causal convolution of each channel with a filter, which is also linear attention with a relative decay:
+//! The causal convolution of each channel with a filter. This operator is also linear attention with a relative decay:
 //!
 //! ```text
 //! o_t = Σ_k α_k u_{t−k}        inputs before the first token: from the past state, or zero

@@ -77,7 +77,8 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Memory for inputs and outputs of attention. A GPU uses it in place if the engine could provide such memory.
+/// Memory for inputs and outputs of attention. If the engine could allocate it, a GPU uses it in place; otherwise, it
+/// is ordinary memory.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// Intermediate results for a frame.
