@@ -113,7 +113,7 @@ mod modules {
         rewritten(text, number)
     }
 
-    /// Packs a text by replacing the number of each register by its position among the recently used ones. The
+    /// Packs a text by replacing the number of each register by its position among the recently used registers. The
     /// registers must be numbered in the order of their first appearance.
     fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
         // The registers of each class, with the most recently named last.

@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::setters;
 use crate::view::View;
 
-/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields whose defaults do not fit, and
 /// call [`Spec::check`] to obtain a [`Problem`].
 ///
 /// Each value head has a state. The number of states is a multiple of the number of key heads: state `s` uses key head

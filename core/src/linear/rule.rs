@@ -95,8 +95,8 @@ pub enum Form {
     Chunk,
     /// One pass over chunks of tokens, which computes the outputs of a chunk and the state after it together.
     FusedChunk,
-    /// Products of every token with every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the number of
-    /// tokens. Delta rules solve a triangular system over all tokens.
+    /// Products of every token with every earlier token, `(Q Kᵀ ∘ D) V`. The time is quadratic in the number of tokens.
+    /// Delta rules solve a triangular system over all tokens.
     Parallel,
     /// Two levels: each part of the sequence is reduced to an affine map `(A, b)`, a scan over the maps computes the
     /// state before each part, and the outputs of each part are computed from that state.

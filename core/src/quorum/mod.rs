@@ -1,4 +1,4 @@
-//! Divides attention by cyclic quorums into independent tasks, each over some of the tokens. Together they compute
+//! Divides attention by cyclic quorums into independent tasks, each over some of the tokens. Together the tasks compute
 //! every pair of a query and a key exactly once. The method is that of Stream-CQSA (arXiv 2604.20819), sections 2 and
 //! 2.3, and appendices A and B.
 //!
@@ -32,8 +32,8 @@
 //!    work is that of plain attention.
 //! 3. **Neighbours are joined.** Key runs that are adjacent in the original sequence and are all paired with a query
 //!    run form one range ([`Task::keys_of`]).
-//! 4. **Queries and keys are divided independently**, so their numbers may differ: the rule compares chunks, not
-//!    tokens.
+//! 4. **Queries and keys are divided independently**, so the numbers of queries and keys may differ: the rule compares
+//!    chunks, not tokens.
 //!
 //! Tasks return states `(m, S, W)`, which are merged as [`crate::state`] describes.
 

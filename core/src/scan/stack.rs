@@ -1,4 +1,5 @@
-//! Merges the states of attention segments in a tree: segments arrive in order, and complete subtrees merge at once.
+//! Merges the states of attention segments in a tree: segments arrive in order, and each subtree is merged as soon as
+//! it is complete.
 //!
 //! For segments `0, 1, 2, …` the tree is the balanced tree of [`super::tree`]. The caller's slots store the states, so
 //! the size of an element may be known only at run time.

@@ -161,12 +161,13 @@ impl Choice {
             + if self.pass > self.kernel.together(self.rule, self.rows) { meets } else { 0.0 }
     }
 
-    /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
+    /// Returns the structure of the computation that a run executes for a sequence of `tokens` tokens. The error bound
+    /// of the run depends on this structure.
     ///
-    /// A kernel multiplies the state by the product of its gates at the end of each chunk, or more often. Between these
-    /// points, the stored state is divided by that product. The bound therefore treats the tokens of a chunk as if they
-    /// read one state, even if a pass processes fewer tokens. It counts two exponentials on the path from a value to an
-    /// output.
+    /// A kernel multiplies the stored state by the product of the gates at the end of each chunk, or more often.
+    /// Between these points, the stored state is divided by the product of the gates since the last point. The bound
+    /// therefore treats the tokens of a chunk as if they read one state, even if a pass processes fewer tokens. It
+    /// counts two exponentials on the path from a value to an output.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();

@@ -40,7 +40,7 @@ const MAX_BLOCKS: usize = 64;
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// Index of the class with the highest score; the first one if several have it.
+    /// Index of the class with the highest score; if several classes have this score, the first of them.
     pub class: usize,
     /// Probability of the class.
     pub score: f32,
@@ -195,8 +195,8 @@ impl Model {
         self.backend
     }
 
-    /// Returns the number of tensor bytes that attention copied between host and GPU for the last frame; 0 on the CPU,
-    /// and if the GPU used all tensors in place.
+    /// Returns the number of tensor bytes that attention copied between host and GPU for the last frame; zero if the
+    /// CPU computed attention, or if the GPU used all tensors in place.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
