@@ -63,7 +63,8 @@ mod modules {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
             None => Vec::new(),
         };
-        // `table` becomes the table of modules, `groups` a static for each group of modules compressed together.
+        // `table` will contain the table of modules, and `groups` a static for each group of modules that are
+        // compressed together.
         let (mut table, mut groups) = (String::new(), String::new());
         let (mut group, mut number) = (Vec::new(), 0);
         for path in files(&modules, "ptx")? {
@@ -116,7 +117,7 @@ mod modules {
     /// Packs a text by replacing the number of each register by its position among the recently used registers. The
     /// registers must be numbered in the order of their first appearance.
     fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
-        // The registers of each class, with the most recently named last.
+        // The registers of each class, with the most recently named register last.
         let mut recent = registers::CLASSES.map(|_| Vec::new());
         let place = |class: usize, number: Option<u32>| {
             let recent = &mut recent[class];

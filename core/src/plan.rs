@@ -3,7 +3,7 @@
 use crate::quorum::{MAX_LEVELS, TaskPath};
 use core::fmt;
 
-/// Error of a chooser that found no plan, or of an invalid interest set, division, task or tree of tasks.
+/// Reason why a chooser found no plan, or why an interest set, a division, a task or a tree of tasks is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {

@@ -43,7 +43,7 @@ pub struct Spec {
     /// Element type of decay and beta.
     pub gate_dtype: DType,
     /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
-    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` sets the gated rows to zero, even if they contain
+    /// `[batch, state_heads, tokens, d_k]` for one gate per dim. `−∞` sets the gated rows to zero, even if they contain
     /// infinities or NaN.
     pub decay: Option<View>,
     /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or `[batch, 1, tokens, 1]` if all heads share them.

@@ -6,11 +6,11 @@
 pub enum Rule {
     /// `S ← S + k vᵀ`.
     Linear,
-    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head; GLA with one per dim.
+    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head; GLA with a decay per dim.
     Gated,
     /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
     Delta,
-    /// `S ← a ⊙ S`, then as [`Rule::Delta`]: Gated `DeltaNet` with a decay per head; KDA with one per dim.
+    /// `S ← a ⊙ S`, then as [`Rule::Delta`]: Gated `DeltaNet` with a decay per head; KDA with a decay per dim.
     GatedDelta,
 }
 

@@ -127,7 +127,7 @@ pub struct Cell {
     pub p99_ms: f64,
     /// Largest latency.
     pub max_ms: f64,
-    /// Latency of the first call, which on a GPU includes loading its kernels.
+    /// Latency of the first call. On a GPU, it includes the time to load kernels.
     pub cold_ms: f64,
     /// Median time that the host takes to enqueue a call on the device; `None` on a CPU.
     pub enqueue_p50_ms: Option<f64>,

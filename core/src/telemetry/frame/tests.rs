@@ -367,7 +367,7 @@ fn frames_of_other_versions_are_told_from_damage() {
     }
     assert_eq!(count(&[VERSION + 1]), (0, 0, 1));
     message[0] = VERSION;
-    // These messages have a valid check, but contain more than a record, less than a record, or none.
+    // These messages have a valid check, but contain more than one record, only part of a record, or no record.
     assert_eq!(count(&[&message[..], &[0]].concat()), (0, 1, 0));
     for len in 0..message.len() {
         assert_eq!(count(&message[..len]), (0, 1, 0), "{len}");
