@@ -1,10 +1,10 @@
 //! Generates the table of GPU modules: compressed PTX, and optionally GPU code that has already been assembled.
 //!
 //! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. It is packed as
-//! `registers` describes, and several modules are compressed together, because they have much text in common.
-//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files, assembled for the GPU of the target board, which are added to
-//! the table. If the variable is unset or empty, the table contains only PTX. Without the feature `cuda` there is no
-//! table.
+//! `registers` describes. Several modules are compressed together, because they have much text in common.
+//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that are assembled for the GPU of the target board. These
+//! files are added to the table. If the variable is unset or empty, the table contains only PTX. Without the feature
+//! `cuda` there is no table.
 
 use std::process::ExitCode;
 
@@ -48,7 +48,8 @@ mod modules {
     /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
     /// group.
     const TOGETHER: usize = 500_000;
-    /// The same in a debug build. It compresses less, but the tests load modules a few hundred times.
+    /// Value of [`TOGETHER`] for a debug build. Smaller groups compress less well, but load faster, and the tests load
+    /// modules a few hundred times.
     const TOGETHER_IN_DEBUG: usize = 100_000;
 
     /// Writes the groups of compressed modules, and the table as a Rust expression.
@@ -62,7 +63,8 @@ mod modules {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
             None => Vec::new(),
         };
-        // `table` becomes the table of modules, `groups` a static for each group of modules compressed together.
+        // `table` will contain the table of modules, and `groups` a static for each group of modules that are
+        // compressed together.
         let (mut table, mut groups) = (String::new(), String::new());
         let (mut group, mut number) = (Vec::new(), 0);
         for path in files(&modules, "ptx")? {
@@ -112,10 +114,10 @@ mod modules {
         rewritten(text, number)
     }
 
-    /// Packs a text by replacing the number of each register by its position among the recently used ones. The
+    /// Packs a text by replacing the number of each register by its position among the recently used registers. The
     /// registers must be numbered in the order of their first appearance.
     fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
-        // The registers of each class, with the most recently named last.
+        // The registers of each class, with the most recently named register last.
         let mut recent = registers::CLASSES.map(|_| Vec::new());
         let place = |class: usize, number: Option<u32>| {
             let recent = &mut recent[class];

@@ -9,8 +9,8 @@ pub struct Memory {
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// View of the operand; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are
-    /// dense.
+    /// View of the operand. `None` for operands that are always dense: the mask, the bias, the index of the bias,
+    /// log-sum-exp, and softmax states.
     pub view: Option<View>,
 }
 

@@ -1,6 +1,6 @@
 //! Lists of operands: the tensors that a call of an operator reads and writes.
 //!
-//! Each operator has an enum of its operands, which `operands!` makes. The enum defines the names and the order of the
+//! For each operator, `operands!` defines an enum of its operands. The enum defines the names and the order of the
 //! operands. Code that handles every operand (views, host pointers, device addresses, offsets in a staging buffer)
 //! stores an [`Operands`] and loops over it instead of repeating the list.
 

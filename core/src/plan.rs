@@ -3,7 +3,7 @@
 use crate::quorum::{MAX_LEVELS, TaskPath};
 use core::fmt;
 
-/// Error of a chooser that found no plan, or of an invalid interest set, division, task or tree of tasks.
+/// Reason why a chooser found no plan, or why an interest set, a division, a task or a tree of tasks is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
@@ -83,7 +83,7 @@ pub enum ChooseError {
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Number of bytes of the smallest workspace that the affine maps occupy.
+        /// Number of bytes that the affine maps occupy in the smallest workspace.
         transitions: usize,
     },
     /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.

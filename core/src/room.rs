@@ -12,8 +12,8 @@ pub struct Span {
 /// Number of f32 values in a 64-byte line.
 pub(crate) const LINE: usize = 16;
 
-/// Returns the size of a workspace in bytes. Its regions end at `total`. It may start at any address, because one extra
-/// line provides the padding that aligns the first region.
+/// Returns the size in bytes of a workspace whose regions end at `total`. The workspace may start at any address,
+/// because one extra line provides the padding that aligns the first region.
 pub(crate) const fn bytes(total: usize) -> usize {
     (total + LINE) * size_of::<f32>()
 }

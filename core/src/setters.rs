@@ -1,7 +1,7 @@
 //! Setters for options and for descriptions of problems.
 
-/// Defines, for each field, a method that sets it and returns the struct. The method of an `optional` field accepts a
-/// value or an `Option` of one.
+/// Defines, for each field, a method that sets it and returns the struct. The method of an `optional` field accepts
+/// either a value or an `Option` that contains a value.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

@@ -47,8 +47,8 @@ use core::f64::consts::LN_2;
 pub const HEADROOM: f32 = 8.0;
 
 /// Smallest exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a
-/// lower score has weight zero, or at most its exact weight if the exponential of a kernel has a larger range. A NaN or
-/// infinity in the value of such a key still poisons the row.
+/// lower score has weight zero; if the exponential of a kernel has a larger range, the weight may be positive, up to
+/// its exact value. A NaN or infinity in the value of such a key still poisons the row.
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
 /// Largest `|log2 S|` for which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
@@ -224,9 +224,9 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// Largest magnitude of the exponent in the factor of [`natural_reference`]. The factor compensates for the rounding of
-/// the reference. References below `2^30` in natural-log units never need a larger exponent, because neighbouring f32
-/// values there are at most 64 apart.
+/// [`natural_reference`] returns a factor that compensates for the rounding of the reference. This is the largest
+/// magnitude of the factor's exponent. References below `2^30` in natural-log units never need a larger exponent,
+/// because neighbouring f32 values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
 /// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the
@@ -263,7 +263,7 @@ pub struct NaturalState {
 }
 
 impl NaturalState {
-    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose weighted sums carry the factor
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`. Its weighted sums contain the factor
     /// `weight_scale`. `divided` is `true` if the weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
@@ -306,8 +306,8 @@ pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static 
     if fits { None } else { Some(("S", s, allowed)) }
 }
 
-/// The merge of two states in natural-log units. Callers received both states from the library, and pass them back to
-/// it. The merged state is
+/// The merge of two states in natural-log units. The library returned both states to the caller, who now merges them.
+/// The merged state is
 ///
 /// ```text
 /// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise

@@ -16,8 +16,8 @@ pub enum Layout {
 /// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. A view contains no pointer, so a
 /// plan can store it.
 ///
-/// A view describes any layout whose last axis is contiguous, such as the three of [`Layout`], a slice of a packed QKV
-/// tensor, or an input broadcast over the batch (stride zero).
+/// A view describes any layout whose last axis is contiguous, such as the three layouts of [`Layout`], a slice of a
+/// packed QKV tensor, or an input broadcast over the batch (stride zero).
 ///
 /// The default is an empty view.
 ///
@@ -286,7 +286,7 @@ mod tests {
         for (shape, strides, fits) in [
             ([1, 1, most, 1], [0, 0, 1, 1], true),
             ([1, 1, most + 1, 1], [0, 0, 1, 1], false),
-            // Views of many elements in little memory, and then of few elements in much memory.
+            // Two views of many elements in little memory, and then two views of few elements in much memory.
             ([most, 1, 1, 1], [0, 0, 0, 1], true),
             ([most, 2, 1, 1], [0, 0, 0, 1], false),
             ([1, 2, 1, 1], [0, most - 1, 0, 1], true),

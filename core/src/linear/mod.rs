@@ -1,4 +1,4 @@
-//! Linear attention: attention whose memory is a state of fixed size, which a rule updates token by token.
+//! Linear attention: attention whose memory is a state of fixed size. A rule updates the state token by token.
 //!
 //! # The definition
 //!
@@ -17,9 +17,10 @@
 //! memory, sequences may be packed, queries and keys may be normalised, and tokens may be processed in other orders
 //! ([`Direction`]).
 //!
-//! A decay of `−∞` sets the rows of its gate to zero by selection, even if they contain infinities or NaN. A finite
-//! decay may do the same if its exponential is not a positive f32 number. A NaN makes every later state NaN. State
-//! elements below the smallest normal number in magnitude may be treated as zero.
+//! A decay of `−∞` sets the rows of its gate to zero by selection, not by multiplication, so rows that contain
+//! infinities or NaN become zero too. A finite decay may do the same if its exponential is not a positive f32 number. A
+//! NaN makes every later state NaN. State elements below the smallest normal number in magnitude may be treated as
+//! zero.
 //!
 //! # Modules
 //!

@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::setters;
 use crate::view::View;
 
-/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields whose defaults do not fit, and
 /// call [`Spec::check`] to obtain a [`Problem`].
 ///
 /// Each value head has a state. The number of states is a multiple of the number of key heads: state `s` uses key head
@@ -43,7 +43,7 @@ pub struct Spec {
     /// Element type of decay and beta.
     pub gate_dtype: DType,
     /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
-    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` sets the gated rows to zero, even if they contain
+    /// `[batch, state_heads, tokens, d_k]` for one gate per dim. `−∞` sets the gated rows to zero, even if they contain
     /// infinities or NaN.
     pub decay: Option<View>,
     /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or `[batch, 1, tokens, 1]` if all heads share them.
@@ -234,7 +234,8 @@ impl Spec {
     }
 }
 
-/// Returns `heads / of`: how many of `heads` heads share each of `of` other heads. Returns 1 if `of` is zero.
+/// Returns how many heads share each other head if `heads` heads share `of` other heads equally: `heads / of`, or 1 if
+/// `of` is zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,

@@ -28,8 +28,8 @@ pub const fn scratch_len(problem: &Problem) -> usize {
 /// `output` receives the outputs of the heads in [`Problem::readers`], `[readers, tokens, d_v]`, with tokens in the
 /// order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a bidirectional problem, that is the last
 /// state of the second pass, which a run does not output. `sequence` is an index as in [`Problem::sequence`]. The
-/// inputs must have passed [`Inputs::check`]. For an in-place problem, the caller then adds the past states, as they
-/// were before the call, to the checked inputs.
+/// inputs must have passed [`Inputs::check`]. After this check, the caller of an in-place problem must add the past
+/// states to the inputs, with their contents before the call.
 ///
 /// # Panics
 /// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if

@@ -6,11 +6,11 @@
 pub enum Rule {
     /// `S ← S + k vᵀ`.
     Linear,
-    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head; GLA with one per dim.
+    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head; GLA with a decay per dim.
     Gated,
     /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
     Delta,
-    /// `S ← a ⊙ S`, then as [`Rule::Delta`]: Gated `DeltaNet` with a decay per head; KDA with one per dim.
+    /// `S ← a ⊙ S`, then as [`Rule::Delta`]: Gated `DeltaNet` with a decay per head; KDA with a decay per dim.
     GatedDelta,
 }
 
@@ -95,8 +95,8 @@ pub enum Form {
     Chunk,
     /// One pass over chunks of tokens, which computes the outputs of a chunk and the state after it together.
     FusedChunk,
-    /// Products of every token with every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the number of
-    /// tokens. Delta rules solve a triangular system over all tokens.
+    /// Products of every token with every earlier token, `(Q Kᵀ ∘ D) V`. The time is quadratic in the number of tokens.
+    /// Delta rules solve a triangular system over all tokens.
     Parallel,
     /// Two levels: each part of the sequence is reduced to an affine map `(A, b)`, a scan over the maps computes the
     /// state before each part, and the outputs of each part are computed from that state.

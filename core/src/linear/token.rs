@@ -1,6 +1,6 @@
 //! Computes, in f64, the contribution of a token to a state. Elements are read in place from the caller's tensors.
 //!
-//! Heads, batches and tokens are determined only from the fields of the [`Spec`] and from `cu_seqlens`.
+//! The indices of heads, batches and tokens are computed only from the fields of the [`Spec`] and from `cu_seqlens`.
 
 use super::data::Inputs;
 use super::problem::{Problem, Spec, each};

@@ -10,7 +10,8 @@ use heapless::Vec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
     sets: Vec<InterestSet, MAX_LEVELS>,
-    /// Number of tasks of full depth that a task covers, indexed by its depth. Depth zero is the whole sequence.
+    /// Number of tasks of full depth that a task covers, indexed by the depth of the task. Depth zero is the whole
+    /// sequence.
     below: [u64; MAX_LEVELS + 1],
 }
 

@@ -1,4 +1,4 @@
-//! Divides attention by cyclic quorums into independent tasks, each over some of the tokens. Together they compute
+//! Divides attention by cyclic quorums into independent tasks, each over some of the tokens. Together the tasks compute
 //! every pair of a query and a key exactly once. The method is that of Stream-CQSA (arXiv 2604.20819), sections 2 and
 //! 2.3, and appendices A and B.
 //!
@@ -23,17 +23,17 @@
 //! # Why the code differs
 //!
 //! 1. **Runs, not tokens.** Chunks are cut from the concatenated sequence, so a chunk of one level may extend over
-//!    joints between the chunks of the levels above. Each of the `l` chunks is one interval of that sequence, and a
-//!    joint divides at most one of them: a level adds at most `l − 1` runs of consecutive tokens. For any number of
-//!    tokens, a task of nine levels with `c = 7` has at most 19 runs, and usually 5. No task has more than [`MAX_RUNS`]
-//!    runs. A task is planned in microseconds on the stack.
+//!    joints between the chunks of the levels above. Each of the `l` chunks of a task is one interval of the
+//!    concatenated sequence, and a joint divides at most one of these chunks. A level therefore adds at most `l − 1`
+//!    runs of consecutive tokens. For any number of tokens, a task of nine levels with `c = 7` has at most 19 runs, and
+//!    usually 5. No task has more than [`MAX_RUNS`] runs. A task is planned in microseconds on the stack.
 //! 2. **Decisions per pair of runs.** All tokens of a run have the same labels, so a task computes either all pairs of
 //!    a query run and a key run or none ([`Task::meet`]). Pairs that it does not compute are never visited: the total
 //!    work is that of plain attention.
 //! 3. **Neighbours are joined.** Key runs that are adjacent in the original sequence and are all paired with a query
 //!    run form one range ([`Task::keys_of`]).
-//! 4. **Queries and keys are divided independently**, so their numbers may differ: the rule compares chunks, not
-//!    tokens.
+//! 4. **Queries and keys are divided independently**, so the numbers of queries and keys may differ: the rule compares
+//!    chunks, not tokens.
 //!
 //! Tasks return states `(m, S, W)`, which are merged as [`crate::state`] describes.
 

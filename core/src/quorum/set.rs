@@ -102,7 +102,7 @@ impl InterestSet {
             return Err(ChooseError::Differences { chunks, missing, doubled });
         }
         // Each of the `chunks − 1` nonzero values occurs once as a difference. This limits the number of members, so
-        // all fit.
+        // the list has room for all of them.
         let members = (0..chunks).filter(|x| is_member[*x]).map(|x| x as u16).collect();
         Ok(InterestSet { chunks, members })
     }

@@ -1,7 +1,7 @@
 //! Constructs planar difference sets by Singer's method: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
-//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³)
-//! that generates it over GF(q). The exponents of the points on a line form a difference set. The points on a line are
+//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element that
+//! generates GF(q³) over GF(q). The exponents of the points on a line form a difference set. The points on a line are
 //! the zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence given by the minimal
 //! polynomial of `α`. The set is therefore
 //!

@@ -48,8 +48,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns the error for a gap that extends from task `first` up to task `end`. It names the largest task that starts
-/// at `first` and ends within the gap.
+/// Returns the error for a gap that extends from task `first` up to task `end`. The error names the largest task that
+/// starts at `first` and ends within the gap.
 fn gap(division: &Division, first: u64, end: u64) -> ChooseError {
     let fits = |depth: &usize| {
         let tasks = division.below(*depth);

@@ -96,7 +96,8 @@ impl Scan {
         })
     }
 
-    /// Returns the number of merges with the identity on a longest path. They count towards the depth but do not round.
+    /// Returns the number of merges with the identity on a longest path. Such merges count towards the depth but do not
+    /// round.
     #[must_use]
     pub const fn identity_merges(self, form: Form, n: usize) -> usize {
         let any = match (self, form) {

@@ -111,11 +111,12 @@ pub const fn reduction_depth(n: usize) -> usize {
 
 /// Returns the depth of [`exclusive`].
 ///
-/// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The total of
-/// the root's left child takes `k − 1` merges, and one more merge with the identity. On the way down, a prefix that is
-/// at least as deep as the tree below it becomes deeper by `floor(log2 r)`. A left child passes the prefix on, and a
-/// right child adds one merge; only a perfect tree adds one at every step. Paths that stay in the left child behave
-/// like a scan of `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
+/// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The prefix of
+/// the root's right child is `k` merges deep: `k − 1` merges for the total of the root's left child, and one merge with
+/// the identity. On the way down, a prefix that is at least as deep as the tree below it becomes deeper by
+/// `floor(log2 r)`. The prefix of a left child is that of its parent, and the prefix of a right child has one more
+/// merge. Only in a perfect tree does every step add a merge. Paths that stay in the left child behave like a scan of
+/// `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
 ///
 /// ```text
 /// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element
@@ -139,8 +140,8 @@ pub const fn exclusive_depth(n: usize) -> usize {
 /// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
 /// ```
 ///
-/// The root's total takes `k` merges. The total of the left child has the depth `k − 1`. It is the prefix that goes
-/// down the right child, without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
+/// The root's total requires `k` merges. The total of the left child has the depth `k − 1`. It becomes the prefix of
+/// the right child without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     if n <= 1 {

@@ -2,8 +2,8 @@
 //!
 //! This implementation alternates between two buffers, as a thread block does in shared memory. Every element of the
 //! next buffer is computed from the current one, elements without a partner are copied, and one barrier per step is
-//! enough. The scan executes about `n log2 n` merges, compared with about `2 n` in [`super::blelloch`], at the smallest
-//! depth that is possible for prefixes.
+//! enough. The scan executes about `n log2 n` merges, compared with about `2 n` in [`super::blelloch`]. Its depth is
+//! the smallest that is possible for prefixes.
 
 use super::depth::ceil_log2;
 use super::slots::{Slots, check_scratch};

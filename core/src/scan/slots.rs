@@ -7,8 +7,8 @@
 //! slice of a monoid is one implementation.
 //!
 //! A scan only combines into the place of the *later* element, by [`Slots::combine`]. If a total belongs in the place
-//! of the earlier element, the contents of the two places are exchanged afterwards. The old value in the other place is
-//! then not needed.
+//! of the earlier element, the contents of the two places are exchanged afterwards. The value that the exchange moves
+//! to the place of the later element is no longer needed.
 
 use crate::argument::ArgumentError;
 use crate::monoid::Monoid;

@@ -1,4 +1,5 @@
-//! Merges the states of attention segments in a tree: segments arrive in order, and complete subtrees merge at once.
+//! Merges the states of attention segments in a tree: segments arrive in order, and each subtree is merged as soon as
+//! it is complete.
 //!
 //! For segments `0, 1, 2, …` the tree is the balanced tree of [`super::tree`]. The caller's slots store the states, so
 //! the size of an element may be known only at run time.
@@ -65,8 +66,8 @@ impl MergeStack {
         !self.is_empty()
     }
 
-    /// Merges, from the top down, the neighbours whose highest different bit is one of `bits`. All other bits in
-    /// `parts` must be higher.
+    /// Merges, from the top down, the neighbours on the stack whose highest differing bit is one of `bits`. All other
+    /// bits in `parts` must be higher.
     fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
         let stay = (self.parts & !bits).count_ones() as usize;
         (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);

@@ -57,8 +57,8 @@ impl Judged {
     }
 }
 
-/// Returns the error that a step adds by treating states and factors below the smallest normal number as zero, for
-/// states of magnitude `largest` or less.
+/// Returns the error that a step adds because it treats states and factors below the smallest normal number as zero.
+/// `largest` is the largest magnitude of the states.
 pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
@@ -66,7 +66,8 @@ pub(super) fn tiny(largest: f64) -> f64 {
 /// Returns `judged` with its bound increased by the error of rounding to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
-    // A NaN is zero times an infinite error: no bound is known. The factor 1.001 covers the terms of second order.
+    // A bound of NaN is the product of zero and an infinite error, so no bound is known. The factor 1.001 covers the
+    // terms of second order.
     let bound = if bound.is_nan() { f64::INFINITY } else { 1.001 * bound };
     let rounding = match dtype {
         DType::F32 => 0.0,

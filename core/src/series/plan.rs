@@ -6,13 +6,13 @@
 //! **Form of a recurrence.** One pass over the tokens computes a recurrence; workers share its tiles and sequences. If
 //! there are few channels and many tokens, two levels are possible instead: each part of the tokens is reduced to one
 //! map, the states before the parts are computed one after another, and each part is computed from the state before it.
-//! That is twice the work, so it is done only on request ([`Options::parts`]). The states between parts do not come
-//! from a scan of the maps, because a product of factors may exceed the range of f32 although the state does not. A
-//! part with such a product is processed again from its exact state.
+//! That is twice the work, so it is done only on request ([`Options::parts`]). The states before the parts are not
+//! computed by a scan of the maps, because a product of factors may exceed the range of f32 even if the state does not
+//! exceed it. A part with such a product is processed again from its exact state.
 //!
-//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number of
-//! operations per output that grows with the logarithm of the length, in f64 and without the vector instructions of the
-//! kernel. [`method`] compares the two.
+//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The number of operations that the
+//! FFT needs per output grows with the logarithm of the length. The FFT runs in f64 and without the vector instructions
+//! of the kernel. [`method`] compares the two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -28,9 +28,9 @@ pub const BLOCK: usize = 64;
 /// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
-/// Cost of an FFT in vector multiply-adds of the direct method, divided by `n log2 n` for an FFT of length `n`. It was
-/// measured as the crossover of the two methods at 450 taps, with 16 lanes (the example `series` of the runtime). For
-/// 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
+/// Cost of an FFT in vector multiply-adds of the direct method, divided by `n log2 n` for an FFT of length `n`. The
+/// value follows from the crossover of the two methods, measured at 450 taps with 16 lanes (the example `series` of the
+/// runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
 /// Properties of the series kernels of an instruction set that the planner and the error bounds use.

@@ -10,7 +10,7 @@
 //!
 //! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte
 //!    stuffing (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame.
-//!    Damage ends with its frame: the record after the next zero is intact.
+//!    Damage is limited to its frame: the record after the next zero is intact.
 //! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to
 //!    three wrong bits in any message of this format, and every burst of 32 bits. It detects all other damage,
 //!    including damage to the byte stuffing, with a probability of 1 − 2⁻³². A message that passes the check must also

@@ -127,7 +127,7 @@ pub struct Cell {
     pub p99_ms: f64,
     /// Largest latency.
     pub max_ms: f64,
-    /// Latency of the first call, which on a GPU includes loading its kernels.
+    /// Latency of the first call. On a GPU, it includes the time to load kernels.
     pub cold_ms: f64,
     /// Median time that the host takes to enqueue a call on the device; `None` on a CPU.
     pub enqueue_p50_ms: Option<f64>,
@@ -141,8 +141,8 @@ pub struct Cell {
     pub workspace_bytes: u64,
     /// Number of bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Speed relative to math: the median, over the rounds of the measurement, of the ratio of math's latency to this
-    /// method's latency. `None` if math was not measured.
+    /// Speed relative to math. Each round of the measurement gives a ratio: math's latency divided by this method's
+    /// latency. This is the median of these ratios. `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
     /// Lower quartile, over the rounds, of the ratio of math's latency to elsa's.
     pub ratio_low: Option<f64>,
@@ -171,8 +171,8 @@ pub struct Cell {
     pub idle_power_mw: Option<f64>,
     /// Resolution of the board's power readings.
     pub power_quantum_mw: Option<f64>,
-    /// Number of power readings that differ from the previous one. It is smaller than the number of readings, because
-    /// the board averages and repeats them.
+    /// Number of power readings that differ from the previous reading. It is smaller than the number of readings,
+    /// because the board averages and repeats them.
     pub power_readings: u32,
     /// Energy per call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,

@@ -5,9 +5,9 @@
 //! h = rmsnorm(x) ⊙ b        x += (silu(h Wg) ⊙ h Wu) Wd
 //! ```
 //!
-//! Attention is causal, with shared key heads, and computed by this library in place, in the layout `bnhd`:
-//! `[tokens, heads, dim]`. There are no position embeddings; only the causal mask depends on positions. `ndarray`
-//! computes the matrix products, on one thread.
+//! Attention is causal, and query heads share key heads. This library computes attention in place, in the layout
+//! `bnhd`: `[tokens, heads, dim]`. There are no position embeddings; only the causal mask depends on positions.
+//! `ndarray` computes the matrix products, on one thread.
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};

@@ -173,8 +173,8 @@ pub struct Summary {
     pub rate_hz: f64,
     /// Time from the start of the first period to the end, in seconds.
     pub seconds: f64,
-    /// Number of tensor bytes copied between host and GPU for the last frame; 0 on the CPU, and if the GPU used all
-    /// tensors in place.
+    /// Number of tensor bytes copied between host and GPU for the last frame; zero if the CPU computed attention, or if
+    /// the GPU used all tensors in place.
     pub copied_bytes: usize,
     /// Name of the back end that computed the last frame.
     pub backend: &'static str,

@@ -1,4 +1,4 @@
-//! Prefetches rows into the cache while other work runs. These are the rows that will be read next.
+//! While other work runs, prefetches into the cache the rows that will be read next.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

@@ -8,7 +8,7 @@ use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
 
-/// Base-2 logarithm of the largest product of gates by which a kernel divides the state that it stores.
+/// A kernel stores the state divided by a product of gates. This is the base-2 logarithm of the largest such product.
 const SEGMENT: f64 = 40.0;
 
 /// Tensors that the kernel cannot access in place and copies block by block.
@@ -27,9 +27,9 @@ pub struct Staged {
 /// All decisions made before pointers are known.
 ///
 /// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the output. They depend on the rule, the head
-/// sizes, the tokens and the options, never on the batch or the number of heads or workers. A stream that is cut at
-/// multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits. [`Form::Scan`] and
-/// [`Form::Parallel`] are exceptions, because they divide a sequence according to its length.
+/// sizes, the tokens and the options, never on the batch or the number of heads or workers. If a stream is cut at
+/// multiples of `chunk` tokens, counted from the start of each sequence, the bits of its outputs stay the same. This
+/// does not hold for [`Form::Scan`] and [`Form::Parallel`], because they divide a sequence according to its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// Properties of the kernel that the plan runs.
@@ -50,15 +50,15 @@ pub struct Choice {
     /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
     /// `true` if each sequence of a packed call is divided into the number of parts that it would have in a separate
-    /// call; `false` if it is divided into [`Choice::parts`] where possible.
+    /// call; `false` if it is divided into [`Choice::parts`] parts where possible.
     pub own_parts: bool,
     /// Strips into which the columns of a state are divided.
     pub strips: Strips,
     /// Number of groups into which the strips of a state are divided. Each group is a separate task.
     pub groups: usize,
-    /// Number of states before chunks that exist at once in [`Form::Chunk`]; zero in other forms.
+    /// Number of chunks whose initial states are stored at once in [`Form::Chunk`]; zero in other forms.
     pub boundaries: usize,
-    /// Number of heads whose parts exist at once in [`Form::Scan`]; zero in other forms.
+    /// Number of heads whose parts' affine maps are stored at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
     /// Number of workers that take part.
     pub workers: usize,
@@ -161,12 +161,13 @@ impl Choice {
             + if self.pass > self.kernel.together(self.rule, self.rows) { meets } else { 0.0 }
     }
 
-    /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
+    /// Returns the structure of the computation that a run executes for a sequence of `tokens` tokens. The error bound
+    /// of the run depends on this structure.
     ///
-    /// A kernel multiplies the state by the product of its gates at the end of each chunk, or more often. Between these
-    /// points, the stored state is divided by that product. The bound therefore treats the tokens of a chunk as if they
-    /// read one state, even if a pass processes fewer tokens. It counts two exponentials on the path from a value to an
-    /// output.
+    /// A kernel multiplies the stored state by the product of the gates at the end of each chunk, or more often.
+    /// Between these points, the stored state is divided by the product of the gates since the last point. The bound
+    /// therefore treats the tokens of a chunk as if they read one state, even if a pass processes fewer tokens. It
+    /// counts two exponentials on the path from a value to an output.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();

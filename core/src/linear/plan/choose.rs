@@ -1,23 +1,22 @@
-//! Chooses everything that is decided before a run of linear attention on a CPU, from a problem, a device and options.
+//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a CPU.
 //!
 //! The choice is a pure function of its arguments and follows these considerations:
 //!
-//! 1. *The form depends on the head size, never on the batch or the workers.* Forms add in different orders, so the
-//!    bits depend on the form. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]. The
-//!    recurrence has the fewest operations and moves the state once per [`KernelSpec::together`] tokens. Chunks move
-//!    the state less often, but add products of tokens with one another. [`Crossovers`] contains, for each instruction
-//!    set, the head size from which chunks are faster.
+//! 1. *The form depends on the head size, never on the batch or the workers.* Forms add terms in different orders, so
+//!    the bits depend on the form. On a CPU the cost of a token grows with the number of tokens only in
+//!    [`Form::Parallel`]. The recurrence has the fewest operations and moves the state once per
+//!    [`KernelSpec::together`] tokens. Chunks move the state less often, but add products of tokens with one another.
+//!    [`Crossovers`] contains, for each instruction set, the head size from which chunks are faster.
 //! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become tasks
 //!    if there are fewer than four states per worker; the bits stay the same. [`Form::Scan`] divides the tokens too, but
 //!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is
 //!    therefore chosen only on request.
 //! 3. *Tensors are copied only if the kernel cannot read them in place.* It cannot read rows of 16-bit types, or rows
-//!    that become unit vectors. It also needs head sizes that are a multiple of four (queries, keys) or of the vector
-//!    length (values, outputs).
-//! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
-//!    then the number of states before chunks that exist at once, and then the number of workers, one by one. None of
-//!    these steps changes the bits of the output. If the workspace is still too large, the error reports the smallest
-//!    size in bytes.
+//!    that must be normalised to unit vectors. It also needs head sizes that are a multiple of four (queries, keys) or
+//!    of the vector length (values, outputs).
+//! 4. *A budget is a hard limit.* To meet it, the chooser first reduces [`Choice::resident`], then
+//!    [`Choice::boundaries`], and then the number of workers, one by one. None of these steps changes the bits of the
+//!    output. If the workspace is still too large, the error reports the smallest size in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
@@ -35,7 +34,7 @@ use core::mem::size_of;
 /// passes.
 const CUT: usize = 64;
 
-/// Largest number of states before chunks that exist at once.
+/// Largest number of chunks whose initial states are stored at once.
 const BOUNDARIES: usize = 16;
 
 /// Number of tasks per worker, so that workers do not idle for long during the last tasks.
@@ -143,9 +142,9 @@ pub fn choose(
     }
 }
 
-/// Returns the strips of a state. A delta rule has the kernel's widest strips if one such strip, with all rows, fits
-/// half of the level 1 cache. The narrower strips are used instead if the state would have fewer of them. The width
-/// does not change the output's bits.
+/// Returns the strips of a state. A delta rule uses the kernel's widest strips if two conditions hold: one such strip,
+/// with all rows, fits half of the level 1 cache, and the state does not need more wide strips than narrower ones.
+/// Otherwise, the narrower strips are used. The width does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

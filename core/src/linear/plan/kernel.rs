@@ -21,8 +21,8 @@ pub struct KernelSpec {
     /// Number of tokens in one pass of the recurrence over the state for the delta rules.
     pub delta_tokens: usize,
     /// Number of tokens in one pass of the recurrence over the state for [`Rule::Linear`] and keys of more than 64
-    /// dims. The state then never decays, so the roundings of all its updates add up. Longer passes round the state
-    /// less often.
+    /// dims. Under this rule the state never decays, so the roundings of all its updates add up. Longer passes round
+    /// the state less often.
     pub steady_tokens: usize,
     /// Largest relative error of the exponential of a sum of gate logarithms.
     pub exp_relative: f64,
@@ -30,9 +30,9 @@ pub struct KernelSpec {
     pub fused: bool,
 }
 
-/// Largest number of tokens of a pass in which kernels sum in f32, for the delta rule without gates. In longer passes,
-/// kernels compute each product of a query and a key in f64 and round it once. They also sum the writes of a few tokens
-/// at a time in f64.
+/// For the delta rule without gates: the largest number of tokens per pass for which kernels sum in f32. In longer
+/// passes, kernels compute each product of a query and a key in f64 and round it once. They also sum the writes of a
+/// few tokens at a time in f64.
 pub const LONG_PASS: usize = 1024;
 
 /// Number of terms per segment of a sum over tokens. Kernels add the terms of a segment one after another in f32, and

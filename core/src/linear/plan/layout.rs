@@ -49,8 +49,8 @@ pub struct WorkerSpans {
 pub struct Element {
     /// The addend `b`, stored in strips of columns.
     pub state: Span,
-    /// `A`. For a delta rule: `[rows, rows]`, stored in strips of columns. For other gated rules: one strip, whose
-    /// first column contains the product of gates, and whose second column is NaN unless a gate cleared the row.
+    /// `A`. For a delta rule: `[rows, rows]`, stored in strips of columns. For other gated rules: one strip. Its first
+    /// column contains the product of gates. An element of its second column is NaN unless a gate cleared the row.
     /// Without gates: empty.
     pub transition: Span,
     /// For a gated delta rule: a flag per row of the past state, 1 if the part clears the row before reading it, 0 if

@@ -142,9 +142,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Computes `left` for row `x` of the state: the fractions of the writes up to token `i` that remain at `i`.
-    /// Returns the first token whose write was not cleared, and the remaining fraction of the state, or `None` if the
-    /// state was cleared.
+    /// Computes `left` for row `x` of the state: for each write up to token `i`, the fraction that remains at `i`.
+    /// Returns the first token whose write was not cleared. Also returns the remaining fraction of the state, which is
+    /// `None` if the state was cleared.
     fn decay(&mut self, x: usize, i: usize) -> (usize, Option<f32>) {
         let mut sum = 0.0f64;
         for j in (0..=i).rev() {
@@ -185,8 +185,8 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// Computes two products of the vectors `from .. to`: with the keys up to token `i`, multiplied by the remaining
-    /// fractions, and with the state. Returns the first token whose write was not cleared.
+    /// Multiplies the vectors `from .. to` by the keys up to token `i` and by the state. The products with keys are
+    /// scaled by the remaining fractions. Returns the first token whose write was not cleared.
     fn read(
         &mut self,
         i: usize,

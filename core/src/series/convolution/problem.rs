@@ -86,7 +86,7 @@ pub struct Spec {
     /// `true` if `silu` is applied to each output.
     pub silu: bool,
     /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then contains the
-    /// inputs that follow the last token, with the nearest input last.
+    /// inputs that follow the last token. The input nearest to the last token comes last.
     pub reverse: bool,
     /// `true` if past and present states share memory; a call then passes only the present state.
     pub in_place: bool,

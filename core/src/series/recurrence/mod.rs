@@ -14,8 +14,8 @@
 //! Therefore any scan of [`crate::scan`] computes all `h_t` from [`Map`]s, and each part of a sequence reduces to one
 //! map.
 //!
-//! A factor of zero, or a logarithm of `−∞`, sets the state to zero by selection, even if it is infinite or NaN. A NaN
-//! makes every later state NaN until the state is cleared. If a logarithm is above
+//! A factor of zero, or a logarithm of `−∞`, sets the state to zero by selection, even if the state is infinite or NaN.
+//! A NaN makes every later state NaN until the state is cleared. If a logarithm is above
 //! [`MOST_LOG`](super::functions::MOST_LOG), its factor exceeds the range of f32, but a zero state stays zero. A
 //! logarithm below [`LEAST_LOG`](super::functions::LEAST_LOG) counts as `−∞`. Factors and states below the smallest
 //! normal number in magnitude may be treated as zero.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A step rounds a product and a sum. In two levels, the factor of a part is the product of the factors of its tokens,
-//! with one rounding per token. The state before a part takes one product and one sum. No path therefore has more than
-//! four roundings per token. A scan of the maps of tokens by a tree of depth `D` adds `D u H_t`. The last term is the
-//! total effect of states and factors that are treated as zero.
+//! with one rounding per token. Computing the state before a part requires one product and one sum. No path therefore
+//! has more than four roundings per token. If a scan combines the maps of the tokens in a tree of depth `D`, it adds
+//! `D u H_t` to the error. The last term is the total effect of states and factors that are treated as zero.
 
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;

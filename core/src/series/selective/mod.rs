@@ -8,12 +8,14 @@
 //! ```
 //!
 //! (Gu and Dao, *Mamba: Linear-Time Sequence Modeling with Selective State Spaces*, algorithm 2; `selective_scan_ref`
-//! of their `mamba_ssm`.) `B` and `C` vary per token, for groups of channels, or per channel ([`Coefficient`]). `A` is
-//! real, as in Mamba's models. The preceding models (S4D) have complex rates, each equivalent to two real states. The
-//! state after the last token can be the past state of the next call, of one or more tokens.
+//! of their `mamba_ssm`.) `B` and `C` either vary from token to token and are shared by groups of channels, or vary
+//! from channel to channel and are shared by all tokens ([`Coefficient`]). `A` is real, as in Mamba's models. The
+//! preceding models (S4D) have complex rates, each equivalent to two real states. The state after the last token can be
+//! the past state of the next call, which may have one token or more.
 //!
-//! Factors `exp(δ A)` and states below the smallest normal number in magnitude may be treated as zero. A factor of
-//! zero clears the state by selection, even if it is infinite or NaN. A NaN makes every later state of its channel NaN.
+//! Factors `exp(δ A)` and states below the smallest normal number in magnitude may be treated as zero. A factor of zero
+//! clears the state by selection, even if the state is infinite or NaN. A NaN makes every later state of its channel
+//! NaN.
 
 mod problem;
 pub mod reference;

@@ -14,8 +14,8 @@
 //! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` is also valid for large
 //! `|δ A|`, where rounding the product `δ A` alone changes the exponential by many units in the last place.
 //!
-//! In two levels, the factor of a part is a product with one rounding per token. The state after a part takes one
-//! product and one sum in addition to the products and sums of its tokens. No path therefore has more than two
+//! In two levels, the factor of a part is a product with one rounding per token. In addition to the products and sums
+//! of its tokens, the state after a part requires one product and one sum. No path therefore has more than two
 //! roundings per token, which `2 u X` counts.
 
 use super::problem::{Inputs, MAX_STATES, Problem};

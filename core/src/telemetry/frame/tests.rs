@@ -230,8 +230,8 @@ fn no_flipped_bit_is_shown_and_all_are_counted() {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << bit;
             let (came, counts) = require_true(&bytes);
-            // Flips in the first and last byte are exceptions: the first zero ends no frame, the last ends the last
-            // frame.
+            // A flip in the first or last byte is an exception, because the first zero ends no frame and the last zero
+            // ends the last frame.
             assert!((3..5).contains(&came) || at == 0, "byte {at}, bit {bit}: {counts:?}");
             assert!(
                 counts.broken > 0 || at == 0 || at + 1 == whole.len(),
@@ -367,7 +367,7 @@ fn frames_of_other_versions_are_told_from_damage() {
     }
     assert_eq!(count(&[VERSION + 1]), (0, 0, 1));
     message[0] = VERSION;
-    // These messages have a valid check, but contain more than a record, less than a record, or none.
+    // These messages have a valid check, but contain more than one record, only part of a record, or no record.
     assert_eq!(count(&[&message[..], &[0]].concat()), (0, 1, 0));
     for len in 0..message.len() {
         assert_eq!(count(&message[..len]), (0, 1, 0), "{len}");

@@ -40,7 +40,7 @@ const MAX_BLOCKS: usize = 64;
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// Index of the class with the highest score; the first one if several have it.
+    /// Index of the class with the highest score; if several classes have this score, the first of them.
     pub class: usize,
     /// Probability of the class.
     pub score: f32,
@@ -77,7 +77,8 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Memory for inputs and outputs of attention. A GPU uses it in place if the engine could provide such memory.
+/// Memory for inputs and outputs of attention. If the engine could allocate it, a GPU uses it in place; otherwise, it
+/// is ordinary memory.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// Intermediate results for a frame.
@@ -194,8 +195,8 @@ impl Model {
         self.backend
     }
 
-    /// Returns the number of tensor bytes that attention copied between host and GPU for the last frame; 0 on the CPU,
-    /// and if the GPU used all tensors in place.
+    /// Returns the number of tensor bytes that attention copied between host and GPU for the last frame; zero if the
+    /// CPU computed attention, or if the GPU used all tensors in place.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied

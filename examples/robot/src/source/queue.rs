@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub enum Keep {
     /// The reader waits, and so does the writer of a pipe: no frame is lost.
     All,
-    /// A newer frame replaces the one that waits: the loop always gets a recent frame.
+    /// A newer frame replaces the waiting frame: the loop always gets a recent frame.
     Newest,
 }
 

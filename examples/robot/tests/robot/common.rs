@@ -194,8 +194,8 @@ pub fn best(scores: &[f64]) -> (usize, f64, f64) {
 }
 
 /// Tolerance of an f32 score relative to the largest f64 score. Ten consecutive sums have at most 24 terms each, so
-/// each adds at most 25 unit roundoffs of 6e-8. The normalisations between them magnify earlier errors by less than
-/// ten.
+/// each adds at most 25 unit roundoffs of 6e-8. The normalisations between the sums magnify earlier errors by a factor
+/// of less than ten.
 pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
 
 /// A folder with a model and pictures, and the correct answers for the pictures.

@@ -3,7 +3,7 @@
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
-/// Runs the program without a GPU driver: it finds no NVIDIA driver, and it does not find the stand-in of
+/// Runs the program without a GPU driver: the program finds neither an NVIDIA driver nor the stand-in of
 /// `tests/standin`.
 fn without_gpu(desk: &Desk, line: &str) -> Output {
     let mut command = desk.robot(line);

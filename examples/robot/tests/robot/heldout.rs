@@ -50,7 +50,7 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
 
 /// Tolerance of a score. Scores are recorded with six digits. Both programs compute sixteen sums, one after another.
 /// Each sum has at most 96 terms, and each term has an error of 6e-8. The normalisations between the sums magnify
-/// earlier errors by less than ten.
+/// earlier errors by a factor of less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
 /// Step between the tested pictures. In an emulator only every eighth picture is classified. This does not apply to

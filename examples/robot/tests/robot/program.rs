@@ -65,8 +65,8 @@ fn every_frame_is_answered_at_100_hz_under_load() {
     for zero in ["dropped_lines", "broken_frames", "idle_periods", "fallbacks", "replaced_frames"] {
         assert_eq!(summary[zero], 0, "{zero}");
     }
-    // An answer is late exactly if it took longer than a period. The clock counts nanoseconds, so a latency of exactly
-    // one period in microseconds may be either.
+    // An answer is late exactly if it took longer than a period. The clock counts nanoseconds, so an answer whose
+    // latency in microseconds is exactly one period may be late or not.
     let period = 1e6 / rate;
     let us = |answer: &Value| answer["latency_us"].as_u64().unwrap();
     for answer in &answers {

@@ -134,7 +134,7 @@ fn budgets_are_kept_and_named() {
     assert_eq!(error, ChooseError::Memory { needed: usize::MAX });
 }
 
-/// Checks that groups consist of whole strips, and that every worker has a group even if heads are few.
+/// Checks that groups consist of whole strips, and that every worker has a group even if there are few heads.
 #[test]
 fn groups_share_the_strips() {
     for (heads, workers, dv) in [(1, 1, 128), (1, 4, 128), (1, 8, 128), (2, 3, 100), (64, 4, 128)] {
@@ -153,8 +153,8 @@ fn groups_share_the_strips() {
     }
 }
 
-/// Checks that the delta rules use wide strips if one such strip fits half of the level 1 cache. The narrower strips
-/// are used instead if the state would have fewer of them.
+/// Checks that the delta rules use wide strips if one such strip fits half of the level 1 cache and the state does not
+/// need more wide strips than narrower ones. Otherwise, the narrower strips are used.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {
