@@ -43,7 +43,7 @@ pub struct Tile {
 ///   ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
-///   is at most the kernel's chain, and `largest` is finite.
+///   is at most the kernel's chain length, and `largest` is finite.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys, by rows or in panels.
@@ -114,7 +114,8 @@ pub struct Budget {
     /// The sums `D` of the state, `[width]`, with the scale and references of its sums `S`.
     pub left_out: *mut f32,
     /// Four values per row, `[4][width]`. The first three are the largest reference, the sum `S` and the sum `D` of all
-    /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row has a vote, and zero if it has none.
+    /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row takes part in the decision about a
+    /// block, and zero if it does not.
     pub totals: *mut f32,
     /// The largest score of each row in the block, `[width]`. Unless the step uses the reference zero,
     /// [`TileOps::scores`] must have written it.
@@ -129,7 +130,7 @@ pub struct Budget {
     pub moved: bool,
 }
 
-/// Operations on tiles of one width, from which an instruction set makes its [`Entries`].
+/// Operations on tiles of one width. Each instruction set builds its [`Entries`] from them.
 pub trait TileOps {
     /// Type of tokens. A value of this type proves that the instruction set is present.
     type Isa: Copy;
@@ -141,10 +142,10 @@ pub trait TileOps {
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]. The sums are initialised unless `first` is set.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// Decides whether a block is left out, and records the decision in `budget`. Inside an error budget this is the
-    /// part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`]. The function converts the
-    /// scores in the tile's buffer to weights and, if the block is kept, adds them to `S`. A kernel that raises weights
-    /// does so here, unless the step uses the reference zero (see `within`).
+    /// Decides whether a block is left out, and records the decision in `budget`. A step inside an error budget
+    /// consists of [`TileOps::scores`], this function, and, if the block is kept, [`TileOps::accumulate`]. The function
+    /// converts the scores in the tile's buffer to weights and, if the block is kept, adds them to `S`. A kernel that
+    /// raises weights does so here, unless the step uses the reference zero (see `within`).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights contain the block's scores, and
@@ -159,9 +160,9 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// Converts the scores in the tile's buffer to weights and adds these to `S`. The weights are not raised. With the
-    /// reference zero this is the part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`].
-    /// If `first` is set, references and sums are written; if not, the function adds to the sums.
+    /// Converts the scores in the tile's buffer to weights and adds these to `S`. The weights are not raised. A step
+    /// with the reference zero consists of [`TileOps::scores`], this function, and [`TileOps::accumulate`]. If `first`
+    /// is set, references and sums are written; if not, the function adds to the sums.
     ///
     /// # Safety
     /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and numbers
@@ -191,12 +192,12 @@ pub trait TileOps {
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
-    /// Computes the unnormalised softmax of complete rows of scores. At `p`, each row has `count` scores. Finds the
-    /// largest score of each row, converts the scores to weights in place, and writes references and sums. A score of
-    /// `−∞` has the weight zero.
+    /// Computes the unnormalised softmax of complete rows of scores. `p` points to `count` scores per row. The function
+    /// finds the largest score of each row, converts the scores to weights in place, and writes references and sums. A
+    /// score of `−∞` has the weight zero.
     ///
     /// # Safety
-    /// - `count · width` values are readable and writable at `p`. If a tile is one row, `count` is rounded up to a
+    /// - `count · width` values are readable and writable at `p`. If a tile has one row, `count` is rounded up to a
     ///   multiple of 16, and the padding after the scores is `−∞`.
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);

@@ -131,8 +131,8 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
     }
 }
 
-/// Raises `to[0]` to the largest sum of squares of a row, rounded in f32, and `to[1]` to the largest magnitude of an
-/// element. Both are NaN if an element is NaN.
+/// Raises `to[0]` to the largest sum of squares of any row, computed in f32, and `to[1]` to the largest magnitude of
+/// any element. Both are NaN if an element is NaN.
 ///
 /// Each square is subject to at most `dim + 4` roundings.
 ///

@@ -117,8 +117,8 @@ pub enum Role {
         resources: GpuResources,
     },
     /// Linear attention: the scan that carries states over the parts of sequences. Launched on
-    /// [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a step, or for each state; takes
-    /// [`CarryArgs`](super::linear::CarryArgs).
+    /// [`carry_blocks`](super::linear::carry_blocks) blocks: for each node of a step if transitions are dense, for each
+    /// state if they are diagonal. Takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
         /// SM resources per block.
         resources: GpuResources,

@@ -286,7 +286,7 @@ pub(crate) type Entry = unsafe fn(&Strip, &Segment, &Columns);
 pub struct Kernel {
     /// Name, widths of strips, and error constants.
     pub spec: KernelSpec,
-    /// Detection, moves and conversions of the kernel's instruction set.
+    /// Functions of the instruction set that test its presence, move data and convert element types.
     pub primitives: &'static Primitives,
     /// Entry point of `prepare::prepare`.
     pub prepare: unsafe fn(&Head, *mut f32, &mut Segment),

@@ -42,8 +42,8 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
         betas: core::ptr::null(),
         ..Segment::EMPTY
     };
-    // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is taken for it, and `tokens` is at
-    // most the number of the head's tokens.
+    // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is reserved for it, and `tokens` is
+    // at most the number of the head's tokens.
     unsafe {
         match head.per {
             Gates::None => {

@@ -131,9 +131,9 @@ pub unsafe fn plain<
     }
 }
 
-/// Processes the pass of `P` tokens from `first` on a strip, under the rules without rates. It is used if the registers
-/// cannot hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then the writes
-/// of all tokens are added.
+/// Processes the pass of `P` tokens that starts with token `first`, on a strip, under the rules without rates. This
+/// function is used if the registers cannot hold everything that these tokens read and write. Tiles of `T` queries read
+/// the strip first; then the writes of all tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
@@ -147,8 +147,8 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
-    // SAFETY: the pointers are to rows of the tokens, to rows of the room up to those of the tokens, and to the tokens'
-    // products with one another (clauses).
+    // SAFETY: the pointers are to rows of the tokens, to rows of the room up to the last of these tokens, and to the
+    // tokens' products with one another (clauses).
     unsafe {
         for t in 0..P {
             let v = values::<L, V>(isa, segment, columns, first + t);
@@ -214,8 +214,9 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// Processes the `B` tokens from `t` on a strip, and writes their outputs if `OUT` is set. Their pass starts with token
-/// `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For `ONCE`, see [`rows`].
+/// Processes `B` tokens on a strip, starting with token `t`, and writes their outputs if `OUT` is set. Their pass
+/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For
+/// `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
@@ -328,7 +329,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     }
 }
 
-/// Processes the pass of `count` tokens from `first` on a strip.
+/// Processes the pass of `count` tokens that starts with token `first`, on a strip.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.

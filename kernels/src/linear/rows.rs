@@ -92,7 +92,7 @@ impl<L: Lanes> Rate<L> {
 /// Number of terms that are summed separately before the sum is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Number of terms per long sum. Their short sums are added up before the result is added to the total.
+/// Number of terms per long sum. The short sums of these terms are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
 /// Number of terms per short sum in f32. Applies to passes whose sums are f64.
@@ -326,11 +326,11 @@ mod exits {
     pub const EITHER: u8 = 4;
 }
 
-/// Processes `B` tokens from `t` on all rows of a strip. Returns the values that their queries read from the state
-/// before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`), receives the
-/// tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are summed
-/// separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its previous
-/// location, and each kind of factor has its own loop.
+/// Processes `B` tokens on all rows of a strip, starting with token `t`. Returns the values that their queries read
+/// from the state before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`),
+/// receives the tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are
+/// summed separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its
+/// previous location, and each kind of factor has its own loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are

@@ -14,7 +14,7 @@
 //!
 //! For arguments below [`LEAST_LOG`] an exponential is zero; for arguments above `MOST` it is infinite. The polynomials
 //! have the errors `1.1e-8` and `1e-9`; all other errors are roundings. A test measures the largest errors over all
-//! exponents and checks that they do not exceed what each kernel declares.
+//! exponents and checks that they do not exceed the bounds that each kernel declares.
 
 use crate::lanes::Lanes;
 use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
