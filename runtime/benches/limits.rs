@@ -6,7 +6,8 @@
 //! - `start`: the time from the start of a process to its first result, and the time of each step: engine, plan,
 //!   workspace and binding, first call. The benchmark starts itself again for each sample.
 //! - `plan`: the time to create a plan, by shape.
-//! - `threads`: one head on several threads against one thread. Both results must be bitwise equal.
+//! - `threads`: one head on several threads, compared with the same head on one thread. Both results must be bitwise
+//!   equal.
 //! - `decode`: one query against a long cache, in bytes per second. It is compared with two simpler loops. The first
 //!   copies memory; its rate counts both the bytes read and the bytes written. The second sums the same keys and values
 //!   as integers; it reads the same data as attention and computes almost nothing.

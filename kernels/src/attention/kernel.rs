@@ -16,8 +16,8 @@ use elsa_core::attention::plan::KernelSpec;
 /// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled so that scores are in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
-/// - These regions do not overlap each other, nor anything that the block and the sums point to. The one exception: the
-///   bias of a [`Block`] may be `weights`.
+/// - These regions overlap neither each other nor the memory that the block and the sums point to. There is one
+///   exception: the bias of a [`Block`] may be `weights`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Queries, `[dim][width]`.
@@ -36,10 +36,10 @@ pub struct Tile {
 ///
 /// Contract, for a tile of `width` rows and blocks of at most `B` keys:
 /// - `count` is at least one and at most `B`.
-/// - `keys` is readable for `count` rows of `head_dim` values, which start `key_stride` apart. If the kernel reads
+/// - `keys` is readable for `count` rows of `head_dim` values; rows start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. If the kernel
-///   raises weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
+/// - `values` is readable for `count` rows of `value_dim` values; rows start `value_stride` apart. If the kernel raises
+///   weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
 ///   ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
@@ -165,8 +165,8 @@ pub trait TileOps {
     /// is set, references and sums are written; if not, the function adds to the sums.
     ///
     /// # Safety
-    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and numbers
-    ///   of a magnitude of at most 64 elsewhere.
+    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and
+    ///   elsewhere numbers whose magnitude is at most 64.
     unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// Merges `earlier ⊕ later` into `earlier`, as [`elsa_core::state`] describes.
@@ -182,13 +182,13 @@ pub trait TileOps {
     /// - The clauses of [`Sums`] with `value_dim`. The sums are initialised.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
-    /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top` unless it is
+    /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top`, unless `top` is
     /// null. The score of a masked key is `−∞`.
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
-    /// - `dst` is writable for `width` values per key. The number of keys is `count`, rounded up to a multiple of the
-    ///   register tile's keys, or to a multiple of 16 if a tile has one row.
+    /// - `dst` is writable for `width` values per key. For this clause, the number of keys is `count` rounded up to a
+    ///   multiple of the register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 

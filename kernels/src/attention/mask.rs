@@ -195,7 +195,7 @@ impl<L: Lanes> Sight<L> {
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`].
-/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
+/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the number of lanes, or one.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     // SAFETY: `of` has the same clauses as this function.
@@ -330,8 +330,8 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
 /// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitude in each lane, or NaN.
 ///
 /// # Safety
-/// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`, and `N` vectors, `width` values apart, writable
-///   at `to`.
+/// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`. `N` vectors, `width` values apart, are
+///   writable at `to`.
 #[inline(always)]
 unsafe fn square<L: Lanes, E: Element>(
     isa: L::Isa,

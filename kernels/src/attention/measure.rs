@@ -19,8 +19,8 @@ use elsa_core::dtype::DType;
 
 /// Rows of elements in memory.
 ///
-/// Contract: `data` is aligned to an element. At `data`, `rows` rows are readable, `stride` elements apart. Each has
-/// `dim` elements of type `dtype`.
+/// Contract: `data` is aligned to an element. `rows` rows, `stride` elements apart, are readable at `data`. Each row
+/// has `dim` elements of type `dtype`.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredRows {
     /// The first element of the first row.

@@ -39,7 +39,7 @@ pub struct OneRow<L>(PhantomData<L>);
 /// products to its sum in the order of the dims.
 ///
 /// # Safety
-/// - `S · N` values are readable at `query`. At `keys`, `K` rows of `S · N` values are readable, `stride` apart.
+/// - `S · N` values are readable at `query`. `K` rows of `S · N` values, `stride` apart, are readable at `keys`.
 #[inline(always)]
 unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
     isa: L::Isa,
@@ -66,7 +66,7 @@ unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
 /// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
 /// # Safety
-/// - `d` values are readable at `query`. At `keys`, `K` rows of `d` values are readable, `stride` apart.
+/// - `d` values are readable at `query`. `K` rows of `d` values, `stride` apart, are readable at `keys`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const K: usize>(
     isa: L::Isa,

@@ -106,7 +106,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
 }
 
 /// Computes [`weigh`] for scores near zero. The reference is zero and is not subtracted. Weights are not multiplied by
-/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are not clamped.
+/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are then not clamped.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

@@ -146,7 +146,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds the block's values, weighted by raised weights, to `w`, or writes them there if `first` is set.
+/// Adds the block's values, multiplied by raised weights, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
 /// - The clauses of [`Block`]; `count · width` weights are readable at `p`.

@@ -89,8 +89,8 @@ pub enum Role {
         resources: GpuResources,
     },
     /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], but the
-    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all
-    /// three steps of method math.
+    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). The specification of this
+    /// kernel describes all three steps of method math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
     /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).

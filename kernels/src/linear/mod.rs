@@ -27,8 +27,8 @@
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
 //! 4. *A pass over the state processes several tokens*, four to eight. A row of the strip is loaded once for the
 //!    queries of all these tokens and receives the sum of their writes: one loop does both if the registers have room;
-//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass; if nothing decays, its error
-//!    grows with the square root of the number of roundings.
+//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass. If nothing decays, the error
+//!    of the state grows with the square root of the number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
 //!    earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i)
 //!    w_i)`, by forward substitution. Powers of a matrix are never computed. Long passes are the chunks of the chunked

@@ -271,8 +271,8 @@ unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usiz
     }
 }
 
-/// Returns the sums of gates after the first token, and `true` if a gate leaves the range. Such a gate multiplies the
-/// state at the start of the segment, and is not included in its sum.
+/// Returns each dim's sum of gates after the first token, and `true` if a gate leaves the range. Such a gate multiplies
+/// the state at the start of the segment, and is not included in the sum of its dim.
 #[inline(always)]
 fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
     let mut sums = [0.0; TOGETHER];

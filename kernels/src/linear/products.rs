@@ -141,7 +141,7 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 /// that no token needs.
 ///
 /// # Safety
-/// - As for [`multiply_few`], where rows of products are whole vectors.
+/// - As for [`multiply_few`]; rows of products are whole vectors.
 /// - `columns` is writable for `dim · row` values.
 #[inline(always)]
 pub(super) unsafe fn multiply_rows<L: Lanes>(

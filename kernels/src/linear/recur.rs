@@ -16,7 +16,8 @@ use crate::product::for_quad;
 /// vectors under the delta rules.
 ///
 /// # Safety
-/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment is as [`super::prepare::prepare`] leaves it.
+/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment was written by [`super::prepare::prepare`] and
+///   has not been changed since.
 /// - The entries are those for the lanes `L`.
 #[inline(always)]
 pub unsafe fn recur<L: Lanes>(
@@ -181,7 +182,7 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     }
 }
 
-/// Calls [`through`] for `B` tokens, with the presence of outputs and factors as compile-time constants.
+/// Calls [`through`] for `B` tokens. Compile-time constants say whether there are outputs and factors.
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each if there are outputs.
@@ -302,8 +303,8 @@ pub unsafe fn together<
     }
 }
 
-/// Computes [`pass`] under a delta rule for one register tile of tokens with one query row each. The numbers of tokens
-/// and of query rows are then constants in its loops.
+/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The numbers of
+/// tokens and of query rows are then constants in its loops.
 ///
 /// # Safety
 /// - As for [`pass`], with `R` tokens.
@@ -437,9 +438,9 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
-/// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
-/// includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
+/// Computes the values that `R` tokens, starting with token `t`, write to the state, and stores them in the strip's
+/// `room`. Under the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`,
+/// where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
 /// - As for [`pass`]; the room contains the writes of the pass's tokens before `t`.
@@ -511,8 +512,8 @@ unsafe fn write<L: Lanes, const V: usize>(
 }
 
 /// Computes the writes of the tokens of a register tile under a delta rule; the first token is `t`. `w` contains the
-/// values that these tokens read from the state and from the writes before the tile. The write of each token is added
-/// to the values that later tokens read.
+/// values that these tokens read from the state and from the writes of tokens before the tile. The write of each token
+/// is added to the values that later tokens read.
 ///
 /// # Safety
 /// - As for [`writes`]; the products between the tokens are at `own`, four per token.
@@ -541,7 +542,7 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Writes the outputs of query row `g` of the `R` tokens from `t`.
+/// Writes the outputs of query row `g` of `R` tokens, starting with token `t`.
 ///
 /// # Safety
 /// - As for [`pass`]; the room contains the writes of these tokens and of earlier tokens of the pass.

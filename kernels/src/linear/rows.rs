@@ -98,8 +98,9 @@ const TERMS: usize = SEGMENT * SEGMENT;
 /// Number of terms per short sum in f32. Applies to passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
-/// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built
-/// from short sums, so that fewer roundings have the magnitude of the state. This magnitude is large if little decays.
+/// Adds `Σ_{i < count} p[r][i] · w[i]` to `sums` for `R` rows of products, `stride` apart. A sum of many terms is built
+/// from short sums, so that fewer additions round a number of the state's magnitude. This magnitude is large if little
+/// decays.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -334,7 +335,7 @@ mod exits {
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are
-///   readable at each of `q`.
+///   readable at each pointer in `q`.
 #[inline(always)]
 pub(super) unsafe fn rows<
     L: Lanes,

@@ -101,8 +101,8 @@ struct Token<L> {
     added: L,
 }
 
-/// Updates the states of a vector of channels for one token, and returns the sum of states times output coefficients.
-/// `LEAVES` allows factors beyond the range of f32, and infinite rates.
+/// Updates the states of a vector of channels for one token, and returns the sum of the products of states and output
+/// coefficients. `LEAVES` allows factors beyond the range of f32, and infinite rates.
 ///
 /// # Safety
 /// - The contract of [`SelectiveTile`]; the token is in the tile.
