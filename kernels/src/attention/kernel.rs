@@ -111,7 +111,7 @@ pub struct Sums {
 pub struct Budget {
     /// The largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// The sums `D` of the state, `[width]`, with the scale and references of its sums `S`.
+    /// The sums `D` of the state, `[width]`. They have the same scale and references as the state's sums `S`.
     pub left_out: *mut f32,
     /// Four values per row, `[4][width]`. The first three are the largest reference, the sum `S` and the sum `D` of all
     /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row takes part in the decision about a
@@ -243,8 +243,8 @@ pub struct Entries {
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, [bool; 2]),
 }
 
-/// An attention micro-kernel. Each field that holds a function has the safety clauses of the function that its comment
-/// names, and one more clause: the instruction set is present.
+/// An attention micro-kernel. Each field that contains a function has the safety clauses of the function that the
+/// field's comment names, and one more clause: the instruction set is present.
 #[derive(Debug)]
 pub struct Kernel {
     /// Description of the kernel for planners: name, tile sizes and error constants.
@@ -253,7 +253,7 @@ pub struct Kernel {
     pub primitives: &'static Primitives,
     /// Entry points for tiles of one, two and three vectors; only the first `spec.vectors` are used.
     pub entries: [Entries; 3],
-    /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`].
+    /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`] keys.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// The function [`super::values::largest`].
     pub largest: unsafe fn(&Block, usize, &mut f32),

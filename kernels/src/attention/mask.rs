@@ -147,7 +147,7 @@ impl Element for Bf16 {
 struct Sight<L> {
     /// `true` if at least one vector had no element beyond the limit, so that all keys of that vector are attended.
     attended: bool,
-    /// The value one in every lane that has had an attended key.
+    /// One in every lane that has had an attended key; zero in every other lane.
     present: L,
     /// Largest magnitude in each lane, or NaN.
     magnitude: L,

@@ -37,8 +37,8 @@ pub struct MeasuredRows {
 
 /// Entry points of the functions that measure rows, for one instruction set.
 ///
-/// Each has the safety clauses of the function with the same name, and one more clause: the CPU has the instruction
-/// set.
+/// Each entry point has the safety clauses of the function with the same name, and one more clause: the CPU has the
+/// instruction set.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Entry point of `norms`.

@@ -217,7 +217,7 @@ unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usi
 /// Converts `count` scores at `p` to weights in place and returns their sum.
 ///
 /// # Safety
-/// - `p` is readable and writable for `count` values, rounded up to a multiple of `N`, and `m` is readable for one.
+/// - `p` is readable and writable for `count` values, rounded up to a multiple of `N`. `m` is readable for one value.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> f32 {
     let zero = L::splat(isa, 0.0);

@@ -22,7 +22,8 @@
 //!    every segment would be kept. So totals of `S` and `D` are kept in addition to the sums of the segment's state.
 //!    They are relative to the largest reference so far. States are merged and returned in the same way as without a
 //!    budget, and carry `D` as a fourth sum.
-//! 2. *Padded rows, past the last row of a tile, have no vote*, because they would always object.
+//! 2. *Padded rows, past the last row of a tile, take no part in the decision*, because they would always object to
+//!    leaving a block out.
 //! 3. *Values that are not finite are kept.* A block is checked for such values only after all rows have agreed to
 //!    leave it out.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
@@ -143,7 +144,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     budget.skipped
 }
 
-/// Decides like [`leaves_out`] for one row, which always has a vote.
+/// Decides like [`leaves_out`] for one row, which always takes part in the decision.
 ///
 /// # Safety
 /// - As for [`leaves_out`], for a tile of one row.

@@ -84,7 +84,7 @@ pub(super) fn split(x: f64) -> (f32, f32) {
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
 
-/// Largest `x` for which `e^x` is an f32 number. At twice this `x`, `e^x` times any normal number is infinite.
+/// Largest `x` for which `e^x` is a finite f32 number. At twice this `x`, `e^x` times any normal number is infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
 /// Computes [`split`] for several sums, whose magnitudes are at most [`LARGEST_SUM`].

@@ -24,7 +24,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Number of these tokens, and so the largest number of tokens in the next segment.
+    /// Number of tokens. The next segment has at most this number of tokens.
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,

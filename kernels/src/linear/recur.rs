@@ -454,8 +454,8 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     t: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
-    // tokens (clauses).
+    // SAFETY: the `R` tokens are in the pass. Their rows of products are in memory, and so are the rows of the room up to
+    // the last of these tokens (clauses).
     unsafe {
         let to = strip.room.add(t * width);
         if !DELTA {
@@ -557,8 +557,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     g: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
-    // tokens (clauses).
+    // SAFETY: the `R` tokens are in the pass. Their rows of products are in memory, and so are the rows of the room up to
+    // the last of these tokens (clauses).
     unsafe {
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);

@@ -165,7 +165,8 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Computes [`add_wide`] for the `U` vectors from `from`: sums [`SHORT`] terms in f32, and these sums in f64.
+/// Computes [`add_wide`] for `U` vectors, starting with vector `from`. Groups of [`SHORT`] terms are summed in f32, and
+/// the sums of the groups in f64.
 ///
 /// # Safety
 /// - As for [`add_products`]; `from + U` is at most `V`.
@@ -260,7 +261,7 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
 /// Adds `Σ p[r][i] · w[i]` over the `terms` to `sums`.
 ///
 /// # Safety
-/// - As for [`add_products`]; the terms are below its `count`.
+/// - As for [`add_products`]; the terms are below the `count` of that function.
 #[inline(always)]
 unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -372,7 +373,7 @@ pub(super) unsafe fn rows<
     }
 }
 
-/// Computes [`rows`], with the kind of factors as a compile-time constant, one of [`exits`].
+/// Computes [`rows`]. The compile-time constant `EXIT`, one of those in [`exits`], selects the kind of factors.
 ///
 /// # Safety
 /// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].
@@ -396,8 +397,8 @@ unsafe fn each_row<
     let bias = L::splat(isa, BIAS);
     // With a single token, each result is accumulated in four independent sums.
     let mut y = [[[bias; V]; B]; 4];
-    // SAFETY: the rows are those of `B` tokens and of the strip (clauses). After the last row the pointer is only
-    // moved.
+    // SAFETY: the rows are those of `B` tokens and of the strip (clauses). After the last row the pointer is advanced
+    // but not read.
     unsafe {
         let k: [*const f32; B] =
             core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));

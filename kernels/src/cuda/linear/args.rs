@@ -55,7 +55,7 @@ pub struct States {
 
 /// [`LinearArgs::flags`]: tokens are processed one at a time, without [`LinearArgs::records`].
 pub const STEPS: i32 = 1;
-/// [`LinearArgs::flags`]: tokens are processed from the last of a sequence to its first.
+/// [`LinearArgs::flags`]: tokens are processed from the last token of a sequence to the first.
 pub const REVERSE: i32 = 2;
 /// [`LinearArgs::flags`]: rows of queries and keys are divided by `sqrt(Σx² + epsilon)`.
 pub const NORMALIZE: i32 = 4;
@@ -175,8 +175,8 @@ pub struct LinearArgs {
     pub decay: Tensor,
     /// Rates of the delta rule, `[batch, states, tokens, 1]`; the head stride is zero if states have the same rates.
     pub beta: Tensor,
-    /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before it is rounded. The address is zero
-    /// if there are none. May alias the output.
+    /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before the output is rounded. The address
+    /// is zero if there are no addends. May alias the output.
     pub partial: Tensor,
     /// States before the first chunk of each part; zeros if absent.
     pub initial: States,

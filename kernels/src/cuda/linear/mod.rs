@@ -44,7 +44,7 @@ pub(super) use table::KERNELS;
 /// Sizes and variant of a walk kernel, which carries states through tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWalk {
-    /// Largest `key_dim`; states with a smaller one are padded with zeros.
+    /// Largest `key_dim`. States with a smaller `key_dim` are padded with zeros.
     pub dims: usize,
     /// `true` for a gate per dim; `false` for one gate per head or none.
     pub per_dim: bool,
