@@ -3,7 +3,7 @@
 //! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: `r` is a
 //! multiple of the last place of `x`, and its magnitude does not exceed that of `x`. If `n` is the floor, `r` is in [0,
 //! 1], and for negative `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most
-//! `ln 2 · 2^-25` of its value. The multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
+//! `ln 2 · 2^-25` of its value. Multiplication by `2^n` is exact within the range of [`Lanes::exp2`].
 //!
 //! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
 //! rounded to f32. If `p` is evaluated exactly, its distance from `WEIGHT_SCALE · 2^r` is therefore a function of `r`

@@ -27,7 +27,7 @@ pub trait Lanes: Number {
     type Quad: Copy;
     /// Vector with one f64 value per lane.
     type Wide: Copy;
-    /// `true` if making a quad reads all four scalars, not only the broadcast ones.
+    /// `true` if making a quad reads all four scalars, not only the scalars that are broadcast.
     const QUAD_IN_REGISTER: bool;
     /// Number of groups of four steps per iteration of the product loops: 1, or 4 if counting iterations would take
     /// issue slots from the products.

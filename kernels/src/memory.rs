@@ -193,7 +193,7 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
 /// apart. Elements are rounded to the nearest, ties to even.
 ///
 /// # Safety
-/// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
+/// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements are writable at `dst`.
 #[inline(always)]
 pub unsafe fn narrow<L: Lanes, const BF16: bool>(
     isa: L::Isa,

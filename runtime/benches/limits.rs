@@ -6,10 +6,11 @@
 //! - `start`: the time from the start of a process to its first result, and the time of each step: engine, plan,
 //!   workspace and binding, first call. The benchmark starts itself again for each sample.
 //! - `plan`: the time to create a plan, by shape.
-//! - `threads`: one head on several threads against one thread. Both results must be bitwise equal.
-//! - `decode`: one query against a long cache, in bytes per second. It is compared with two simpler loops. A copy
-//!   counts both the bytes read and the bytes written. A sum of the same keys and values as integers reads like
-//!   attention and computes almost nothing.
+//! - `threads`: one head on several threads, compared with the same head on one thread. Both results must be bitwise
+//!   equal.
+//! - `decode`: one query against a long cache, in bytes per second. It is compared with two simpler loops. The first
+//!   copies memory; its rate counts both the bytes read and the bytes written. The second sums the same keys and values
+//!   as integers; it reads the same data as attention and computes almost nothing.
 //! - `error`: relative L2 error of 48 rows against f64, by number of keys. Also shows the number of additions on the
 //!   longest path from a key to the output.
 //!

@@ -16,8 +16,8 @@ use elsa_core::attention::plan::KernelSpec;
 /// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled so that scores are in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
-/// - These regions do not overlap each other, nor anything that the block and the sums point to. The one exception: the
-///   bias of a [`Block`] may be `weights`.
+/// - These regions overlap neither each other nor the memory that the block and the sums point to. There is one
+///   exception: the bias of a [`Block`] may be `weights`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Queries, `[dim][width]`.
@@ -36,14 +36,14 @@ pub struct Tile {
 ///
 /// Contract, for a tile of `width` rows and blocks of at most `B` keys:
 /// - `count` is at least one and at most `B`.
-/// - `keys` is readable for `count` rows of `head_dim` values, which start `key_stride` apart. If the kernel reads
+/// - `keys` is readable for `count` rows of `head_dim` values; rows start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, which start `value_stride` apart. If the kernel
-///   raises weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
+/// - `values` is readable for `count` rows of `value_dim` values; rows start `value_stride` apart. If the kernel raises
+///   weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
 ///   ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
-///   is at most the kernel's chain, and `largest` is finite.
+///   is at most the kernel's chain length, and `largest` is finite.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys, by rows or in panels.
@@ -111,10 +111,11 @@ pub struct Sums {
 pub struct Budget {
     /// The largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// The sums `D` of the state, `[width]`, with the scale and references of its sums `S`.
+    /// The sums `D` of the state, `[width]`. They have the same scale and references as the state's sums `S`.
     pub left_out: *mut f32,
     /// Four values per row, `[4][width]`. The first three are the largest reference, the sum `S` and the sum `D` of all
-    /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row has a vote, and zero if it has none.
+    /// blocks so far (initially `−∞`, zero and zero); the fourth is one if the row takes part in the decision about a
+    /// block, and zero if it does not.
     pub totals: *mut f32,
     /// The largest score of each row in the block, `[width]`. Unless the step uses the reference zero,
     /// [`TileOps::scores`] must have written it.
@@ -129,7 +130,7 @@ pub struct Budget {
     pub moved: bool,
 }
 
-/// Operations on tiles of one width, from which an instruction set makes its [`Entries`].
+/// Operations on tiles of one width. Each instruction set builds its [`Entries`] from them.
 pub trait TileOps {
     /// Type of tokens. A value of this type proves that the instruction set is present.
     type Isa: Copy;
@@ -141,10 +142,10 @@ pub trait TileOps {
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]. The sums are initialised unless `first` is set.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// Decides whether a block is left out, and records the decision in `budget`. Inside an error budget this is the
-    /// part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`]. The function converts the
-    /// scores in the tile's buffer to weights and, if the block is kept, adds them to `S`. A kernel that raises weights
-    /// does so here, unless the step uses the reference zero (see `within`).
+    /// Decides whether a block is left out, and records the decision in `budget`. A step inside an error budget
+    /// consists of [`TileOps::scores`], this function, and, if the block is kept, [`TileOps::accumulate`]. The function
+    /// converts the scores in the tile's buffer to weights and, if the block is kept, adds them to `S`. A kernel that
+    /// raises weights does so here, unless the step uses the reference zero (see `within`).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights contain the block's scores, and
@@ -159,13 +160,13 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// Converts the scores in the tile's buffer to weights and adds these to `S`. The weights are not raised. With the
-    /// reference zero this is the part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`].
-    /// If `first` is set, references and sums are written; if not, the function adds to the sums.
+    /// Converts the scores in the tile's buffer to weights and adds these to `S`. The weights are not raised. A step
+    /// with the reference zero consists of [`TileOps::scores`], this function, and [`TileOps::accumulate`]. If `first`
+    /// is set, references and sums are written; if not, the function adds to the sums.
     ///
     /// # Safety
-    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and numbers
-    ///   of a magnitude of at most 64 elsewhere.
+    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and
+    ///   elsewhere numbers whose magnitude is at most 64.
     unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// Merges `earlier ⊕ later` into `earlier`, as [`elsa_core::state`] describes.
@@ -181,22 +182,22 @@ pub trait TileOps {
     /// - The clauses of [`Sums`] with `value_dim`. The sums are initialised.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
-    /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top` unless it is
+    /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top`, unless `top` is
     /// null. The score of a masked key is `−∞`.
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
-    /// - `dst` is writable for `width` values per key. The number of keys is `count`, rounded up to a multiple of the
-    ///   register tile's keys, or to a multiple of 16 if a tile has one row.
+    /// - `dst` is writable for `width` values per key. For this clause, the number of keys is `count` rounded up to a
+    ///   multiple of the register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
-    /// Computes the unnormalised softmax of complete rows of scores. At `p`, each row has `count` scores. Finds the
-    /// largest score of each row, converts the scores to weights in place, and writes references and sums. A score of
-    /// `−∞` has the weight zero.
+    /// Computes the unnormalised softmax of complete rows of scores. `p` points to `count` scores per row. The function
+    /// finds the largest score of each row, converts the scores to weights in place, and writes references and sums. A
+    /// score of `−∞` has the weight zero.
     ///
     /// # Safety
-    /// - `count · width` values are readable and writable at `p`. If a tile is one row, `count` is rounded up to a
+    /// - `count · width` values are readable and writable at `p`. If a tile has one row, `count` is rounded up to a
     ///   multiple of 16, and the padding after the scores is `−∞`.
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
@@ -242,8 +243,8 @@ pub struct Entries {
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, [bool; 2]),
 }
 
-/// An attention micro-kernel. Each field that holds a function has the safety clauses of the function that its comment
-/// names, and one more clause: the instruction set is present.
+/// An attention micro-kernel. Each field that contains a function has the safety clauses of the function that the
+/// field's comment names, and one more clause: the instruction set is present.
 #[derive(Debug)]
 pub struct Kernel {
     /// Description of the kernel for planners: name, tile sizes and error constants.
@@ -252,7 +253,7 @@ pub struct Kernel {
     pub primitives: &'static Primitives,
     /// Entry points for tiles of one, two and three vectors; only the first `spec.vectors` are used.
     pub entries: [Entries; 3],
-    /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`].
+    /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`] keys.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// The function [`super::values::largest`].
     pub largest: unsafe fn(&Block, usize, &mut f32),

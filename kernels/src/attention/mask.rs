@@ -8,10 +8,10 @@
 //!    and transposed in registers, so that both loads and stores move whole vectors.
 //! 2. *One pass.* While a square is in registers, types and units are converted, finite elements are limited, and the
 //!    effect of the mask is recorded. Elements beyond the limit are rare; one comparison per square finds them.
-//! 3. *The last square overlaps the one before it.* If a block has fewer than `N` keys, the elements in front of it
-//!    complete its squares. If the mask has no such elements, rows go through a buffer. A square of ordinary elements
-//!    stays in registers; squares with an element beyond the limit, or with fewer than `N` rows, are processed one
-//!    vector at a time.
+//! 3. *The last square overlaps the one before it.* If a block has fewer than `N` keys, the mask elements before the
+//!    block's first key complete its squares. If the mask has no such elements, rows go through a buffer. A square of
+//!    ordinary elements stays in registers; squares with an element beyond the limit, or with fewer than `N` rows, are
+//!    processed one vector at a time.
 //! 4. *A row shared by all queries is read once*, and expanded over the tile only if it masks part of the block.
 //! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector; testing the same bit
 //!    in each of them yields a vector of the bias. Nothing is transposed, and words of all ones or all zeros are
@@ -147,7 +147,7 @@ impl Element for Bf16 {
 struct Sight<L> {
     /// `true` if at least one vector had no element beyond the limit, so that all keys of that vector are attended.
     attended: bool,
-    /// The value one in every lane that has had an attended key.
+    /// One in every lane that has had an attended key; zero in every other lane.
     present: L,
     /// Largest magnitude in each lane, or NaN.
     magnitude: L,
@@ -195,7 +195,7 @@ impl<L: Lanes> Sight<L> {
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`].
-/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
+/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the number of lanes, or one.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     // SAFETY: `of` has the same clauses as this function.
@@ -330,8 +330,8 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
 /// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitude in each lane, or NaN.
 ///
 /// # Safety
-/// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`, and `N` vectors, `width` values apart, writable
-///   at `to`.
+/// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`. `N` vectors, `width` values apart, are
+///   writable at `to`.
 #[inline(always)]
 unsafe fn square<L: Lanes, E: Element>(
     isa: L::Isa,
@@ -378,8 +378,8 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
             if (count == L::N || count == 1) && tile.keys >= L::N {
                 // A single row is read `N` times.
                 let step = if count == 1 { 0 } else { step };
-                // SAFETY: `N` elements of a row end at or before the last key, and rows are below `rows`; the vectors
-                // written are within the `width` values of keys below `keys` (clauses).
+                // SAFETY: the `N` elements read from a row end at or before the last key, and rows are below `rows`.
+                // The vectors are written within the `width` values of a key, for keys below `keys` (clauses).
                 let largest = unsafe {
                     let from = rows.add(key * E::SIZE);
                     square::<L, E>(isa, from, step, dst.add(key * width + row), width)
@@ -394,9 +394,9 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
             let back = L::N.saturating_sub(left);
             let precede = back <= key + tile.before;
             let mut square = [L::splat(isa, 0.0); MAX_LANES];
-            // SAFETY: rows are below `rows`. Elements are read from `back` before `key` on if that many precede it; if
-            // not, `left` elements are read from `key` on. Vectors are within the `width` values of keys below `keys`
-            // (clauses).
+            // SAFETY: rows are below `rows`. If at least `back` elements precede `key`, reads start `back` elements
+            // before `key`; if not, `left` elements are read from `key` on. Vectors are written within the `width`
+            // values of a key, for keys below `keys` (clauses).
             unsafe {
                 for i in 0..L::N {
                     let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
@@ -427,7 +427,7 @@ const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 /// Packs `left` elements of a boolean row, at most [`WORD`], into the low bits of a word.
 ///
 /// # Safety
-/// - At `p`, `left` bytes are readable, and at least one. In front of `p`, `before` bytes are readable.
+/// - `left` is at least one. `left` bytes are readable at `p`, and `before` bytes are readable in front of `p`.
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
@@ -472,8 +472,8 @@ unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f
     }
     for (key, words) in (0..tile.keys).step_by(WORD).zip(words.chunks_exact(width)) {
         for row in (0..width).step_by(L::N) {
-            // SAFETY: vectors are within the `width` words, and within the `width` values of keys below `keys`
-            // (clauses).
+            // SAFETY: vectors are read within the `width` words, and written within the `width` values of a key, for
+            // keys below `keys` (clauses).
             unsafe {
                 let rows = L::load(isa, words.as_ptr().add(row).cast());
                 let to = dst.add(key * width + row);

@@ -19,8 +19,8 @@ use elsa_core::dtype::DType;
 
 /// Rows of elements in memory.
 ///
-/// Contract: `data` is aligned to an element. At `data`, `rows` rows are readable, `stride` elements apart. Each has
-/// `dim` elements of type `dtype`.
+/// Contract: `data` is aligned to an element. `rows` rows, `stride` elements apart, are readable at `data`. Each row
+/// has `dim` elements of type `dtype`.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredRows {
     /// The first element of the first row.
@@ -37,8 +37,8 @@ pub struct MeasuredRows {
 
 /// Entry points of the functions that measure rows, for one instruction set.
 ///
-/// Each has the safety clauses of the function with the same name, and one more clause: the CPU has the instruction
-/// set.
+/// Each entry point has the safety clauses of the function with the same name, and one more clause: the CPU has the
+/// instruction set.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Entry point of `norms`.
@@ -131,8 +131,8 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
     }
 }
 
-/// Raises `to[0]` to the largest sum of squares of a row, rounded in f32, and `to[1]` to the largest magnitude of an
-/// element. Both are NaN if an element is NaN.
+/// Raises `to[0]` to the largest sum of squares of any row, computed in f32, and `to[1]` to the largest magnitude of
+/// any element. Both are NaN if an element is NaN.
 ///
 /// Each square is subject to at most `dim + 4` roundings.
 ///

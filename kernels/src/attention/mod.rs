@@ -17,14 +17,14 @@
 //!    product `C[R][V] += a(r, k) · B[k][V]` with a broadcast scalar `a` (`product.rs`). Maximum, sum and
 //!    rescaling never cross lanes, and a row's arithmetic does not depend on its neighbours or on the tile.
 //! 2. *References lag behind and are integers.* A row's reference changes only when a score exceeds it by more than
-//!    [`HEADROOM`](elsa_core::state::HEADROOM), and the new one is an integer, so that rescaling is rare and exact
-//!    (`softmax`).
+//!    [`HEADROOM`](elsa_core::state::HEADROOM), and the new reference is an integer. Rescaling is therefore rare and
+//!    exact (`softmax`).
 //! 3. *Sums are bounded chains.* A score is summed in chains of `product::CHAIN` dims. The output of a block is summed
 //!    in a register over the block's keys. Only then is it added to the segment's sum; segments merge in a tree. The
-//!    error grows with these lengths and not with the number of keys.
-//! 4. *A masked weight is zero by selection.* An attended weight far below the reference may also be zero. If the
-//!    values of a masked block contain a NaN or an infinity, a slow product skips the keys whose bias is `−∞`
-//!    ([`values`]).
+//!    error grows with the lengths of these chains and not with the number of keys.
+//! 4. *The weight of a masked key is set to zero by selection.* The weight of an attended key may also be zero, if its
+//!    score is far below the reference. If the values of a masked block contain a NaN or an infinity, a slow product
+//!    skips the keys whose bias is `−∞` ([`values`]).
 //! 5. *Few queries use another kernel.* With one query a tile would fill only one lane. The other kernel places a row's
 //!    dims and keys in the lanes (`row`).
 //!

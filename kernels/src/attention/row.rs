@@ -7,7 +7,7 @@
 //!
 //! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would fill only one lane. Here a score is a
 //!    dot product along the key's dims and ends with one sum across lanes. Weights are computed for `N` keys at once. A
-//!    value is added along its dims.
+//!    weighted value is added with the lanes along its dims.
 //! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed. Keys are read in groups of
 //!    four neighbouring rows, each row from beginning to end. Hardware prefetching follows this order.
 //! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds, but the dot products of four keys
@@ -27,18 +27,19 @@ use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
-/// Number of query vectors that a step of these dot products loads. They are enough to load registers in pairs.
+/// Number of query vectors that one step of these dot products loads. The number is large enough for registers to be
+/// loaded in pairs.
 const VECTORS_AT_ONCE: usize = 4;
 
 /// Tiles of one row, computed with vectors `L`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneRow<L>(PhantomData<L>);
 
-/// Multiplies `S` vectors of the query by those of the `K` keys at `keys`, and adds each key's products to its sum in
-/// the order of the dims.
+/// Multiplies `S` vectors of the query by the corresponding vectors of the `K` keys at `keys`, and adds each key's
+/// products to its sum in the order of the dims.
 ///
 /// # Safety
-/// - `S · N` values are readable at `query`. At `keys`, `K` rows of `S · N` values are readable, `stride` apart.
+/// - `S · N` values are readable at `query`. `K` rows of `S · N` values, `stride` apart, are readable at `keys`.
 #[inline(always)]
 unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
     isa: L::Isa,
@@ -65,7 +66,7 @@ unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
 /// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
 /// # Safety
-/// - `d` values are readable at `query`. At `keys`, `K` rows of `d` values are readable, `stride` apart.
+/// - `d` values are readable at `query`. `K` rows of `d` values, `stride` apart, are readable at `keys`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const K: usize>(
     isa: L::Isa,
@@ -216,7 +217,7 @@ unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usi
 /// Converts `count` scores at `p` to weights in place and returns their sum.
 ///
 /// # Safety
-/// - `p` is readable and writable for `count` values, rounded up to a multiple of `N`, and `m` is readable for one.
+/// - `p` is readable and writable for `count` values, rounded up to a multiple of `N`. `m` is readable for one value.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> f32 {
     let zero = L::splat(isa, 0.0);
@@ -283,7 +284,7 @@ unsafe fn strip<L: Lanes, const S: usize>(
 /// Adds the block's weighted values to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`; a weight for each of its keys is readable at `p`.
+/// - The clauses of [`Block`] for `value_dim`; one weight per key of the block is readable at `p`.
 /// - `value_dim` values are writable at `w`, and initialised unless `first` is set.
 #[inline(always)]
 unsafe fn add<L: Lanes>(

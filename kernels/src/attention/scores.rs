@@ -21,8 +21,8 @@ use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 
-/// Computes the scores of the `R` keys that start at `key`, over all chains. Between chains, `dst` holds the sum of the
-/// finished ones.
+/// Computes the scores of the `R` keys that start at `key`, over all chains. Between chains, `dst` contains the sum of
+/// the finished chains.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's number of keys and a multiple of `R`.
@@ -134,11 +134,13 @@ const BIASED: u8 = 1;
 /// Scores have a soft cap, with or without a bias; or they have a bias that all rows share.
 const MODIFIED: u8 = 2;
 
-/// Writes the block's scores to `dst` and returns the largest score of each row, `−∞` for a row that attends no key.
+/// Writes the block's scores to `dst` and returns the largest score of each row. It is `−∞` for a row that attends no
+/// key.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`].
-/// - `dst` is writable for `width` values per key, with the block's number of keys rounded up to a multiple of `R`.
+/// - `dst` is writable for `width` values per key. For this clause, the block's number of keys is rounded up to a
+///   multiple of `R`.
 #[inline(always)]
 pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,

@@ -5,13 +5,13 @@
 //!                          for each key j:  p[j] = 2^(s[j] − m');  S += p[j]
 //! ```
 //!
-//! 1. *References rarely change.* They follow [`raised`], the rule of the state. One comparison of the tile's largest
-//!    scores with the references usually skips all further work ([`raise`]).
+//! 1. *References rarely change.* The function [`raised`] defines when and how they change. One comparison of the
+//!    tile's largest scores with the references usually skips all further work ([`raise`]).
 //! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
 //!    so that a row gets the same bits next to any neighbours.
-//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It does the same with a
-//!    score too far below the reference. The difference between the two scores matters only if a value is not finite;
-//!    then the bias decides ([`super::values`]).
+//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It also turns a score
+//!    too far below the reference into zero. Whether a key of weight zero is masked matters only if its value is not
+//!    finite; then the bias decides ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
@@ -106,7 +106,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
 }
 
 /// Computes [`weigh`] for scores near zero. The reference is zero and is not subtracted. Weights are not multiplied by
-/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are not clamped.
+/// [`Lanes::RAISE`]. If `masked` is not set, no score may be `−∞`, because scores are then not clamped.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -149,9 +149,9 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     top
 }
 
-/// Computes the softmax of complete rows of scores in memory, without its normalisation. At `p` are the scores of
-/// `count` keys. Finds the largest score of each row, converts the scores to weights in place, and writes references
-/// and sums.
+/// Computes the softmax of complete rows of scores in memory, without its normalisation. `p` points to the scores of
+/// `count` keys. The function finds the largest score of each row, converts the scores to weights in place, and writes
+/// references and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

@@ -17,8 +17,8 @@
 //!    memory: a multiply-add replaces the addition. In a block whose values are all small, weights are raised further;
 //!    in a block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large
 //!    that a sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so
-//!    that no row depends on another. All factors are powers of two: bits differ only where numbers would have been
-//!    subnormal, and there fewer bits are lost.
+//!    that no row depends on another. All factors are powers of two. They change bits of the result only where numbers
+//!    would have been subnormal without them, and there fewer bits are lost.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -146,7 +146,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds the block's values, weighted by raised weights, to `w`, or writes them there if `first` is set.
+/// Adds the block's values, multiplied by raised weights, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
 /// - The clauses of [`Block`]; `count · width` weights are readable at `p`.

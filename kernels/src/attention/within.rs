@@ -20,10 +20,12 @@
 //!
 //! 1. *A row's decision covers all blocks so far.* If it covered only the blocks of its segment, the first block of
 //!    every segment would be kept. So totals of `S` and `D` are kept in addition to the sums of the segment's state.
-//!    They are relative to the largest reference so far. States are merged and returned as without a budget, with `D`
-//!    as a fourth sum.
-//! 2. *Padded rows, past the last row of a tile, have no vote*, because they would always object.
-//! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
+//!    They are relative to the largest reference so far. States are merged and returned in the same way as without a
+//!    budget, and carry `D` as a fourth sum.
+//! 2. *Padded rows, past the last row of a tile, take no part in the decision*, because they would always object to
+//!    leaving a block out.
+//! 3. *Values that are not finite are kept.* A block is checked for such values only after all rows have agreed to
+//!    leave it out.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
 //!    it for budgets would be as large as the first, so a step within a budget uses the products of method math. This
 //!    module has only the code between these products. If no block is left out, steps with and without a budget write
@@ -52,9 +54,9 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 }
 
 /// Returns `true` if the tile leaves out the block. `b` contains the sums of the block's weights. `before` contains the
-/// references before the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new
-/// references and adds `b` to the sums of kept or left-out weights. The exception is the `S` of the state: the caller
-/// updates it. If the first block is left out, writes zeros to `sums`.
+/// references before the block, or `−∞` if `sums` receives its first block (`first`). The function rescales `D` to the
+/// new references and adds `b` to the sums of the kept or of the left-out weights. It does not add `b` to the `S` of
+/// the state; the caller does. If the first block is left out, the function writes zeros to `sums`.
 ///
 /// # Safety
 /// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors. The references of the sums are
@@ -142,7 +144,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     budget.skipped
 }
 
-/// Decides like [`leaves_out`] for one row, which always has a vote.
+/// Decides like [`leaves_out`] for one row, which always takes part in the decision.
 ///
 /// # Safety
 /// - As for [`leaves_out`], for a tile of one row.

@@ -25,7 +25,7 @@ impl Sixteen {
         unsafe { Avx512::assume() }
     }
 
-    /// Evaluates the polynomial of `2^x` on [0, 1] with coefficients `c`, at `self` minus its floor.
+    /// Evaluates a polynomial for `2^x` on [0, 1] at `self` minus the floor of `self`. `c` contains the coefficients.
     #[inline(always)]
     fn mantissa(self, c: [f32; 6]) -> Self {
         let isa = self.isa();
@@ -193,8 +193,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn transpose(_: Avx512, square: &mut [Self; MAX_LANES]) {
-        // Transposes squares of four by four within each quarter of four vectors, then exchanges quarters between
-        // vectors.
+        // Takes four vectors at a time and transposes the four-by-four square in each quarter of these vectors. Then
+        // exchanges quarters between vectors.
         op!({
             let mut a = [_mm512_setzero_ps(); 16];
             for i in 0..4 {
@@ -228,8 +228,8 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) -> Self {
-        // Reads four columns at a time. Rows are combined in such a way that every value stays in its quarter of a
-        // vector when the four rows of each quarter are transposed.
+        // Reads four columns at a time. Each vector combines parts of four rows, one per quarter. The rows are chosen
+        // so that a transposition within the quarters leaves every value in its quarter.
         let mut largest = Self::splat(isa, 0.0);
         for column in (0..16).step_by(4) {
             // SAFETY: sixteen rows of sixteen values at both pointers (clause of `transpose_square`).

@@ -89,8 +89,8 @@ pub enum Role {
         resources: GpuResources,
     },
     /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], but the
-    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all
-    /// three steps of method math.
+    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). The specification of this
+    /// kernel describes all three steps of method math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
     /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).
@@ -117,8 +117,8 @@ pub enum Role {
         resources: GpuResources,
     },
     /// Linear attention: the scan that carries states over the parts of sequences. Launched on
-    /// [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a step, or for each state; takes
-    /// [`CarryArgs`](super::linear::CarryArgs).
+    /// [`carry_blocks`](super::linear::carry_blocks) blocks: for each node of a step if transitions are dense, for each
+    /// state if they are diagonal. Takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
         /// SM resources per block.
         resources: GpuResources,

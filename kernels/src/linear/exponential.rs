@@ -1,8 +1,8 @@
 //! Exponentials of sums of gates.
 //!
 //! Sums are f64, so that the difference of two large sums is exact. `e^x = 2^n · 2^r`, where `n` is the integer nearest
-//! to `x log2 e` and the remainder `r` is at most one half in magnitude; `2^r` is a Taylor polynomial. The code is
-//! plain arithmetic over arrays of fixed length, which the compiler vectorizes.
+//! to `x log2 e` and the remainder `r` is at most one half in magnitude; `2^r` is approximated by a Taylor polynomial.
+//! The code is plain arithmetic over arrays of fixed length, which the compiler vectorizes.
 
 use super::kernel::CLEARS;
 use core::f64::consts::{LN_2, LOG2_E};
@@ -56,10 +56,10 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     (up, down)
 }
 
-/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, it consists of four parts: at
-/// most 1 for the last sum; 1/2 for the sum of even and odd powers and for the product with `r`; 1/2 for the errors of
-/// `ln 2` and of the sum added to `ln 2`, both times `r`; and 1/2 for `r`, the other coefficients and the omitted
-/// powers.
+/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, it has four parts: at most 1 for
+/// the last sum; at most 1/2 for the sum of even and odd powers together with the product with `r`; at most 1/2 for the
+/// errors of `ln 2` and of the sum added to `ln 2`, both times `r`; and at most 1/2 for `r`, the other coefficients and
+/// the omitted powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
 /// Factor one, as `high` and `rest` of [`Factors`](super::kernel::Factors). Its nonzero `rest` changes no number but
@@ -84,7 +84,7 @@ pub(super) fn split(x: f64) -> (f32, f32) {
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
 
-/// Largest `x` for which `e^x` is an f32 number. At twice this `x`, `e^x` times any normal number is infinite.
+/// Largest `x` for which `e^x` is a finite f32 number. At twice this `x`, `e^x` times any normal number is infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
 /// Computes [`split`] for several sums, whose magnitudes are at most [`LARGEST_SUM`].

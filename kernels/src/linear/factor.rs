@@ -15,7 +15,8 @@ pub(super) struct Factor<L> {
 }
 
 impl Factors {
-    /// Returns `true` if all rows have the factor one. Multiplying by it only flushes numbers that would be subnormal.
+    /// Returns `true` if all rows have the factor one. A multiplication by one only flushes numbers that would be
+    /// subnormal.
     ///
     /// # Safety
     /// - The factors are readable.

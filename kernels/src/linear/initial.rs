@@ -34,7 +34,7 @@ pub(super) fn found(strip: &Strip) -> Strip {
 }
 
 /// Copies a strip from its previous location to its new one, and applies the factors at the start of the segment, if
-/// there are any. The strip must be as [`found`] returns it.
+/// there are any. The strip must have been returned by [`found`].
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -24,7 +24,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Number of these tokens, and so the largest number of tokens in the next segment.
+    /// Number of tokens. The next segment has at most this number of tokens.
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,
@@ -73,7 +73,7 @@ pub struct Factors {
     pub per_dim: bool,
 }
 
-/// Run of tokens of a head between two multiplications of the state, as described by [`Kernel::prepare`].
+/// Run of tokens of a head between two multiplications of the state. [`Kernel::prepare`] fills in this description.
 ///
 /// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far. Tokens therefore
 /// do not multiply the state: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars
@@ -159,10 +159,10 @@ impl Segment {
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
 /// - `state` is writable for `dim` rows of `width` values, `stride` apart.
 /// - `from` has one of three forms. It is null, which means zeros. Or it is equal to `state`, with the same stride, and
-///   `state` is then also readable. Or it is readable for `dim` rows of `width` values, `from_stride` apart. Rows past
-///   [`Segment::rows`] are zero.
+///   `state` is then also readable. Or it is readable for `dim` rows of `width` values, `from_stride` apart. In `from`,
+///   rows past [`Segment::rows`] are zero.
 /// - `room` is writable for [`strip_room`] values.
-/// - These memory areas do not overlap each other, or the memory of the segment and the columns.
+/// - These memory areas overlap neither each other nor the memory of the segment and the columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
     /// Columns of the state after the segment.
@@ -280,13 +280,13 @@ pub(crate) type Entry = unsafe fn(&Strip, &Segment, &Columns);
 
 /// Micro-kernel of linear attention.
 ///
-/// Each function has the safety clauses of the function that its comment names, the clauses of its arguments, and one
-/// more: the processor has the kernel's instruction set.
+/// Each function has the safety clauses of the function that the field's comment names, the clauses of its arguments,
+/// and one more clause: the processor has the kernel's instruction set.
 #[derive(Debug)]
 pub struct Kernel {
     /// Name, widths of strips, and error constants.
     pub spec: KernelSpec,
-    /// Detection, moves and conversions of the kernel's instruction set.
+    /// Functions of the instruction set that test its presence, move data and convert element types.
     pub primitives: &'static Primitives,
     /// Entry point of `prepare::prepare`.
     pub prepare: unsafe fn(&Head, *mut f32, &mut Segment),

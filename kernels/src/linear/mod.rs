@@ -19,16 +19,16 @@
 //!    the strip.
 //! 2. *No token multiplies the state.* With `c` the product of the gates since the segment began, the state is stored
 //!    as `S' = S / c`: a token writes `w / c` and reads `c Sᵀ q`. With gates per dim it writes `k / c` and reads `c q`.
-//!    Elements of the state then cost nothing extra. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
-//!    overflows and `exp(−G)` never has a large argument. The state is multiplied once, at the end of the segment. A
-//!    single gate outside this range starts a segment and multiplies the state first. A gate of `−∞` clears rows by
-//!    selection; any other gate keeps a NaN (`prepare`, `factor`).
+//!    The gates then add no work per element of the state. A segment ends before `c` leaves `2^-40 ..= 2^40`, so
+//!    nothing overflows and `exp(−G)` never has a large argument. The state is multiplied once, at the end of the
+//!    segment. A single gate outside this range starts a segment and multiplies the state first. A gate of `−∞` clears
+//!    rows by selection; any other gate keeps a NaN (`prepare`, `factor`).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
 //! 4. *A pass over the state processes several tokens*, four to eight. A row of the strip is loaded once for the
 //!    queries of all these tokens and receives the sum of their writes: one loop does both if the registers have room;
-//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass; if nothing decays, its error
-//!    grows with the square root of the number of roundings.
+//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass. If nothing decays, the error
+//!    of the state grows with the square root of the number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
 //!    earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i)
 //!    w_i)`, by forward substitution. Powers of a matrix are never computed. Long passes are the chunks of the chunked
@@ -46,8 +46,8 @@
 //!    later segment.
 //! 9. *A single token needs one pass over the state.* A decode step is bound by the memory traffic of the state. A
 //!    single loop over the rows reads the state from its old location, multiplies it by its gate and writes it to its
-//!    new location. Each kind of factor has its own such loop. The delta rules read the state once more before this
-//!    loop, because their writes depend on all rows.
+//!    new location. There is one such loop for each kind of factor. The delta rules read the state once more before
+//!    this loop, because their writes depend on all rows.
 //! 10. *Padding rows stay zero.* Keys are padded with zeros to a multiple of four dims. The products of these zeros
 //!     with values that are not finite are NaN, so the padding rows of the state are zeroed after a pass. Otherwise
 //!     every later query would read the NaN.

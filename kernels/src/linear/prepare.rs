@@ -42,8 +42,8 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
         betas: core::ptr::null(),
         ..Segment::EMPTY
     };
-    // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is taken for it, and `tokens` is at
-    // most the number of the head's tokens.
+    // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is reserved for it, and `tokens` is
+    // at most the number of the head's tokens.
     unsafe {
         match head.per {
             Gates::None => {
@@ -271,8 +271,8 @@ unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usiz
     }
 }
 
-/// Returns the sums of gates after the first token, and `true` if a gate leaves the range. Such a gate multiplies the
-/// state at the start of the segment, and is not included in its sum.
+/// Returns each dim's sum of gates after the first token, and `true` if a gate leaves the range. Such a gate multiplies
+/// the state at the start of the segment, and is not included in the sum of its dim.
 #[inline(always)]
 fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
     let mut sums = [0.0; TOGETHER];

@@ -15,9 +15,9 @@ use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// The rows of token `t` that are multiplied with writing keys are its queries, followed by its reading key. Returns
-/// the address of row `n` among these, the stride of tokens, and a number: one if the row is also multiplied with the
-/// writing key of the same token, zero if not. A query reads after its token writes; a reading key reads before.
+/// Returns the address of a row of token `t` that is multiplied with writing keys, the stride of tokens, and a number:
+/// one if the row is also multiplied with the writing key of the same token, zero if not. `n` counts the token's
+/// queries and then its reading key. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without
@@ -141,7 +141,7 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 /// that no token needs.
 ///
 /// # Safety
-/// - As for [`multiply_few`], where rows of products are whole vectors.
+/// - As for [`multiply_few`]; rows of products are whole vectors.
 /// - `columns` is writable for `dim · row` values.
 #[inline(always)]
 pub(super) unsafe fn multiply_rows<L: Lanes>(
@@ -229,7 +229,7 @@ pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
                 let end = count.min(top + ROWS_TOGETHER);
                 // Writes tiles, each `[dim][R]`, with zeros past the last token.
                 for t in top..end.next_multiple_of(R) {
-                    // SAFETY: the row is that of a token in the pass, and there is room for its values among those of
+                    // SAFETY: the row belongs to a token in the pass, and `rows` has room for the values of
                     // `ROWS_TOGETHER` rows (clauses).
                     unsafe {
                         let to = rows.add((t - top) / R * R * dim + (t - top) % R);
@@ -247,8 +247,8 @@ pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
                     // A tile whose tokens all precede these keys needs no products with them.
                     let from = if i < top + R { top } else { i / R * R };
                     for t in (from..end).step_by(R) {
-                        // SAFETY: the tile, the vector of keys, and a vector of products for each row are in memory
-                        // (clauses).
+                        // SAFETY: the tile and the vector of keys are readable, and one vector of products is writable
+                        // for each row (clauses).
                         unsafe {
                             let x = rows.add((t - top) * dim).cast_const();
                             let sums = met_wide::<L, R>(isa, dim, x, columns.add(i * dim).cast_const());
@@ -288,9 +288,9 @@ unsafe fn met_wide<L: Lanes, const R: usize>(
     sums
 }
 
-/// Computes `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. A few dims at a time are
-/// summed separately. The products multiply the writes of many tokens, and no later token corrects errors of the
-/// products.
+/// Computes `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. Groups of a few dims are
+/// summed separately to keep errors small: the products multiply the writes of many tokens, and no later token corrects
+/// the products' errors.
 ///
 /// # Safety
 /// - `dim` values are readable in each row of `x`, and `dim` vectors at `keys`. `dim` is a multiple of four.

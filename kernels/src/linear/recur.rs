@@ -16,7 +16,8 @@ use crate::product::for_quad;
 /// vectors under the delta rules.
 ///
 /// # Safety
-/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment is as [`super::prepare::prepare`] leaves it.
+/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment was written by [`super::prepare::prepare`] and
+///   has not been changed since.
 /// - The entries are those for the lanes `L`.
 #[inline(always)]
 pub unsafe fn recur<L: Lanes>(
@@ -131,9 +132,9 @@ pub unsafe fn plain<
     }
 }
 
-/// Processes the pass of `P` tokens from `first` on a strip, under the rules without rates. It is used if the registers
-/// cannot hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then the writes
-/// of all tokens are added.
+/// Processes the pass of `P` tokens that starts with token `first`, on a strip, under the rules without rates. This
+/// function is used if the registers cannot hold everything that these tokens read and write. Tiles of `T` queries read
+/// the strip first; then the writes of all tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
@@ -147,8 +148,8 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
-    // SAFETY: the pointers are to rows of the tokens, to rows of the room up to those of the tokens, and to the tokens'
-    // products with one another (clauses).
+    // SAFETY: the pointers are to rows of the tokens, to rows of the room up to the last of these tokens, and to the
+    // tokens' products with one another (clauses).
     unsafe {
         for t in 0..P {
             let v = values::<L, V>(isa, segment, columns, first + t);
@@ -181,7 +182,7 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     }
 }
 
-/// Calls [`through`] for `B` tokens, with the presence of outputs and factors as compile-time constants.
+/// Calls [`through`] for `B` tokens. Compile-time constants say whether there are outputs and factors.
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each if there are outputs.
@@ -214,8 +215,9 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// Processes the `B` tokens from `t` on a strip, and writes their outputs if `OUT` is set. Their pass starts with token
-/// `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For `ONCE`, see [`rows`].
+/// Processes `B` tokens on a strip, starting with token `t`, and writes their outputs if `OUT` is set. Their pass
+/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For
+/// `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
@@ -301,8 +303,8 @@ pub unsafe fn together<
     }
 }
 
-/// Computes [`pass`] under a delta rule for one register tile of tokens with one query row each. The numbers of tokens
-/// and of query rows are then constants in its loops.
+/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The numbers of
+/// tokens and of query rows are then constants in its loops.
 ///
 /// # Safety
 /// - As for [`pass`], with `R` tokens.
@@ -328,7 +330,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     }
 }
 
-/// Processes the pass of `count` tokens from `first` on a strip.
+/// Processes the pass of `count` tokens that starts with token `first`, on a strip.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
@@ -436,9 +438,9 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
-/// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
-/// includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
+/// Computes the values that `R` tokens, starting with token `t`, write to the state, and stores them in the strip's
+/// `room`. Under the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`,
+/// where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
 /// - As for [`pass`]; the room contains the writes of the pass's tokens before `t`.
@@ -452,8 +454,8 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     t: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
-    // tokens (clauses).
+    // SAFETY: the `R` tokens are in the pass. Their rows of products are in memory, and so are the rows of the room up to
+    // the last of these tokens (clauses).
     unsafe {
         let to = strip.room.add(t * width);
         if !DELTA {
@@ -510,8 +512,8 @@ unsafe fn write<L: Lanes, const V: usize>(
 }
 
 /// Computes the writes of the tokens of a register tile under a delta rule; the first token is `t`. `w` contains the
-/// values that these tokens read from the state and from the writes before the tile. The write of each token is added
-/// to the values that later tokens read.
+/// values that these tokens read from the state and from the writes of tokens before the tile. The write of each token
+/// is added to the values that later tokens read.
 ///
 /// # Safety
 /// - As for [`writes`]; the products between the tokens are at `own`, four per token.
@@ -540,7 +542,7 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Writes the outputs of query row `g` of the `R` tokens from `t`.
+/// Writes the outputs of query row `g` of `R` tokens, starting with token `t`.
 ///
 /// # Safety
 /// - As for [`pass`]; the room contains the writes of these tokens and of earlier tokens of the pass.
@@ -555,8 +557,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     g: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: the `R` tokens are in the pass, as are their rows of products and the rows of the room up to those of the
-    // tokens (clauses).
+    // SAFETY: the `R` tokens are in the pass. Their rows of products are in memory, and so are the rows of the room up to
+    // the last of these tokens (clauses).
     unsafe {
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);

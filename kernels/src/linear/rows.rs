@@ -92,14 +92,15 @@ impl<L: Lanes> Rate<L> {
 /// Number of terms that are summed separately before the sum is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Number of terms per long sum. Their short sums are added up before the result is added to the total.
+/// Number of terms per long sum. The short sums of these terms are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
 /// Number of terms per short sum in f32. Applies to passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
-/// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built
-/// from short sums, so that fewer roundings have the magnitude of the state. This magnitude is large if little decays.
+/// Adds `Σ_{i < count} p[r][i] · w[i]` to `sums` for `R` rows of products, `stride` apart. A sum of many terms is built
+/// from short sums, so that fewer additions round a number of the state's magnitude. This magnitude is large if little
+/// decays.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -164,7 +165,8 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Computes [`add_wide`] for the `U` vectors from `from`: sums [`SHORT`] terms in f32, and these sums in f64.
+/// Computes [`add_wide`] for `U` vectors, starting with vector `from`. Groups of [`SHORT`] terms are summed in f32, and
+/// the sums of the groups in f64.
 ///
 /// # Safety
 /// - As for [`add_products`]; `from + U` is at most `V`.
@@ -259,7 +261,7 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
 /// Adds `Σ p[r][i] · w[i]` over the `terms` to `sums`.
 ///
 /// # Safety
-/// - As for [`add_products`]; the terms are below its `count`.
+/// - As for [`add_products`]; the terms are below the `count` of that function.
 #[inline(always)]
 unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -326,15 +328,15 @@ mod exits {
     pub const EITHER: u8 = 4;
 }
 
-/// Processes `B` tokens from `t` on all rows of a strip. Returns the values that their queries read from the state
-/// before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`), receives the
-/// tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are summed
-/// separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its previous
-/// location, and each kind of factor has its own loop.
+/// Processes `B` tokens on all rows of a strip, starting with token `t`. Returns the values that their queries read
+/// from the state before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`),
+/// receives the tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are
+/// summed separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its
+/// previous location, and each kind of factor has its own loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are
-///   readable at each of `q`.
+///   readable at each pointer in `q`.
 #[inline(always)]
 pub(super) unsafe fn rows<
     L: Lanes,
@@ -371,7 +373,7 @@ pub(super) unsafe fn rows<
     }
 }
 
-/// Computes [`rows`], with the kind of factors as a compile-time constant, one of [`exits`].
+/// Computes [`rows`]. The compile-time constant `EXIT`, one of those in [`exits`], selects the kind of factors.
 ///
 /// # Safety
 /// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].
@@ -395,8 +397,8 @@ unsafe fn each_row<
     let bias = L::splat(isa, BIAS);
     // With a single token, each result is accumulated in four independent sums.
     let mut y = [[[bias; V]; B]; 4];
-    // SAFETY: the rows are those of `B` tokens and of the strip (clauses). After the last row the pointer is only
-    // moved.
+    // SAFETY: the rows are those of `B` tokens and of the strip (clauses). After the last row the pointer is advanced
+    // but not read.
     unsafe {
         let k: [*const f32; B] =
             core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));

@@ -7,7 +7,7 @@ use crate::product::for_quad;
 /// not itself tiny, and it is subtracted from the result.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
-/// Subtracts the start value [`BIAS`] of each of `sums` sums from their total, `sum`.
+/// Subtracts the start values from `sum`, the total of `sums` sums that each started from [`BIAS`].
 #[inline(always)]
 pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))

@@ -8,8 +8,8 @@ use crate::lanes::Lanes;
 use crate::product::for_quad;
 
 /// Adds the writes of a long pass to the state, four rows at a time. The writes are summed separately, so that the
-/// state is rounded once per pass. They form short sums, which are added up (in f64 with `WIDE`). Then the rows are
-/// multiplied by the factors `exit`, if there are any.
+/// state is rounded once per pass. Short sums of the writes are formed first and then added up (in f64 with `WIDE`).
+/// Then the rows are multiplied by the factors `exit`, if there are any.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
@@ -122,7 +122,8 @@ pub(super) unsafe fn update_short<
     }
 }
 
-/// Adds the writes of the `B` tokens from `t` to `V` of the `ALL` vectors of a strip, starting with vector `from`.
+/// Adds the writes of `B` tokens, starting with token `t`, to `V` of the `ALL` vectors of a strip, starting with vector
+/// `from`.
 ///
 /// # Safety
 /// - As for [`update_short`]; the tokens belong to the pass, and the vectors to the strip.

@@ -6,8 +6,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial becomes negative when −200 is
-/// added to it.
+/// Argument for which [`Lanes::exp2`] returns zero: adding −200 to the biased exponent of the polynomial makes the
+/// exponent negative.
 const ZERO_AT: f32 = -200.0;
 
 /// Vector of four f32 values.

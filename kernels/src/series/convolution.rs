@@ -1,4 +1,5 @@
-//! Computes the direct convolution: each output is the sum of products of a filter and the inputs up to its token.
+//! Computes the direct convolution: each output is the sum of the products of the filter's weights and the inputs up to
+//! the output's token.
 //!
 //! The `TOKENS` tokens of a block share each load of a weight. Their sums are independent chains, which overlap.
 

@@ -8,13 +8,13 @@
 //! ```
 //!
 //! `n ln 2` is subtracted in two parts. The first part has so few bits that its product with `n` is exact, and the
-//! difference is exact too. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with
-//! constant terms of one, so that `e^0 = 1` exactly. The result is computed as `2 e^s 2^(n−1)`, because `2^n` would be
-//! infinite for the largest results.
+//! difference is exact too. `e^s` and the series in `z²` are computed as polynomials that are close to minimax in
+//! relative error. Their constant terms are one, so that `e^0 = 1` exactly. The result is computed as `2 e^s 2^(n−1)`,
+//! because `2^n` would be infinite for the largest results.
 //!
 //! For arguments below [`LEAST_LOG`] an exponential is zero; for arguments above `MOST` it is infinite. The polynomials
 //! have the errors `1.1e-8` and `1e-9`; all other errors are roundings. A test measures the largest errors over all
-//! exponents and checks that they do not exceed what each kernel declares.
+//! exponents and checks that they do not exceed the bounds that each kernel declares.
 
 use crate::lanes::Lanes;
 use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};

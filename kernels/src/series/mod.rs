@@ -22,7 +22,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `kernel` | operands of the kernels, and their table for an instruction set |
+//! | `kernel` | operands of the kernels, and the table of the kernels for an instruction set |
 //! | `functions` | exponential, softplus, silu, and flushing to zero |
 //! | `recurrence`, `selective`, `convolution` | the operators |
 

@@ -107,7 +107,7 @@ unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile,
     }
 }
 
-/// Replaces the state before a part of the tokens with the state after this part, by the part's map `h ← a h + b`.
+/// Applies the map `h ← a h + b` of a part of the tokens: replaces the state before the part with the state after it.
 ///
 /// # Safety
 /// - `a` and `b` are readable, and `state` is readable and writable, for one value per channel of a tile.

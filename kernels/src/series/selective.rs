@@ -23,9 +23,9 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Returns `true` if a single exponential is not enough for the factors of a vector of channels. There are two possible
-/// reasons. The product of `delta` and a rate exceeds [`MOST_LOG`]; rates range from `least` to `most`. Or a rate is
-/// `infinite`.
+/// Returns `true` if a single exponential is not enough for the factors of a vector of channels. This is the case if
+/// the product of `delta` and a rate exceeds [`MOST_LOG`], or if a rate is infinite. The rates range from `least` to
+/// `most`; `infinite` says whether any rate is infinite.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
     let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
@@ -101,8 +101,8 @@ struct Token<L> {
     added: L,
 }
 
-/// Updates the states of a vector of channels for one token, and returns the sum of states times output coefficients.
-/// `LEAVES` allows factors beyond the range of f32, and infinite rates.
+/// Updates the states of a vector of channels for one token, and returns the sum of the products of states and output
+/// coefficients. `LEAVES` allows factors beyond the range of f32, and infinite rates.
 ///
 /// # Safety
 /// - The contract of [`SelectiveTile`]; the token is in the tile.

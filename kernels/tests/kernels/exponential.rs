@@ -1,5 +1,5 @@
-//! Tests the exponential of every kernel. One test computes step by step the largest error that its arithmetic can
-//! have; another test measures its error. `kernels/src/exp2.rs` derives the formulas.
+//! Tests the exponential of every kernel. One test computes, step by step, the largest error that the arithmetic of the
+//! exponential can have. Another test measures the actual error. `kernels/src/exp2.rs` derives the formulas.
 
 use elsa_core::drift::larger;
 use elsa_core::profile::InstructionSet;

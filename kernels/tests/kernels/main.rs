@@ -4,8 +4,8 @@
 
 mod backward;
 mod exponential;
-// Miri looks for faults in unsafe code. The tests of GPU kernels have no such code. Miri would also need more time to
-// decompress the GPU modules than for all other tests.
+// Miri looks for faults in unsafe code, and the tests of GPU kernels contain no unsafe code. Miri would also need more
+// time to decompress the GPU modules than for all other tests.
 #[cfg(not(miri))]
 mod gpu;
 mod linear;

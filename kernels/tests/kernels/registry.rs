@@ -202,8 +202,9 @@ fn f32_narrows_to_the_nearest() {
     }
 }
 
-/// Takes a step on one tile. The tile's data end where their allocations end, so that AddressSanitizer and valgrind
-/// detect a read past the end. Also checks that a masked NaN in a key or a value reaches no output.
+/// Runs one step of each kernel on tiles of several sizes. The tile's data end where their allocations end, so that
+/// AddressSanitizer and valgrind detect a read past the end. Also checks that a masked NaN in a key or a value reaches
+/// no output.
 #[test]
 fn a_step_reads_what_it_may_and_no_mask_leaks() {
     for kernel in present() {

@@ -141,8 +141,8 @@ fn moved(a: f64, b: f64) -> f64 {
     if high > 0.0 { (a - b).abs() / high } else { 0.0 }
 }
 
-/// Waits until the machine is quiet, at most for `limit`; a limit of zero means a single check. Clocks may change
-/// during the wait, as they do on an idle machine.
+/// Waits until the machine is quiet, but no longer than `limit`. A limit of zero means a single check. Clocks may
+/// change during the wait, as they do on an idle machine.
 ///
 /// # Errors
 /// Returns the disturbances that remain when the time is over.

@@ -25,7 +25,7 @@ pub struct Times {
     pub own: u64,
 }
 
-/// Load that the measured process did not cause, over an interval, in cores.
+/// Load, in cores, that other processes and virtual machines caused during an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Others {
     /// Load of other processes.

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest sampling intervals of a thread that samples less often: the first for the power, the second for everything
-/// else.
+/// Upper limits of the sampling intervals if the thread samples less often: the first is for the power, the second for
+/// everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
@@ -51,14 +51,14 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// Comparison of the total power with each rail that the total should include. It is made at the largest rise of
-    /// the rail so far.
+    /// Comparison of the total power with each rail that the total should include. For each rail, only the comparison
+    /// at the rail's largest rise so far is kept.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Number of slow samples per point of the history.
     stride: usize,
     skipped: usize,
-    /// Time of the last slow sample, and the busy times then.
+    /// Time of the last slow sample, and the busy times at that time.
     times: Option<(Instant, Times)>,
     power: Option<f64>,
     stop: bool,
@@ -216,7 +216,7 @@ pub struct Monitor {
     thread: Option<JoinHandle<()>>,
     /// Source of the processes' busy times, to identify the busiest other process.
     load: Option<Load>,
-    /// Time at which the processes were last listed, and their busy times then.
+    /// Time at which the processes were last listed, and their busy times at that time.
     processes: Mutex<(Instant, HashMap<u32, u64>)>,
 }
 

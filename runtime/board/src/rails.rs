@@ -48,7 +48,7 @@ pub enum Place {
 /// Files from which the power of a channel is read.
 #[derive(Debug)]
 enum Channel {
-    /// IIO: power in mW, and where available voltage and current.
+    /// IIO: power in mW and, if available, voltage and current.
     Power { power: Probe, volt: Option<Probe>, current: Option<Probe> },
     /// hwmon: voltage in mV and current in mA. Their product is the power.
     Product { volt: Probe, current: Probe },

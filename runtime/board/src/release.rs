@@ -73,10 +73,10 @@ impl std::fmt::Display for PowerMode {
     }
 }
 
-/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`. On some releases,
-/// `fmode:quiet` follows. Its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier and
-/// Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no state
-/// file. A board whose mode was never set has none.
+/// Reads the current power mode from the files of `nvpmodel`. The state file contains `pmode:0000`, followed by
+/// `fmode:quiet` on some releases. The configuration file contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano,
+/// Xavier and Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no
+/// state file, as on a board whose mode was never set.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;

@@ -87,9 +87,11 @@ pub struct Windows {
     pub across: i32,
     /// Number of token columns per window.
     pub width: i32,
-    /// First token row of the second side, in windows of the last row; beyond any token if windows have no sides.
+    /// First token row of the second side, in windows of the last row. If windows have no sides, it exceeds every token
+    /// row.
     pub side_row: i32,
-    /// First token column of the second side, in windows of the last column; beyond any token if windows have no sides.
+    /// First token column of the second side, in windows of the last column. If windows have no sides, it exceeds every
+    /// token column.
     pub side_column: i32,
     /// One if the bias is a table of relative positions; zero if not.
     pub positions: i32,
@@ -112,9 +114,9 @@ pub const KEY_VEC4: i32 = 2;
 pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
-/// [`AttentionArgs::flags`]: query, key and value rows, including the past, may be read four elements at a time and
-/// have the head size of the kernel. For a kernel that sums scores in f32, the head size of queries and keys may also
-/// be a smaller multiple of eight.
+/// [`AttentionArgs::flags`]: query, key and value rows, including the past, may be read four elements at a time, and
+/// their length is the head size of the kernel. For a kernel that sums scores in f32, the head size of queries and keys
+/// may also be a smaller multiple of eight.
 pub const WHOLE_ROWS: i32 = 16;
 /// [`AttentionArgs::flags`]: a block computes all splits of its rows, so that no merge follows.
 pub const SERIAL_SPLITS: i32 = 32;
@@ -140,9 +142,10 @@ pub struct AttentionArgs {
     /// Number of consecutive blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// Index of the first short block, or beyond any block if there are none. Short blocks compute the last rows of a
-    /// head, and fewer rows than other blocks. The short blocks of all splits and heads come after all other blocks. If
-    /// there are short blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
+    /// Index of the first short block. If there are no short blocks, it exceeds the index of every block. Short blocks
+    /// compute the last rows of a head, and each has fewer rows than the other blocks. The short blocks of all splits
+    /// and heads come after all other blocks. If there are short blocks, [`AttentionArgs::first`] is
+    /// [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,

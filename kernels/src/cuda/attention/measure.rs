@@ -27,7 +27,7 @@ pub struct Measuring {
     pub mask: u64,
     /// The elements of the bias, or of its table.
     pub bias: u64,
-    /// Number of elements of the mask; zero without a mask or with a boolean one.
+    /// Number of elements of the mask; zero if there is no mask or if the mask is boolean.
     pub mask_elements: i64,
     /// Number of elements of the bias.
     pub bias_elements: i64,

@@ -55,7 +55,7 @@ pub struct States {
 
 /// [`LinearArgs::flags`]: tokens are processed one at a time, without [`LinearArgs::records`].
 pub const STEPS: i32 = 1;
-/// [`LinearArgs::flags`]: tokens are processed from the last of a sequence to its first.
+/// [`LinearArgs::flags`]: tokens are processed from the last token of a sequence to the first.
 pub const REVERSE: i32 = 2;
 /// [`LinearArgs::flags`]: rows of queries and keys are divided by `sqrt(Σx² + epsilon)`.
 pub const NORMALIZE: i32 = 4;
@@ -88,7 +88,8 @@ pub const FOLD: i32 = 4096;
 pub const RESUME: i32 = 8192;
 /// [`LinearArgs::flags`]: values are f32, independent of the type of queries and keys.
 pub const VALUE_F32: i32 = 16384;
-/// [`LinearArgs::flags`]: each dim has a gate. Read by the quadratic kernels that handle gates per dim and per head.
+/// [`LinearArgs::flags`]: each dim has a gate. Only the quadratic kernels that support both gates per dim and gates per
+/// head read this flag.
 pub const DIM_GATES: i32 = 32768;
 /// Bound on the token stride in elements. For smaller strides, the byte offsets within a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
@@ -174,8 +175,8 @@ pub struct LinearArgs {
     pub decay: Tensor,
     /// Rates of the delta rule, `[batch, states, tokens, 1]`; the head stride is zero if states have the same rates.
     pub beta: Tensor,
-    /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before it is rounded. The address is zero
-    /// if there are none. May alias the output.
+    /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before the output is rounded. The address
+    /// is zero if there are no addends. May alias the output.
     pub partial: Tensor,
     /// States before the first chunk of each part; zeros if absent.
     pub initial: States,
@@ -187,10 +188,10 @@ pub struct LinearArgs {
     pub records: u64,
     /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate.
     pub tiles: u64,
-    /// Lower bound on the number of tokens of the sequences that the launch processes. The states and outputs of other
-    /// sequences are left unchanged.
+    /// The launch processes only sequences with at least this number of tokens. It leaves the states and outputs of all
+    /// other sequences unchanged.
     pub least: i32,
-    /// Exclusive upper bound on the number of tokens of the sequences that the launch processes.
+    /// The launch processes only sequences with fewer tokens than this number.
     pub most: i32,
 }
 

@@ -13,8 +13,8 @@ const ROWS: usize = 32;
 /// part; its output is the state after every part.
 ///
 /// Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions a
-/// launch computes the nodes of one step of one sweep. With diagonal transitions one launch computes the entire scan. A
-/// part then multiplies rows by its gates; the logarithms of these gates are in [`CarryArgs::sums`].
+/// launch computes the nodes of one step of one sweep. With diagonal transitions one launch computes the entire scan;
+/// in this case a part multiplies rows by its gates, whose logarithms are in [`CarryArgs::sums`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {

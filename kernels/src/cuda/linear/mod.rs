@@ -5,9 +5,9 @@
 //! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks. They process all
 //! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of a head's state. *Share* kernels
-//! ([`LinearWalk::shares`]) do the same for all output heads that read a state; there are at most [`MOST_READERS`] of
-//! these. The presence of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the
-//! columns per block and produce the same bits. They serve launches that would have too few blocks to fill the SMs.
+//! ([`LinearWalk::shares`]) do the same for all output heads that read a state; a state has at most [`MOST_READERS`] of
+//! these heads. The presence of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half
+//! the columns per block and produce the same bits. They serve launches that would have too few blocks to fill the SMs.
 //!
 //! | algorithm | launches |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state (its output replaces the values, with [`VALUE_F32`]); [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] rows of this state |
 //! | `scan` | prepare; walk without output with [`FOLD`], all parts but the last (yields the last state of the first part and `b` of the other parts); with a delta rule, walk with [`IDENTITY`] (yields the transitions `A`); without a delta rule, the *sums* of the logarithms over each part ([`SumsArgs`]); *carry* ([`CarryArgs`]), one launch per step with dense transitions (yields the state after each part); walk with [`RESUME`], all parts, from these states |
 //!
-//! If keys have more dims than the tiles of these kernels, a *step* kernel ([`LinearWalk::steps`]) runs with the
-//! launches of `recurrent`.
+//! If keys have more dims than the tiles of these kernels, the launches are those of `recurrent`, with a *step* kernel
+//! ([`LinearWalk::steps`]).
 //!
 //! The rule and the gates select the prepare kernel. The walk kernel is the one with the smallest sufficient
 //! [`LinearWalk::dims`].
@@ -44,7 +44,7 @@ pub(super) use table::KERNELS;
 /// Sizes and variant of a walk kernel, which carries states through tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWalk {
-    /// Largest `key_dim`; states with a smaller one are padded with zeros.
+    /// Largest `key_dim`. States with a smaller `key_dim` are padded with zeros.
     pub dims: usize,
     /// `true` for a gate per dim; `false` for one gate per head or none.
     pub per_dim: bool,

@@ -128,7 +128,7 @@ pub struct SelectiveArgs {
     pub tiles: i32,
     /// Number of tiles per group of channels that have the same coefficients.
     pub tiles_of_group: i32,
-    /// Number of channels in a group that have the same coefficients.
+    /// Number of channels per group. All channels of a group have the same coefficients.
     pub group: i32,
     /// Number of channels that have the same input coefficients.
     pub b_group: i32,

@@ -128,8 +128,8 @@ fn a_large_gate_hides_no_small_one() {
 
 /// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes (4096 tokens without
 /// gates or delta rule), and for 1024 tokens in a single pass. Under the delta rule without gates, the error grows with
-/// the square root of the number of tokens in a pass; so there a pass of 1100 tokens is also checked, with a lower
-/// limit of the error.
+/// the square root of the number of tokens in a pass; so for this rule a pass of 1100 tokens is also checked, and its
+/// error has a smaller limit.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {

@@ -124,7 +124,7 @@ impl Sink {
     }
 
     /// Waits until the port has accepted all queued records. Stops waiting if the port accepts no bytes for a while, or
-    /// after ten seconds; records that are still queued then are dropped.
+    /// after ten seconds. Records that are still in the queue at that time are dropped.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;
