@@ -7,9 +7,9 @@
 //! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
 //! | `cur_state` of cooling devices | how far a clock is held down now | seen |
 //!
-//! Counters have 32 bits and wrap, so a lower value also means new events. Fans are cooling devices too, but do not
-//! slow anything down. On a board without counters, such as a TX2, only one observation rules out throttling: at every
-//! sample, the cooling devices were at rest and the clocks were at their highest.
+//! Counters have 32 bits and wrap, so a value below the previous one also means new events. Fans are cooling devices
+//! too, but do not slow anything down. On a board without counters, such as a TX2, only one observation rules out
+//! throttling: at every sample, the cooling devices were at rest and the clocks were at their highest.
 
 use super::root::{Probe, Root};
 
@@ -95,7 +95,7 @@ impl Throttle {
         !self.counters.is_empty()
     }
 
-    /// Returns `true` if the machine has cooling devices that hold clocks down.
+    /// Returns `true` if the machine has cooling devices that can hold clocks down.
     #[must_use]
     pub fn cools(&self) -> bool {
         !self.cooling.is_empty()

@@ -265,7 +265,7 @@ struct Placed {
 /// high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
-/// Number of curve names per line of the legend. Each is `NAME` wide.
+/// Number of curve names per line of the legend. Each curve name is `NAME` wide.
 const NAMES: usize = 3;
 const NAME: f64 = 115.0;
 /// Number of charts per line.

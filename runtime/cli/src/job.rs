@@ -211,8 +211,8 @@ impl Job {
         tensors.chain(self.lengths.tensors()).find_map(|tensor| tensor.reads(found))
     }
 
-    /// Requires that no file has changed since it was read, so that the output belongs to the current contents of the
-    /// files.
+    /// Requires that no file has changed since it was read. Otherwise, the output would not belong to the current
+    /// contents of the files.
     ///
     /// # Errors
     /// Returns an error for the first file that has changed.
@@ -316,8 +316,8 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-/// Requires that the given numbers of heads are equal to the numbers of heads of the views. Each entry contains the
-/// flag of the number, the number if it is given, the view, and the flag of the view's tensor.
+/// Requires that each given number of heads equals the number of heads of its view. Each entry contains the flag that
+/// gives the number; the number, or `None` if the flag is missing; the view; and the flag of the view's tensor.
 ///
 /// # Errors
 /// Returns an error for the first number that differs.

@@ -1,5 +1,6 @@
-//! Trees of files that simulate boards. Paths, names and contents follow the documentation of the boards, and programs
-//! that read such files. Each tree contains the traps of its board: files that mislead a program that trusts them.
+//! Trees of files that simulate boards. Paths, names and contents are taken from the documentation of the boards, and
+//! from programs that read these files. Each tree contains the traps of its board: files that mislead a program that
+//! trusts them.
 
 use crate::root::Root;
 use std::fs;
@@ -22,7 +23,8 @@ pub fn overwrite(path: &Path, contents: &[u8]) {
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// Creates a tree, in memory if the system has a folder for that: hundreds of small files take seconds on a disk.
+    /// Creates a tree. If the system has a folder in memory, the tree is there, because writing hundreds of small files
+    /// to a disk takes seconds.
     fn new() -> Tree {
         Tree(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }

@@ -121,8 +121,8 @@ impl TaskArgs {
         self.unused_but_quorum()
     }
 
-    /// Checks the flags like [`TaskArgs::unused`], but allows --quorum. A command that computes all tasks of a division
-    /// accepts this flag.
+    /// Checks the flags like [`TaskArgs::unused`], but allows --quorum, because a command that computes all tasks of a
+    /// division accepts this flag.
     ///
     /// # Errors
     /// Returns an error that names the first such flag.
@@ -130,7 +130,8 @@ impl TaskArgs {
         needs_task(self.gathered, "gathered")
     }
 
-    /// Requires that a run with a name writes or reads a file of states or shares. Only such a file stores the name.
+    /// Requires that a run with a name writes or reads a file of states or shares, because the name is stored only in
+    /// these files.
     ///
     /// # Errors
     /// Returns an error if --run-id is given and `a_file` is `false`.
@@ -147,8 +148,8 @@ impl TaskArgs {
     /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Returns an error if no interest set exists for the chunks, if the number of tasks differs from the number of
-    /// tasks of the division, or if the task is out of range.
+    /// Returns an error if no interest set exists for the chunks, if --task states another number of tasks than the
+    /// division has, or if the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

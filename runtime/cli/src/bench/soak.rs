@@ -37,7 +37,7 @@ const TICKS: u32 = 5;
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
-/// Time before the first tick, in which caches and clocks settle.
+/// Time before the first tick, so that caches and clocks can settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Measurements of one stretch, or of the complete soak.
@@ -49,7 +49,7 @@ struct Stretch {
     t_s: f64,
     /// Number of calls.
     calls: u64,
-    /// Number of missed ticks. A tick is missed if its call was not done when the next tick was due, or was never made.
+    /// Number of missed ticks. A tick is missed if its call was never made, or was not done when the next tick was due.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,

@@ -61,7 +61,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the methods to measure on a case: those of its points.
+/// Returns the methods to measure on a case. These are the methods in the points of this case.
 #[must_use]
 pub fn methods(case: &Case) -> &'static [Method] {
     if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }
@@ -120,7 +120,7 @@ fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// Returns the cases with a point that is slower than recorded.
+/// Returns the cases in which a point of speed is slower than the saved table records.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);

@@ -86,8 +86,8 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
-/// Returns the reason why a form is skipped if the user did not name it. There are two such reasons: the problem does
-/// not support the form, or the form does not fit into memory. Returns `None` for any other error.
+/// Returns the reason for skipping a form that the user did not name: the problem does not support the form, or the
+/// form does not fit into memory. Returns `None` for any other error.
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {

@@ -132,7 +132,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Calls `push` for each file in the order of the merge tree, and sums up the totals. `push` reads the file and
+    /// Calls `push` for each file in the order of the merge tree, and returns the totals. `push` reads the file and
     /// returns the number of bytes read.
     fn of(
         members: &[Member<'_>],

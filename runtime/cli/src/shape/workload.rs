@@ -1,7 +1,8 @@
 //! Shapes of attention in models, by name.
 //!
-//! A workload consists of all different shapes of attention in one call of the model. ELSA measures these models but
-//! gives few of their shapes. All other shapes come from the published model, or are choices of this project:
+//! A workload consists of the distinct shapes of attention that occur in one call of a model. ELSA measures these
+//! models but states few of their shapes. The other shapes are those of the published model, or are choices of this
+//! project:
 //!
 //! | workload | sources of its numbers |
 //! |---|---|
