@@ -28,7 +28,7 @@ pub struct Readings {
     pub energy_net_mj: Option<f64>,
     /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power. If the system does not report the shunt, it is the smallest change between two
+    /// Resolution of the power. If the system does not report the shunt, this is the smallest change between two
     /// readings.
     pub power_quantum_mw: Option<f64>,
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
@@ -186,7 +186,7 @@ impl Tally {
         }
     }
 
-    /// Adds a power reading. It counts for the time since the previous reading.
+    /// Adds a power reading. This power counts for the time since the previous reading.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;

@@ -2,8 +2,8 @@
 //!
 //! | source | content | proves |
 //! |---|---|---|
-//! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | by difference: seen, or not seen |
-//! | `thermal_throttle` of x86 | thermal events of cores and packages since the start of the system | by difference: seen, or not seen |
+//! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | seen or not seen, by the change of the counter |
+//! | `thermal_throttle` of x86 | thermal events of cores and packages since the start of the system | seen or not seen, by the change of the counter |
 //! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
 //! | `cur_state` of cooling devices | how far a clock is held down now | seen |
 //!
@@ -20,8 +20,8 @@ const COOLING: &str = "sys/class/thermal";
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If no name is
-/// recognised, it stays unknown whether the board throttled.
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If the name of
+/// no cooling device is recognised, it stays unknown whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
 /// Signs of throttling in one sample.

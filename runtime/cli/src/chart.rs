@@ -181,8 +181,8 @@ impl Raw {
     }
 }
 
-/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scale of the axis logarithmic, and
-/// `dots` marks each point with a dot.
+/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scales of the x axis and the y axis
+/// logarithmic. `dots` marks each point with a dot.
 #[must_use]
 pub fn chart(
     title: String,

@@ -24,7 +24,7 @@ pub struct Job {
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor in its file; empty for operands that are read.
+    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -139,7 +139,8 @@ impl Job {
         let tokens = spec.past_tokens();
         let present_shape = |new: &View, tensor: &Tensor, past| {
             let past = tensors[past].as_ref().map(|past| past.shape().len());
-            // A present tensor has as many axes as its past tensor or, without a past, as the tensor of new tokens.
+            // A present tensor has as many axes as its past tensor. Without a past tensor, it has as many axes as the
+            // tensor of new tokens.
             let rank = past.unwrap_or(tensor.shape().len() + usize::from(layout == Layout::Bnc));
             let [b, h, n, d] = new.shape();
             [b, h, n.saturating_add(tokens), d][4 - rank.clamp(2, 4)..].to_vec()

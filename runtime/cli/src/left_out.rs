@@ -27,7 +27,7 @@ pub struct LeftOut {
     pub mean: f64,
     /// Largest difference between two values in the same channel.
     pub value_spread: f64,
-    /// Bound on an element's error from the skipped blocks, excluding rounding: `worst` times `value_spread`.
+    /// Bound on the error that skipped blocks cause in an element, excluding rounding: `worst` times `value_spread`.
     pub lost_at_most: f64,
     /// Share of the blocks that were skipped completely.
     pub block_sparsity: f64,

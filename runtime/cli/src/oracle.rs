@@ -1,5 +1,5 @@
-//! The oracle computes rows in f64, with which outputs are compared. The bounds on the differences are defined in
-//! [`elsa_core::attention::bound::rounding`].
+//! The oracle computes rows in f64, and outputs are compared with these rows. The bounds on the differences are defined
+//! in [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
@@ -49,7 +49,7 @@ pub struct Oracle<'a> {
     pub bounds: Vec<Bounds>,
     /// For each component, the sum of absolute terms `Σ p_j |v_j|`.
     pub terms: Vec<f64>,
-    /// Largest `Σ_c |q_c k_jc|`, times the scale, over the keys that the row attends.
+    /// Largest value of `Σ_c |q_c k_jc|` times the scale, over all keys `j` that the row attends.
     pub score: f64,
     /// `true` if a run may leave the range of its arithmetic in this row, and may then return an infinity or NaN.
     pub beyond_range: bool,

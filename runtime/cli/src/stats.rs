@@ -9,7 +9,7 @@
 //! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The ratio of the
 //!    duplicate to the first method should be 1; the distance of its quartiles from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the last slices are split into an earlier and a later half, and the medians of
-//!    the halves differ by less than the quartiles within each half, or by less than a hundredth.
+//!    the halves differ by no more than the quartiles within each half differ, or by no more than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;

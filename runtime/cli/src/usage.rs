@@ -181,7 +181,7 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
     "argument: not UTF-8; allowed: UTF-8".to_owned()
 }
 
-/// Returns the argument of `command` whose flag is `flag`, written with two dashes.
+/// Returns the argument of `command` that has the flag `flag`. The flag is given with two dashes.
 fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     let long = flag.strip_prefix("--")?;
     command.get_arguments().find(|arg| arg.get_long() == Some(long))

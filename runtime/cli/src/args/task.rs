@@ -1,5 +1,5 @@
 //! The flags of a task.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::error::Error;
@@ -112,20 +112,20 @@ impl TaskArgs {
         self.task.is_some() || self.task_path.is_some()
     }
 
-    /// Checks that no flag is given that requires a task.
+    /// Returns an error if a flag that requires a task is given.
     ///
     /// # Errors
-    /// Returns an error that names the first such flag.
+    /// Returns an error that names the first of these flags.
     pub fn unused(&self) -> Result<(), Error> {
         needs_task(self.quorum.is_some(), "quorum")?;
         self.unused_but_quorum()
     }
 
-    /// Checks the flags like [`TaskArgs::unused`], but allows --quorum, because a command that computes all tasks of a
+    /// Checks flags like [`TaskArgs::unused`], but allows --quorum, because a command that computes all tasks of a
     /// division accepts this flag.
     ///
     /// # Errors
-    /// Returns an error that names the first such flag.
+    /// Returns an error that names the first flag that is given but not allowed.
     pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
     }

@@ -3,9 +3,9 @@
 //! made at the first tick after the late call, just as a late robot continues with the camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
-//! process. At the end, the drift is the median latency of the last stretch divided by that of the first. The slope of
-//! the median latency against the temperature is fitted by least squares over all stretches. Memory is flat if it grew
-//! by no more than a mebibyte from the first stretch to the last.
+//! process. At the end, the drift is the median latency of the last stretch, divided by the median latency of the first
+//! stretch. The slope of the median latency against the temperature is fitted by least squares over all stretches.
+//! Memory is flat if it grew by no more than a mebibyte from the first stretch to the last.
 
 use super::args::BenchArgs;
 use super::grid::Case;
@@ -75,7 +75,7 @@ struct Soaked {
     whole: Stretch,
     shape: String,
     rate_hz: f64,
-    /// Median latency of the last stretch divided by that of the first.
+    /// Median latency of the last stretch, divided by the median latency of the first stretch.
     drift: Option<f64>,
     /// Slope of the median latency against the temperature, in milliseconds per degree; null if the temperature hardly
     /// changed.

@@ -35,7 +35,7 @@ pub struct LinearJob {
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor in its file; empty for operands that are read.
+    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -142,7 +142,7 @@ impl LinearJob {
         spec.direction = semantics.direction();
         spec.packed = packed;
 
-        // Decay and beta share one type: that of the other tensors if both have it, f32 otherwise.
+        // Decay and beta share one type. This is the type of the other tensors if both have it, and f32 otherwise.
         let of = |operand| tensors[operand].as_deref().and_then(Tensor::elements).map(|x| x.dtype());
         let narrow =
             [Operand::Decay, Operand::Beta].into_iter().all(|o| of(o).is_none_or(|found| found == dtype));

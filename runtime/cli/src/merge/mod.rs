@@ -152,7 +152,7 @@ impl Sums {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;

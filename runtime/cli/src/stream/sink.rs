@@ -243,8 +243,8 @@ impl Outputs {
     /// Replaces every target by its complete file, and removes the journal.
     ///
     /// # Errors
-    /// Returns an error if the file system fails, or if a file with kept tensors has changed. No target has changed
-    /// then, unless the error is a failed rename.
+    /// Returns an error if the file system fails, or if a file with kept tensors has changed. Unless the error is a
+    /// failed rename, no target has changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
         for target in &self.targets {

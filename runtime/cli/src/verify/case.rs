@@ -142,8 +142,8 @@ pub struct Case {
     pub rows_without_claim: usize,
     /// Number of rows in which values cancel so strongly that the output is smaller than its bound.
     pub rows_cancelling: usize,
-    /// Number of rows whose most likely key differs from the oracle's, and for which rounding cannot explain the
-    /// difference.
+    /// Number of rows whose most likely key differs from the oracle's most likely key, although rounding cannot explain
+    /// the difference.
     pub argmax_unexplained: usize,
     /// The component that uses the largest share of its worst-case bound.
     pub worst_component: Option<Worst>,

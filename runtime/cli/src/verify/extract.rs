@@ -244,7 +244,7 @@ mod tests {
             |p: &[f64], x: &[f64], delta| PRow::of(&oracle_with(&problem, inputs, p, delta), |j| x[j], 0.0);
         let same = judge(&[0.5, 0.25, 0.25], &[0.5, 0.25, 0.25], 0.0);
         assert!(same.drift.metrics().js == 0.0 && !same.unexplained && same.not_finite == 0);
-        // The two arguments are not interchangeable: the first is the oracle's row, the second the run's.
+        // The two arguments are not interchangeable: the first is the oracle's row, and the second is the run's row.
         let far = judge(&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0], 0.1);
         assert!(far.drift.metrics().argmax == 1.0 && far.unexplained);
         assert_eq!((far.drift.reference_argmax(), far.drift.computed_argmax()), (0, 1));

@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
-        // The error is between the probable sum of rounding errors and the largest possible one.
+        // The error is between the likely and the largest possible sum of rounding errors.
         let off = |y: f32| y + 1.5e-5;
         for (repeated, verdict, words) in
             [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]
