@@ -8,7 +8,7 @@ use super::throttle::{Sign, Throttle};
 use super::zones::{self, Zone};
 use std::time::Instant;
 
-/// Texts in rail names. A rail whose name contains one of them is compared with the total power.
+/// A rail whose name contains one of these texts is compared with the total power.
 pub const PARTS: [&str; 2] = ["GPU", "CPU"];
 
 /// Open files of a machine. All samples are read from these files.
@@ -20,7 +20,7 @@ pub struct Sources {
     gpu: Option<Gpu>,
     emc: Option<Clock>,
     meter: Option<Meter>,
-    /// Rails whose power the total should include, in the order of [`PARTS`].
+    /// Rails whose power should be part of the total power: one for each text in [`PARTS`], in that order.
     pub parts: [Option<Rail>; 2],
     throttle: Throttle,
     load: Option<Load>,

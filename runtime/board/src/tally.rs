@@ -18,7 +18,7 @@ const CHANGE: f64 = 0.02;
 pub struct Readings {
     /// Length of the span.
     pub seconds: f64,
-    /// Mean total power. If several methods run alternately in the span, the mean covers all of them.
+    /// Mean total power. If several methods alternate in the span, this is one mean over all of them.
     pub power_mw: Option<f64>,
     /// Mean total power of the idle machine.
     pub idle_power_mw: Option<f64>,
@@ -28,10 +28,11 @@ pub struct Readings {
     pub energy_net_mj: Option<f64>,
     /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power. If the system does not report the shunt, it is the smallest change between two
+    /// Resolution of the power. If the system does not report the shunt, this is the smallest change between two
     /// readings.
     pub power_quantum_mw: Option<f64>,
-    /// Mean power of the GPU's rail and of the CPU's rail, if the total should include them.
+    /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
+    /// include that rail.
     pub parts_mw: [Option<f64>; 2],
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
@@ -57,7 +58,7 @@ pub struct Readings {
     pub emc_mhz: Option<f64>,
     /// Lowest and highest clock of the memory.
     pub emc_range_mhz: Option<(f64, f64)>,
-    /// Number of times that a clock differed from the previous sample.
+    /// Number of times that a clock changed from one sample to the next.
     pub clock_changes: u32,
     /// Throttling of the board: seen, not seen, or unknown.
     pub throttled: Throttling,
@@ -185,7 +186,7 @@ impl Tally {
         }
     }
 
-    /// Adds a power reading. It counts for the time since the previous reading.
+    /// Adds a power reading. This power counts for the time since the previous reading.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;
@@ -198,8 +199,8 @@ impl Tally {
         }
     }
 
-    /// Adds a sample of everything except the power. In the `first` sample of a span, events are ignored because they
-    /// happened before the span.
+    /// Adds a sample of everything except the power. If `first` is `true`, this is the first sample of a span, and its
+    /// events are ignored because they happened before the span.
     pub fn slow(&mut self, slow: &Slow, first: bool) {
         if let Some((place, celsius)) = slow.hottest
             && self.hottest.is_none_or(|(_, highest)| celsius > highest)

@@ -2,14 +2,14 @@
 //!
 //! | source | content | proves |
 //! |---|---|---|
-//! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | by difference: seen, or not seen |
-//! | `thermal_throttle` of x86 | thermal events of cores and packages since the start of the system | by difference: seen, or not seen |
+//! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | seen or not seen, by the change of the counter |
+//! | `thermal_throttle` of x86 | thermal events of cores and packages since the start of the system | seen or not seen, by the change of the counter |
 //! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
 //! | `cur_state` of cooling devices | how far a clock is held down now | seen |
 //!
-//! Counters have 32 bits and wrap, so a lower value also means new events. Fans are cooling devices too, but do not
-//! slow anything down. On a board without counters, such as a TX2, only one observation rules out throttling: at every
-//! sample, the cooling devices were at rest and the clocks were at their highest.
+//! Counters have 32 bits and wrap, so a value below the previous one also means new events. Fans are cooling devices
+//! too, but do not slow anything down. On a board without counters, such as a TX2, only one observation rules out
+//! throttling: at every sample, the cooling devices were at rest and the clocks were at their highest.
 
 use super::root::{Probe, Root};
 
@@ -20,8 +20,8 @@ const COOLING: &str = "sys/class/thermal";
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If no name is
-/// recognised, it stays unknown whether the board throttled.
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If the name of
+/// no cooling device is recognised, it stays unknown whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
 /// Signs of throttling in one sample.
@@ -95,7 +95,7 @@ impl Throttle {
         !self.counters.is_empty()
     }
 
-    /// Returns `true` if the machine has cooling devices that hold clocks down.
+    /// Returns `true` if the machine has cooling devices that can hold clocks down.
     #[must_use]
     pub fn cools(&self) -> bool {
         !self.cooling.is_empty()

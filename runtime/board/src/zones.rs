@@ -1,4 +1,4 @@
-//! Selects the thermal zones that really measure, and the hottest of them.
+//! Finds the thermal zones that really measure a temperature, and the hottest of these zones.
 //!
 //! Not every zone measures a temperature. `PMIC-Die` of a TX2 and a Nano always reports 100 °C. On an Orin, a sensor
 //! that is switched off reports −256 °C or cannot be read. So zones whose type begins with `PMIC` are skipped, and

@@ -181,8 +181,8 @@ impl Raw {
     }
 }
 
-/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scale of the axis logarithmic, and
-/// `dots` marks each point with a dot.
+/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scales of the x axis and the y axis
+/// logarithmic. `dots` marks each point with a dot.
 #[must_use]
 pub fn chart(
     title: String,
@@ -265,7 +265,7 @@ struct Placed {
 /// high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
-/// Number of curve names per line of the legend. Each is `NAME` wide.
+/// Number of curve names per line of the legend. Each curve name is `NAME` wide.
 const NAMES: usize = 3;
 const NAME: f64 = 115.0;
 /// Number of charts per line.

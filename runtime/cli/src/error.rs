@@ -44,17 +44,17 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error("{}", .0.message(dashed))]
     File(#[from] FileError),
-    /// Numbers that do not make a valid problem. The message starts with the argument.
+    /// Numbers that do not form a valid problem. The message starts with the argument.
     #[error("--{}", flag::problem(*.0))]
     Problem(#[from] ArgumentError),
-    /// Tensors in files that do not make a valid problem. The message starts with the argument.
+    /// Tensors from files that do not form a valid problem. The message starts with the argument.
     #[error("--{}{advice} ({files})", flag::problem(*fault))]
     Tensors {
         /// The rule of the library that the tensors violate.
         fault: ArgumentError,
         /// Advice to the user, after a semicolon; may be empty.
         advice: String,
-        /// The tensors that disagree: flag, file, type and shape of each.
+        /// The flag, file, type and shape of each tensor that is involved in the fault.
         files: String,
     },
     /// A division by quorums that does not exist or does not have the given task.
@@ -65,13 +65,13 @@ pub enum Error {
         /// The reason for the refusal.
         source: Refused,
     },
-    /// Files of tasks that do not make a complete problem.
+    /// Files of tasks that cannot be merged into the results of one complete problem.
     #[error("STATES: {0}")]
     States(String),
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// An engine or a plan that cannot be made. The message starts with the argument or the environment variable at
+    /// An engine or a plan that cannot be created. The message starts with the argument or the environment variable at
     /// fault.
     #[error("{}", dashed(&flag::plan(.0)))]
     Plan(#[from] PlanError),

@@ -27,8 +27,9 @@ impl Files {
         self.with(fault, String::new(), None)
     }
 
-    /// Explains a fault in `spec`, like [`Files::explain`]. For the shape of a mask or bias, the message also gives the
-    /// shape of the scores, and advice if the mask looks like a padding mask.
+    /// Converts a fault in `spec` to an error like [`Files::explain`]. If the shape of a mask or bias is wrong, the
+    /// message also contains the shape of the scores. If the mask looks like a padding mask, the message also contains
+    /// advice.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
         let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };

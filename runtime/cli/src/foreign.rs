@@ -1,11 +1,11 @@
 //! Escapes untrusted text for a terminal, a log or a report. Names of files, devices, processes and rows can have any
 //! content.
 //!
-//! Such a text may contain escape sequences that clear a screen, line ends that forge a line, and characters that
-//! reverse the order of others or have no width. Each of these characters is written as a JSON escape, such as `\n` or
-//! `\u202e`, so that it is visible and a JSON object keeps its meaning. [`one_line`] escapes text that belongs within a
-//! line. In all other text, the line ends come from the tool and are kept: [`Shown`] escapes standard output
-//! ([`stdout`]), and [`page`] escapes reports.
+//! Such a text may contain escape sequences that clear a screen, line ends that forge a line, and characters that have
+//! no width or reverse the order of other characters. Each of these characters is written as a JSON escape, such as
+//! `\n` or `\u202e`, so that it is visible and a JSON object keeps its meaning. [`one_line`] also escapes line ends,
+//! for text that belongs within a line. In all other text, the line ends come from the tool and are kept: [`Shown`]
+//! escapes this text on standard output ([`stdout`]), and [`page`] escapes it in reports.
 
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};

@@ -23,8 +23,8 @@ pub fn shaped(command: Command) -> Command {
     command.after_help(Resettable::from(example)).after_long_help(text)
 }
 
-/// Shortens the help of `flag` to its first sentence for `-h`. There, the flag is hidden unless it is required or
-/// common, or the command has `few` flags.
+/// Shortens the help of `flag` to its first sentence for `-h`. If the flag is neither required nor common, and the
+/// command does not have `few` flags, `-h` hides the flag.
 fn brief(flag: Arg, few: bool) -> Arg {
     let shown =
         few || flag.is_required_set() || COMMON.split_whitespace().any(|common| flag.get_id() == common);

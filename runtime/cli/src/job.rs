@@ -24,7 +24,7 @@ pub struct Job {
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor in its file; empty for operands that are read.
+    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -139,7 +139,8 @@ impl Job {
         let tokens = spec.past_tokens();
         let present_shape = |new: &View, tensor: &Tensor, past| {
             let past = tensors[past].as_ref().map(|past| past.shape().len());
-            // A present tensor has as many axes as its past tensor or, without a past, as the tensor of new tokens.
+            // A present tensor has as many axes as its past tensor. Without a past tensor, it has as many axes as the
+            // tensor of new tokens.
             let rank = past.unwrap_or(tensor.shape().len() + usize::from(layout == Layout::Bnc));
             let [b, h, n, d] = new.shape();
             [b, h, n.saturating_add(tokens), d][4 - rank.clamp(2, 4)..].to_vec()
@@ -211,8 +212,8 @@ impl Job {
         tensors.chain(self.lengths.tensors()).find_map(|tensor| tensor.reads(found))
     }
 
-    /// Requires that no file has changed since it was read, so that the output belongs to the current contents of the
-    /// files.
+    /// Requires that no file has changed since it was read. Otherwise, the output would not belong to the current
+    /// contents of the files.
     ///
     /// # Errors
     /// Returns an error for the first file that has changed.
@@ -316,8 +317,8 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-/// Requires that the given numbers of heads are equal to the numbers of heads of the views. Each entry contains the
-/// flag of the number, the number if it is given, the view, and the flag of the view's tensor.
+/// Requires that each given number of heads equals the number of heads of its view. Each entry contains the flag that
+/// gives the number; the number, or `None` if the flag is missing; the view; and the flag of the view's tensor.
 ///
 /// # Errors
 /// Returns an error for the first number that differs.

@@ -21,20 +21,20 @@ pub struct LeftOut {
     /// Largest share of skipped weights in a row: `D / (S + D)`. `S` is the sum of the computed weights, and `D` is the
     /// sum of the skipped weights.
     pub worst: f64,
-    /// Share of skipped weights that is exceeded in at most one row in a hundred.
+    /// Share of skipped weights that at most one row in a hundred exceeds.
     pub p99: f64,
     /// Mean share of skipped weights over the rows.
     pub mean: f64,
     /// Largest difference between two values in the same channel.
     pub value_spread: f64,
-    /// Bound on an element's error from the skipped blocks, excluding rounding: `worst` times `value_spread`.
+    /// Bound on the error that skipped blocks cause in an element, excluding rounding: `worst` times `value_spread`.
     pub lost_at_most: f64,
     /// Share of the blocks that were skipped completely.
     pub block_sparsity: f64,
-    /// Share of the blocks that were skipped before any of their products was computed. If it is not zero, `D` and the
-    /// log-sum-exp are upper bounds.
+    /// Share of the blocks that were skipped before any of their products was computed. If this share is not zero, `D`
+    /// and the log-sum-exp are upper bounds.
     pub unseen: f64,
-    /// Share of rows that were skipped, counted over the rows of all blocks.
+    /// Share of the pairs of a row and a block in which the row skipped the block.
     pub row_sparsity: f64,
     /// Share of the computed blocks in which no row was rescaled; `None` for runs on a GPU, which does not count these
     /// blocks.

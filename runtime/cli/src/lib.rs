@@ -73,8 +73,8 @@ use std::io::Write;
 /// Environment variable that selects which messages are logged.
 const LOG: &str = "ELSA_LOG";
 
-/// Returns `true` if every comma-separated part of `text` is a level or `module=level`. The logger would read any other
-/// word as the name of a module, and log only the messages of this module.
+/// Returns `true` if every comma-separated part of `text` is a level or `module=level`. The logger would interpret any
+/// other word as the name of a module, and would log only messages of this module.
 fn is_log_filter(text: &str) -> bool {
     let level = |text: &str| text.trim().parse::<log::LevelFilter>().is_ok();
     text.split(',').all(|part| level(part.split_once('=').map_or(part, |(_, level)| level)))

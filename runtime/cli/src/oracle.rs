@@ -1,5 +1,5 @@
-//! The oracle computes rows in f64, and outputs are compared with it. The bounds on the differences are those of
-//! [`elsa_core::attention::bound::rounding`].
+//! The oracle computes rows in f64, and outputs are compared with these rows. The bounds on the differences are defined
+//! in [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
@@ -49,7 +49,7 @@ pub struct Oracle<'a> {
     pub bounds: Vec<Bounds>,
     /// For each component, the sum of absolute terms `Σ p_j |v_j|`.
     pub terms: Vec<f64>,
-    /// Largest `Σ_c |q_c k_jc|`, times the scale, over the keys that the row attends.
+    /// Largest value of `Σ_c |q_c k_jc|` times the scale, over all keys `j` that the row attends.
     pub score: f64,
     /// `true` if a run may leave the range of its arithmetic in this row, and may then return an infinity or NaN.
     pub beyond_range: bool,
@@ -245,8 +245,8 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Judges the value `x`, which a run found for component `c` of the row. Used if `x` or the exact value is not
-    /// finite. Returns `true` if `x` is acceptable.
+    /// Returns `true` if `x` is an acceptable value of a run for component `c` of the row. Used only if `x` or the
+    /// exact value is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -296,9 +296,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `true` if the bound is meaningful. This is the case if the bound is below the sum of absolute terms,
-    /// because an output of zeros would then exceed it. It is also the case if the bound is as small as the underflow
-    /// of the output type.
+    /// Returns `true` if the bound is meaningful. A bound below the sum of absolute terms is meaningful, because the
+    /// error of an output of zeros would exceed it. A bound that is as small as the underflow of the output type is
+    /// meaningful too.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least

@@ -62,8 +62,8 @@ pub struct Picture {
     pub legend: Vec<(usize, String)>,
 }
 
-/// A map that shows a number for every pair of a query and a key of a head. A cell covers several pairs and has their
-/// maximum.
+/// A map of one head. Each pair of a query and a key has a number. A cell of the map covers several pairs, and shows
+/// the maximum of their numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatMap {
     /// Number of queries and number of keys that the map covers.

@@ -173,8 +173,8 @@ impl Scenario {
                 let mut sink = make("sink", sink_spec, 1.0)?;
                 if let (Buffer::F32(q), Buffer::F32(k)) = (&mut sink.q, &mut sink.k) {
                     let heads = q.chunks_mut(tokens * 64).zip(k.chunks_mut(tokens * 64));
-                    // For each head: the score at the first key and the score on the diagonal, both in natural-log
-                    // units, and the width of the diagonal in tokens.
+                    // For each head: the score at the first key, the score on the diagonal, and the width of the
+                    // diagonal. Scores are in natural-log units, and the width is in tokens.
                     for ((q, k), [first, near, width]) in heads.zip([[7.0, 8.0, 16.0], [6.0, 10.0, 48.0]]) {
                         let mut random = Random::new(7);
                         local(q, k, near, &[(); 24].map(|()| random.normal() / width));

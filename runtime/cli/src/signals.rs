@@ -1,4 +1,4 @@
-//! Handling of signals and panics that end the tool: before it ends, temporary files are removed.
+//! Removes temporary files before a signal or a panic ends the tool.
 
 use crate::error::say;
 use elsa_files::temporary;
@@ -17,7 +17,7 @@ const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// `true` after a call of [`defer`]. The command itself then polls for signals.
 static POLITE: AtomicBool = AtomicBool::new(false);
 
-/// `true` if a signal has arrived after [`defer`].
+/// `true` if a signal has arrived after a call of [`defer`].
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Signals that arrive within this time after the first signal count as repetitions of it. For example, timeout(1)

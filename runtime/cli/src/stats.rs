@@ -4,12 +4,12 @@
 //! 1. **Percentiles** are those of an HDR histogram with three significant digits: at any magnitude, a percentile is at
 //!    most a thousandth above the measured value, and adding a value allocates nothing.
 //! 2. **Ratios are formed pair by pair.** Two alternating methods run under the same clock, at the same temperature and
-//!    next to the same other processes, so these conditions hardly affect the quotient of the times of two neighbouring
-//!    slices. The result is the median of the quotients, with their quartiles.
+//!    together with the same other processes. So these conditions hardly affect the quotient of the times of two
+//!    neighbouring slices. The result is the median of the quotients, with their quartiles.
 //! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The ratio of the
 //!    duplicate to the first method should be 1; the distance of its quartiles from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the last slices are split into an earlier and a later half, and the medians of
-//!    the halves differ by less than the quartiles within each half, or by less than a hundredth.
+//!    the halves differ by no more than the quartiles within each half differ, or by no more than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;
@@ -67,8 +67,8 @@ impl Latencies {
         self.0.value_at_percentile(percent) as f64 / 1e6
     }
 
-    /// Returns a histogram in which each upper bound is twice the previous one. An entry has the upper bound in
-    /// milliseconds and the number of latencies. Empty entries at both ends are dropped.
+    /// Returns a histogram in which each upper bound is twice the previous one. Each entry consists of an upper bound
+    /// in milliseconds and a number of latencies. Empty entries at both ends are dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {

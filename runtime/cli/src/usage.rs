@@ -106,7 +106,7 @@ fn joined(before: &str, name: &str) -> String {
 }
 
 /// Searches the commands inside `within`, at any depth, for the flag `flag`. Appends the names of the commands that
-/// have it to `found`.
+/// have this flag to `found`.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());
@@ -181,14 +181,14 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
     "argument: not UTF-8; allowed: UTF-8".to_owned()
 }
 
-/// Returns the argument of `command` whose flag is `flag`, written with two dashes.
+/// Returns the argument of `command` that has the flag `flag`. The flag is given with two dashes.
 fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     let long = flag.strip_prefix("--")?;
     command.get_arguments().find(|arg| arg.get_long() == Some(long))
 }
 
-/// Returns `true` if the command line divides the call among boards and names the file of a task, but does not select a
-/// task.
+/// Returns `true` if the command line contains a flag that divides the call among boards and a flag that names the file
+/// of a task, but no flag that selects a task.
 fn forgot_task(words: &[String]) -> bool {
     let given = |flag: &str| {
         words

@@ -162,7 +162,7 @@ fn the_largest_rise_is_the_finding() {
     let _ = monitor.idle(Duration::ZERO);
     assert!(cell(1700, 200).is_empty(), "too little to show anything");
     let found = cell(4649, 1153);
-    // The number of samples in a mean differs from run to run, and so do its last digits.
+    // The number of samples in a mean differs from run to run, and so do the last digits of the mean.
     let near = |x: f64, y: f64| (x - y).abs() < 1e-6;
     assert!(
         matches!(&found[..], [Inclusion { part: "GPU", total_mw, part_mw }]

@@ -68,7 +68,7 @@ fn every_core_that_is_on_counts_and_no_other() {
     assert_eq!(names, ["cpu0", "cpu3", "cpu4", "cpu5"]);
     let slow = Sources::find(&tree.root(), OWN).slow();
     assert_eq!((slow.slowest, slow.fastest, slow.on), (Some(345.6), Some(2035.2), 4));
-    // Including offline cores would change the slowest; the first core alone would hide the fastest.
+    // Including offline cores would change the slowest clock. Reading only the first core would hide the fastest clock.
     assert_eq!(tree.number("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq"), 115_200.0);
     assert_eq!(tree.number("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"), 345_600.0);
 }
@@ -130,7 +130,8 @@ fn closed_files_are_no_zeros_and_say_why() {
 
 #[test]
 fn the_total_counts_nothing_twice() {
-    // Only the input rail counts: not the rails that it feeds, not the carrier's, and not the folder's other spelling.
+    // Only the input rail counts. The rails that it feeds, the rails of the carrier, and the folder's other spelling do
+    // not count.
     let tree = tree::tx2();
     let found = described(&tree);
     assert_eq!(found.total, ["VDD_IN"]);
@@ -227,7 +228,8 @@ fn repeated_readings_are_no_readings() {
         fresh += u32::from(meter.read(at(20 * tick)).unwrap().fresh);
     }
     assert_eq!(fresh, 10, "of 100 reads");
-    // If the chip reports its conversion time, an equal value is new after that time.
+    // If the chip reports its conversion time, a value that is read after that time is new even if it equals the
+    // previous value.
     let mut meter = Meter::find(&tree::orin().root()).unwrap();
     let fresh: u32 = (0..100).map(|tick| u32::from(meter.read(at(20 * tick)).unwrap().fresh)).sum();
     assert_eq!(fresh, 50, "every 30 ms, looked at every 20 ms");

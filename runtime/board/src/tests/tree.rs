@@ -1,5 +1,6 @@
-//! Trees of files that simulate boards. Paths, names and contents follow the documentation of the boards, and programs
-//! that read such files. Each tree contains the traps of its board: files that mislead a program that trusts them.
+//! Trees of files that simulate boards. Paths, names and contents are taken from the documentation of the boards, and
+//! from programs that read these files. Each tree contains the traps of its board: files that mislead a program that
+//! trusts them.
 
 use crate::root::Root;
 use std::fs;
@@ -22,7 +23,8 @@ pub fn overwrite(path: &Path, contents: &[u8]) {
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// Creates a tree, in memory if the system has a folder for that: hundreds of small files take seconds on a disk.
+    /// Creates a tree. If the system has a folder in memory, the tree is there, because writing hundreds of small files
+    /// to a disk takes seconds.
     fn new() -> Tree {
         Tree(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -137,7 +139,7 @@ impl Tree {
             self.put(&format!("{folder}/curr{n}_max_alarm"), "0\n");
             self.put(&format!("{folder}/curr{n}_crit_alarm"), "0\n");
         }
-        // Channel 7 is the sum of the others: of their shunt voltages and of their currents.
+        // Channel 7 has the sums of the other channels: the sum of their shunt voltages, and the sum of their currents.
         self.put(&format!("{folder}/in7_label"), "sum of shunt voltages\n");
         self.put(&format!("{folder}/in7_input"), "40\n");
         self.put(&format!("{folder}/curr7_input"), "9000\n");
@@ -238,7 +240,7 @@ pub fn tx2() -> Tree {
     tree
 }
 
-/// Builds a Nano, JetPack 4.6.1, with fixed clocks; its memory clock is at another path.
+/// Builds a Nano, JetPack 4.6.1. Its clocks are fixed, and its memory clock is at another path.
 pub fn nano() -> Tree {
     let tree = Tree::new();
     let model = "NVIDIA Jetson Nano Developer Kit";
@@ -260,7 +262,8 @@ pub fn nano() -> Tree {
     tree
 }
 
-/// Builds an AGX Xavier, JetPack 5.1.1: no input rail, hwmon, and counters under their older name.
+/// Builds an AGX Xavier, JetPack 5.1.1: it has no input rail, its rails are under hwmon, and its counters have their
+/// older name.
 pub fn xavier() -> Tree {
     let tree = Tree::new();
     let release = "# R35 (release), REVISION: 3.1, GCID: 32790763, BOARD: t186ref, EABI: aarch64, DATE: x\n";

@@ -267,7 +267,7 @@ fn hostile_files_make_no_hostile_numbers() {
             for file in &files {
                 tree::overwrite(file, contents);
             }
-            // Reads through the files that are already open, and through those that a new start opens.
+            // Reads the files that are already open, and then the files that a new start opens.
             let now = start + ms(n);
             let found = crate::describe(&tree.root());
             let mut again = Sources::find(&tree.root(), OWN);

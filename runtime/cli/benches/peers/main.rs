@@ -17,8 +17,8 @@
 //! 2. The order of the jobs rotates by one each round, so that no job always follows the same neighbour.
 //! 3. A job starts once the threads of the previous job are asleep (see `slices.py`). Its first slice is not measured:
 //!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
-//! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
-//!    measures how much the jobs disturb each other; it should be near 1.
+//! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two slices
+//!    shows how much the jobs disturb each other. This ratio should be near 1.
 //! 5. With one thread, a slice is measured by its processor time, so other programs disturb only its caches and its
 //!    clock. With several threads, a slice is measured by the wall clock. Its threads may have to wait for a processor,
 //!    because another program uses it or because the system put two threads on the same one. Such a slice is repeated

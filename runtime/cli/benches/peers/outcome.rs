@@ -11,8 +11,7 @@ use std::fmt::Display;
 
 /// Default number of rounds.
 pub const ROUNDS: usize = 25;
-/// Name of the matrix product, and number of rows and columns of its matrices. The matrix product is measured like a
-/// peer.
+/// Name of the matrix product, which is measured like a peer, and number of rows of its square matrices.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\

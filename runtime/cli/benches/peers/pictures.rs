@@ -26,8 +26,8 @@ impl Pictures {
         Pictures { axes, families: BTreeMap::new() }
     }
 
-    /// Adds the points of a problem with `tokens` tokens to its family. The points are speeds and ratios, and each has
-    /// the name of its curve.
+    /// Adds the points of a problem with `tokens` tokens to its family. `charts` contains the speeds, then the ratios.
+    /// Each number comes with the name of the curve that receives its point.
     pub fn add(&mut self, family: String, note: &str, tokens: usize, charts: [Vec<(String, f64)>; 2]) {
         let family = self.families.entry(family).or_default();
         note.clone_into(&mut family.note);
@@ -43,8 +43,8 @@ impl Pictures {
         }
     }
 
-    /// Writes one file for each family that has at least two numbers of tokens. The files are in `folder`, and their
-    /// names are printed.
+    /// Writes a file into `folder` for each family that has at least two numbers of tokens. Prints the path of each
+    /// file.
     pub fn write(self, folder: &Path) -> Result<(), Failure> {
         std::fs::create_dir_all(folder)?;
         let mut drawn = 0;

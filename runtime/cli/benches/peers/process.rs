@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Pause after a slice. Worker threads fall asleep during the pause. This library's threads sleep within microseconds
-/// of their last job.
+/// Pause after a slice, during which worker threads fall asleep. This library's threads fall asleep within microseconds
+/// after their last job.
 const SETTLE: Duration = Duration::from_millis(1);
 /// Maximum share of a slice's time for which its threads may wait for a processor. With a larger share, the slice
 /// counts as disturbed. Checked only for slices that are measured by the wall clock.

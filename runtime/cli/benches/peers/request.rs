@@ -140,7 +140,8 @@ impl Common {
         !self.json && !self.markdown
     }
 
-    /// Returns the length of a slice. Pools of several threads need longer to reach their speed.
+    /// Returns the length of a slice. The default is longer for several threads, because a pool needs longer to reach
+    /// its full speed.
     pub fn slice(&self) -> Duration {
         Duration::from_millis(self.slice.unwrap_or(if self.threads == 1 { 6 } else { 20 }) as u64)
     }

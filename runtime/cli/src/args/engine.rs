@@ -116,7 +116,7 @@ impl EngineArgs {
                 log::warn!("--block has no effect on a GPU, only where the CPU takes its place");
             }
         } else {
-            // An absence means that a GPU was named and the CPU replaces it by request.
+            // If `absence` returns a reason, the flags name a GPU and allow the CPU to replace it.
             if fallback == Fallback::Fail && engine.absence().is_none() {
                 return Err(Error::Argument {
                     argument: "fallback",

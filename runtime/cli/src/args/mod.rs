@@ -1,4 +1,4 @@
-//! Flags that several commands share. The flags of a single command are in its module.
+//! Flags that several commands share. A flag of only one command is in the module of that command.
 
 mod engine;
 mod force;

@@ -1,5 +1,5 @@
 //! The flags of a problem: its tensors and their semantics.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use super::values::{number, one_of, positive, shift, sides, window};

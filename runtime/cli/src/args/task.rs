@@ -1,5 +1,5 @@
 //! The flags of a task.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::error::Error;
@@ -112,25 +112,26 @@ impl TaskArgs {
         self.task.is_some() || self.task_path.is_some()
     }
 
-    /// Checks that no flag is given that requires a task.
+    /// Returns an error if a flag that requires a task is given.
     ///
     /// # Errors
-    /// Returns an error that names the first such flag.
+    /// Returns an error that names the first of these flags.
     pub fn unused(&self) -> Result<(), Error> {
         needs_task(self.quorum.is_some(), "quorum")?;
         self.unused_but_quorum()
     }
 
-    /// Checks the flags like [`TaskArgs::unused`], but allows --quorum. A command that computes all tasks of a division
-    /// accepts this flag.
+    /// Checks flags like [`TaskArgs::unused`], but allows --quorum, because a command that computes all tasks of a
+    /// division accepts this flag.
     ///
     /// # Errors
-    /// Returns an error that names the first such flag.
+    /// Returns an error that names the first flag that is given but not allowed.
     pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
     }
 
-    /// Requires that a run with a name writes or reads a file of states or shares. Only such a file stores the name.
+    /// Requires that a run with a name writes or reads a file of states or shares, because the name is stored only in
+    /// these files.
     ///
     /// # Errors
     /// Returns an error if --run-id is given and `a_file` is `false`.
@@ -147,8 +148,8 @@ impl TaskArgs {
     /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Returns an error if no interest set exists for the chunks, if the number of tasks differs from the number of
-    /// tasks of the division, or if the task is out of range.
+    /// Returns an error if no interest set exists for the chunks, if --task states another number of tasks than the
+    /// division has, or if the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

@@ -67,8 +67,8 @@ impl TraversalArgs {
         flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
-    /// Checks that the flag `other` is not combined with a schedule other than the exact one. `is_given` is `true` if
-    /// `other` is given.
+    /// Checks that the flag `other` is not combined with a flag that requests a schedule other than the exact one.
+    /// `is_given` is `true` if `other` is given.
     ///
     /// # Errors
     /// Returns an error that names the flag that conflicts with `other`.

@@ -20,7 +20,7 @@ where
     })
 }
 
-/// Value of a flag; `None` for `auto`. The program then chooses the value.
+/// Value of a flag. `None` means `auto`: the program chooses the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice<T>(pub Option<T>);
 

@@ -112,7 +112,7 @@ fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the gradients incomplete. No file has changed then.
+/// Returns an error if a failure leaves the gradients incomplete. In this case, no file has changed.
 pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::task(args);
@@ -196,7 +196,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
                 forward_problem.value_dim(),
             ],
             // `forward` is `true` if the forward pass ran too. `tasks` is the number of tasks whose gradients were
-            // added, or one without quorums.
+            // added. Without quorums, it is one.
             forward: !is_given,
             tasks: tasks,
             workspace_bytes: workspace_bytes,

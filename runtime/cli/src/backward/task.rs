@@ -1,5 +1,5 @@
-//! `elsa backward --task`: computes one task's shares of the gradients in a division by quorums, from the tokens of
-//! that task, and writes the shares to a file.
+//! `elsa backward --task`: computes the shares of the gradients for one task of a division by quorums, and writes the
+//! shares to a file. The computation needs only the tokens of the task.
 
 use super::args::BackwardArgs;
 use super::given::{Forward, like_output};
@@ -19,7 +19,7 @@ use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGrad
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the shares incomplete. No file has changed then.
+/// Returns an error if a failure leaves the shares incomplete. In this case, no file has changed.
 pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let outputs = [(&args.dq_out, "dq-out"), (&args.dk_out, "dk-out"), (&args.dv_out, "dv-out")];
     refuse(&outputs.map(|(source, argument)| (source.is_some(), argument)))?;

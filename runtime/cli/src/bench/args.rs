@@ -56,7 +56,8 @@ pub const ELSA: &str = "elsa";
 /// Name of [`Method::Math`] in records and flags.
 pub const MATH: &str = "math";
 
-/// Values of `--method`, each with its methods. Without the flag, [`BOTH`] are measured as far as possible.
+/// Values of `--method`, each with the methods that it selects. Without the flag, each method in [`BOTH`] is measured
+/// if it can run.
 const METHODS: [(&str, &[Method]); 3] = [(ELSA, &[Method::Elsa]), (MATH, &[Method::Math]), ("both", BOTH)];
 
 /// All methods. The first is never skipped.

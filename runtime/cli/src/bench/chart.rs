@@ -20,8 +20,8 @@ fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     }
 }
 
-/// Draws latencies and ratios against the number of keys. Two charts, one of latencies and one of ratios, show each
-/// group of cells. The cells of a group differ only in the number of keys, the method, and the parts of the shape that
+/// Draws latencies and ratios against the number of keys. Each group of cells has two charts: one of latencies and one
+/// of ratios. The cells of a group differ only in the number of keys, the method, and the parts of the shape that
 /// follow its sizes.
 #[must_use]
 pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {

@@ -1,8 +1,8 @@
-//! Changes between two tables that exceed the noise of both.
+//! Reports the changes between two tables. A change counts only if it exceeds the noise of both tables.
 //!
 //! Rows of the two tables belong together if workload, shape, element type, method, back end and number of threads are
-//! equal. The change of a row is the quotient of its medians. It counts only if it exceeds the noise of both runs
-//! together and both cells are clean, because a disturbed cell proves nothing.
+//! equal. The change of a row is the quotient of its medians. The change counts only if it exceeds the noise of both
+//! runs together. Both cells must also be clean, because a disturbed cell proves nothing.
 //!
 //! Noise within a run is measured by alternating the methods. A machine whose speed drifts over seconds shifts all
 //! methods together, from one cell to the next and from one run to the next. So a change must also exceed the
@@ -45,7 +45,8 @@ impl Verdict {
 /// The change of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Median latency in the later table divided by that in the earlier one; `None` if a cell was refused.
+    /// Median latency in the later table, divided by the median latency in the earlier table; `None` if a cell was
+    /// refused.
     pub ratio: Option<f64>,
     /// The noise of both runs together; `None` if either is unknown.
     pub noise: Option<f64>,
@@ -77,7 +78,7 @@ pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
 #[must_use]
 pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
-    // A comparison keeps NaN as the noise; `max` would replace it by the scatter.
+    // With `<`, a noise of NaN stays NaN; `max` would replace it by the scatter.
     let noise = after.noise.zip(before.noise).map(|(after, before)| after + before);
     let noise = noise.map(|noise| if noise < scatter { scatter } else { noise });
     let verdict = match (ratio, noise) {

@@ -60,10 +60,10 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
 }
 
-/// Parses the rows of a table. The error is a text that describes the invalid content.
+/// Parses the rows of a table.
 ///
 /// # Errors
-/// Returns an error for bytes that are not a table of `elsa bench`.
+/// Returns a description of the invalid content if the bytes are not a table of `elsa bench`.
 pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
     let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes).deserialize().collect();
     let mut rows = rows.map_err(|e| e.to_string())?;

@@ -44,7 +44,7 @@ const KEPT: usize = 1 << 17;
 pub struct Settings<'a> {
     /// The methods.
     pub methods: &'a [Method],
-    /// `true` if methods after the first are skipped when they cannot run.
+    /// `true` to skip a method that cannot run, if it is not the first method.
     pub lenient: bool,
     /// Options of every plan.
     pub options: PlanOptions,
@@ -83,7 +83,7 @@ struct Contender<'a> {
 
 impl Contender<'_> {
     /// Makes calls until `length` has passed, and at least one call. Returns the milliseconds per call. If `begin` is
-    /// given, calls are timed, and their starts are relative to `begin`.
+    /// given, the time of each call is recorded, and starts of calls are relative to `begin`.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -128,8 +128,8 @@ fn round(
     Ok(times)
 }
 
-/// Alternates between all contenders until no latency shows a trend, or for the requested time. Returns `true` if the
-/// latencies have settled.
+/// Alternates between all contenders for the requested time. If no time is requested, alternates until no latency shows
+/// a trend, or until [`WARM`] has passed. Returns `true` if the latencies have settled.
 fn warm(
     contenders: &mut [Contender<'_>],
     length: Duration,
@@ -281,8 +281,8 @@ fn bind<'a>(
     Ok(contenders)
 }
 
-/// Measures how the time of GPU calls is divided. This takes the share [`DIVIDED`] of `seconds`. These calls record
-/// events, so they are separate from the calls whose latency is measured.
+/// Measures how the time of a GPU call is divided among its parts. This measurement takes the share [`DIVIDED`] of
+/// `seconds`. These calls record events, so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
     while let (_, Some(times)) = contender.bound.run_timed()? {

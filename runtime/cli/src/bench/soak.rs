@@ -3,9 +3,9 @@
 //! made at the first tick after the late call, just as a late robot continues with the camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
-//! process. At the end, the drift is the median latency of the last stretch divided by that of the first. The slope of
-//! the median latency against the temperature is fitted by least squares over all stretches. Memory is flat if it grew
-//! by no more than a mebibyte from the first stretch to the last.
+//! process. At the end, the drift is the median latency of the last stretch, divided by the median latency of the first
+//! stretch. The slope of the median latency against the temperature is fitted by least squares over all stretches.
+//! Memory is flat if it grew by no more than a mebibyte from the first stretch to the last.
 
 use super::args::BenchArgs;
 use super::grid::Case;
@@ -37,7 +37,7 @@ const TICKS: u32 = 5;
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
-/// Time before the first tick, in which caches and clocks settle.
+/// Time before the first tick, so that caches and clocks can settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Measurements of one stretch, or of the complete soak.
@@ -49,7 +49,7 @@ struct Stretch {
     t_s: f64,
     /// Number of calls.
     calls: u64,
-    /// Number of missed ticks. A tick is missed if its call was not done when the next tick was due, or was never made.
+    /// Number of missed ticks. A tick is missed if its call was never made, or was not done when the next tick was due.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,
@@ -75,7 +75,7 @@ struct Soaked {
     whole: Stretch,
     shape: String,
     rate_hz: f64,
-    /// Median latency of the last stretch divided by that of the first.
+    /// Median latency of the last stretch, divided by the median latency of the first stretch.
     drift: Option<f64>,
     /// Slope of the median latency against the temperature, in milliseconds per degree; null if the temperature hardly
     /// changed.

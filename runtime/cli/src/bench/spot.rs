@@ -61,7 +61,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the methods to measure on a case: those of its points.
+/// Returns the methods to measure on a case. These are the methods in the points of this case.
 #[must_use]
 pub fn methods(case: &Case) -> &'static [Method] {
     if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }
@@ -120,7 +120,7 @@ fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// Returns the cases with a point that is slower than recorded.
+/// Returns the cases in which a point of speed is slower than the saved table records.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);
@@ -266,7 +266,7 @@ mod tests {
         // All points are slower by more than the noise.
         let (status, text) = judged(&recorded, &measured(1.1));
         assert!(status == Some(4) && text.contains("2 of 16 passed, 14 failed"), "{text}");
-        // Points are missing from the table, then disturbed, then refused.
+        // First, points are missing from the table. Then all measurements are disturbed. Then no point is measured.
         let (status, text) = judged(&recorded[..2], &measured(9.0));
         assert!(status == Some(4) && text.matches("not in the table").count() > 10, "{text}");
         let mut disturbed = measured(9.0);
@@ -275,7 +275,7 @@ mod tests {
         assert!(status.is_none() && text.contains("2 of 16 passed, 0 failed, 14 cannot be told"), "{text}");
         let (status, text) = judged(&recorded, &[]);
         assert!(status.is_none() && text.contains("0 of 16 passed, 0 failed, 16 cannot be told"), "{text}");
-        // An answer exceeds its certificate, then one differs by more than rounding explains.
+        // First, the errors of answers exceed the certificate. Then answers differ by more than rounding explains.
         let mut wrong = measured(1.0);
         wrong.iter_mut().for_each(|measured| measured.cell.certified = false);
         assert!(judged(&recorded, &wrong).1.contains("14 of 16 passed, 2 failed"));
@@ -294,7 +294,7 @@ mod tests {
             assert!(GRID.contains(&case.shape.keys) && COLUMNS.contains(&case.shape.mask), "{case:?}");
         }
         assert_eq!(cases().len(), 12);
-        // Every point of speed is measured, and of the slow method nothing else.
+        // Every point of speed is measured. The slow method is measured only for its points of speed.
         assert!(speed().iter().all(|(case, method)| *method == ELSA || methods(case) == BOTH));
         assert_eq!(cases().iter().filter(|case| methods(case) == BOTH).count(), 2);
     }

@@ -161,8 +161,8 @@ impl<'a> Check<'a> {
 }
 
 impl Subject {
-    /// Returns the oracle's judgement of the first output. Elements of the `later` outputs that differ from the first
-    /// output also count as wrong.
+    /// Returns the oracle's judgement of the first output. An element of a `later` output that differs from the first
+    /// output also counts as wrong.
     #[must_use]
     pub fn judged<'a>(&self, later: impl Iterator<Item = &'a Buffer>) -> Total {
         let mut total = Total::of(&self.compared);

@@ -42,7 +42,8 @@ fn form(cell: &Cell) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// Returns the width that the column `form` needs for `shapes`, each given with its workload.
+/// Returns the width that the column `form` needs for `shapes`. Each item contains a workload, if there is one, and a
+/// shape.
 #[must_use]
 pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usize {
     let of = |(workload, shape): (Option<&str>, String)| {

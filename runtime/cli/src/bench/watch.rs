@@ -20,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Minimum time in seconds between two recorded states of the machine.
 const SPACING: f64 = 1.0;
 
-/// Treatment of a cell on a machine that is not quiet.
+/// What to do with a cell if the machine is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// Refuses the cell on a busy machine; measures and marks it on a machine that is nearly quiet.
@@ -31,7 +31,7 @@ pub enum Gate {
     Force,
 }
 
-/// A reason why a cell is not clean, in the length that records allow.
+/// A reason why a cell is not clean. The text is at most as long as records allow.
 pub type Reason = Text<96>;
 
 /// Observer of the machine during a benchmark.

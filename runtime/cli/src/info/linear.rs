@@ -5,7 +5,8 @@ use elsa_core::linear::{Gates, Rule};
 use serde::Serialize;
 use std::fmt;
 
-/// The crossover of a rule: plans use the recurrence for head sizes below it, and chunks for all others.
+/// The crossover of a rule. Plans use the recurrence for head sizes below the crossover, and chunks for all other head
+/// sizes.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Crossover {
     rule: &'static str,

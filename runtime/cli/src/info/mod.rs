@@ -78,8 +78,8 @@ struct Gpu {
     memory_bytes: usize,
     integrated: bool,
     mhz: u32,
-    /// Smallest numbers of tokens for which a plan of linear attention uses chunks instead of the recurrence: for one
-    /// head of 32 columns, then for eight heads of 128.
+    /// Smallest numbers of tokens for which a plan of linear attention uses chunks instead of the recurrence. The first
+    /// number is for one head of 32 columns, and the second is for eight heads of 128 columns.
     linear: [usize; 2],
     /// Kernels that the engine has loaded after creating a plan for one head of size 64.
     loaded: Vec<Loaded>,

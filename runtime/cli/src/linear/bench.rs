@@ -28,8 +28,8 @@ use std::path::PathBuf;
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// Relative distance from f64 above which an output counts as wrong rather than rounded. It is a hundred times the
-/// error of the least accurate form, and also a hundred times the rounding error of the output.
+/// Limit of the relative distance from f64. An output beyond the limit is wrong, and not merely rounded. The limit is a
+/// hundred times the error of the least accurate form, and also a hundred times the rounding error of the output.
 const WRONG: f64 = 1e-4;
 
 /// The text below the flags.

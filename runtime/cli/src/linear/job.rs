@@ -35,7 +35,7 @@ pub struct LinearJob {
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor in its file; empty for operands that are read.
+    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -129,8 +129,8 @@ impl LinearJob {
         let past = tensors[Operand::PastState].as_deref();
         spec.past_state = past.map(|past| state(Operand::PastState, past.shape())).transpose()?;
         let sequences = packed.unwrap_or(query.batch());
-        // A present state has as many axes as the past state. Without a past state, it has as many axes as queries that
-        // have a separate axis for heads.
+        // A present state has as many axes as the past state. Without a past state, it has as many axes as the queries
+        // would have with a separate axis for heads.
         let tensor_axes = if layout == Layout::Bnc { q.shape().len() + 1 } else { q.shape().len() };
         let axes = past.map_or(if packed.is_some() { 4 } else { tensor_axes }, |past| past.shape().len());
         let present = [sequences, value.heads(), query.dim(), value.dim()][4 - axes.clamp(2, 4)..].to_vec();
@@ -142,7 +142,7 @@ impl LinearJob {
         spec.direction = semantics.direction();
         spec.packed = packed;
 
-        // Decay and beta share one type: that of the other tensors if both have it, f32 otherwise.
+        // Decay and beta share one type. This is the type of the other tensors if both have it, and f32 otherwise.
         let of = |operand| tensors[operand].as_deref().and_then(Tensor::elements).map(|x| x.dtype());
         let narrow =
             [Operand::Decay, Operand::Beta].into_iter().all(|o| of(o).is_none_or(|found| found == dtype));
@@ -191,8 +191,8 @@ impl LinearJob {
         })
     }
 
-    /// Requires that no file has changed since it was read, so that the output belongs to the current contents of the
-    /// files.
+    /// Requires that no file has changed since it was read. Otherwise, the output would not belong to the current
+    /// contents of the files.
     ///
     /// # Errors
     /// Returns an error for the first file that has changed.
@@ -233,8 +233,8 @@ struct Gates {
 }
 
 impl Gates {
-    /// Returns the view of decay or beta with the axes `shape`, in the order of the layout. A last axis of length one
-    /// may be missing.
+    /// Returns the view of decay or beta with the axes `shape`, in the order of the layout. If the last axis would have
+    /// length one, it may be missing.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

@@ -83,7 +83,8 @@ impl Judged {
         let Worst { found, truth, bound, tensor, .. } = worst;
         self.elements += 1;
         if !truth.is_finite() {
-            // An exact infinity may be a NaN in f32, from infinities that cancel. A finite number is always wrong.
+            // If the exact value is infinite, the f32 result may be NaN, because infinities can cancel. A finite result
+            // is always wrong.
             self.not_finite += 1;
             self.beyond += u64::from(found.is_finite());
             return;

@@ -86,8 +86,8 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
-/// Returns the reason why a form is skipped if the user did not name it. There are two such reasons: the problem does
-/// not support the form, or the form does not fit into memory. Returns `None` for any other error.
+/// Returns the reason for skipping a form that the user did not name: the problem does not support the form, or the
+/// form does not fit into memory. Returns `None` for any other error.
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
@@ -119,7 +119,7 @@ fn certificate(
     let claims = judged.unclaimed == 0 && judged.not_finite == 0;
     Ok(object! {
         what: "certificate",
-        // The claim is none if an element has no bound or is not finite.
+        // The claim is `none` if an element has no bound or is not finite.
         claim: if claims { "bound" } else { "none" },
         kernel: plan.kernel_of(backend),
         form: plan.division_of(backend).form.name(),
@@ -135,7 +135,7 @@ fn certificate(
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
 pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let written = Written { present_state: args.present_state.is_some() };
     let job = LinearJob::load(&args.tensors, &args.semantics, written)?;

@@ -126,7 +126,7 @@ pub struct Row<'a> {
     pub at: usize,
     /// The exact elements.
     pub truth: &'a [f64],
-    /// Error bounds of the elements of this row, followed by those of later rows; empty unless requested.
+    /// Error bounds of the elements of this row, followed by the error bounds of later rows; empty unless requested.
     pub error: &'a [f64],
 }
 

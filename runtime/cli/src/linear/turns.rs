@@ -41,7 +41,7 @@ impl<O: Operator> Contender<'_, O> {
 }
 
 /// Measures samples of each contender, in milliseconds per call, for `seconds`. Each round starts with the contender
-/// after the one that started the previous round.
+/// that was second in the previous round.
 ///
 /// # Errors
 /// Returns an error if a run fails.

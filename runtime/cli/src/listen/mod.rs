@@ -1,8 +1,8 @@
 //! `elsa listen`: the receiving end of `elsa bench --serial`.
 //!
 //! Only complete and undamaged records are printed on standard output, as they arrive. Lost or damaged data are
-//! reported on standard error as they occur, at most once a second, with totals at the end. A port that disappears
-//! is opened again when it reappears.
+//! reported on standard error when they occur, but at most once a second. The totals are reported at the end. A port
+//! that disappears is opened again when it reappears.
 
 mod print;
 
@@ -129,7 +129,7 @@ struct Ear<'a, W> {
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// The records of the last run that the page needs. Empty without `--html`.
+    /// The records of the last run, as far as the page needs them. Empty without `--html`.
     heard: Records,
     /// Number of the run to which the records in `heard` belong.
     run: Option<u32>,
@@ -178,8 +178,8 @@ impl<'a, W: Write> Ear<'a, W> {
         Ok(false)
     }
 
-    /// Reports the losses and the damage since the previous report. Reports at most once a second, except if `last` is
-    /// `true`.
+    /// Reports the losses and the damage since the previous report. If `last` is `false`, does nothing within a second
+    /// of the previous report.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
         if !self.doubted && counts.records == 0 && hopeless(&counts) {

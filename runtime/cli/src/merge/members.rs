@@ -1,4 +1,4 @@
-//! Reads the headers of the tasks' files, and checks that the tasks are complete and belong to one problem.
+//! Reads the headers of the tasks' files. Checks that all tasks belong to one problem, and that no task is missing.
 
 use crate::error::Error;
 use crate::task::origin::{self, misfit};

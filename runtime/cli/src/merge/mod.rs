@@ -132,7 +132,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Calls `push` for each file in the order of the merge tree, and sums up the totals. `push` reads the file and
+    /// Calls `push` for each file in the order of the merge tree, and returns the totals. `push` reads the file and
     /// returns the number of bytes read.
     fn of(
         members: &[Member<'_>],
@@ -152,7 +152,7 @@ impl Sums {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;

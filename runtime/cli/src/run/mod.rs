@@ -69,7 +69,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::run(args);

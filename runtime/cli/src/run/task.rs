@@ -1,5 +1,5 @@
-//! `elsa run --task`: computes the states of one task in a division by quorums, from the tokens of that task, and
-//! writes them to a file.
+//! `elsa run --task`: computes the states for one task of a division by quorums, and writes the states to a file. The
+//! computation needs only the tokens of the task.
 
 use super::args::RunArgs;
 use crate::args::warn_without_half_scores;
@@ -17,7 +17,7 @@ use elsa_runtime::{RowStates, TaskPlan};
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the states incomplete. No file has changed then.
+/// Returns an error if a failure leaves the states incomplete. In this case, no file has changed.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     refuse(&[
         (args.out.is_some(), "out"),

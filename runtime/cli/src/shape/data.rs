@@ -76,7 +76,7 @@ impl Data {
     }
 }
 
-/// Sets the elements of a boolean mask that are true in `form`. All elements must be zero before.
+/// Fills the boolean mask `mask` of form `form`: sets its true elements to one. Requires that all elements are zero.
 fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     let Shape { batch, queries, keys, causal, .. } = *shape;
     match form {
@@ -123,8 +123,8 @@ mod tests {
     fn masks_are_what_their_names_say() {
         let whole = mask("2,3,10,40,8,mask=bool");
         let attended = whole.iter().filter(|x| **x == 1).count() as f64 / whole.len() as f64;
-        // Each row has 40 pairs. One is certainly attended, and each of the others is attended with probability 0.8.
-        // The limit is four standard errors over 2,400 pairs.
+        // Each row has 40 pairs. One pair is certainly attended, and each of the other pairs is attended with
+        // probability 0.8. The limit is four standard errors over 2,400 pairs.
         assert!(whole.len() == 2400 && (attended - 0.805).abs() < 4.0 * 0.0082, "{attended}");
         assert!((0..60).all(|i| whole[i * 40 + 30 + i % 10] == 1));
         assert!(mask("2,3,10,40,8,mask=true").iter().all(|x| *x == 1));

@@ -1,18 +1,19 @@
 //! Shapes of attention in models, by name.
 //!
-//! A workload consists of all different shapes of attention in one call of the model. ELSA measures these models but
-//! gives few of their shapes. All other shapes come from the published model, or are choices of this project:
+//! A workload consists of the distinct shapes of attention that occur in one call of a model. ELSA measures these
+//! models but states few of their shapes. The other shapes are those of the published model, or are choices of this
+//! project:
 //!
 //! | workload | sources of its numbers |
 //! |---|---|
 //! | `vit-b16-224`, `-384`, `-560` | ViT-B/16: 12 heads of 64; a token for each patch of 16 × 16 pixels, and one for the class |
 //! | `clip-vit-l14` | ViT-L/14 at 224 pixels: 16 heads of 64, 16 × 16 patches and one token for the class |
 //! | `swin-t` | Swin-T: stages of 3, 6, 12 and 24 heads of 32, windows of 7 × 7 tokens at 224 pixels and of 8 × 8 at 256 (ELSA table 3), shifted if a stage has several windows |
-//! | `bert-sst2`, `bert-imdb` | BERT-base: 12 heads of 64. ELSA table 7 pads to fixed lengths that it does not give: 64 tokens fit nearly every sentence of SST-2, and 512 is the maximum of BERT. Eight sequences are our choice |
-//! | `hsi-mae` | HSIMAE-B (ELSA table 4): 9 heads of 16; pictures of 9 × 9 pixels and 64 bands in patches of 3 × 3 × 16; batches of 256, as in the evaluation by its code |
+//! | `bert-sst2`, `bert-imdb` | BERT-base: 12 heads of 64. The sequences in ELSA table 7 are padded to fixed lengths, which the table does not state: 64 tokens fit nearly every sentence of SST-2, and 512 is the maximum of BERT. Eight sequences are our choice |
+//! | `hsi-mae` | HSIMAE-B (ELSA table 4): 9 heads of 16; pictures of 9 × 9 pixels and 64 bands in patches of 3 × 3 × 16; batches of 256, as in the evaluation code of the model |
 //! | `vggt-frame` | ELSA section G: 1,041 tokens per frame; 16 heads of 64, as in VGGT |
 //! | `dpt` | DPT-Large: 16 heads of 64; 384 pixels in patches of 16, and one token. ELSA table 5 gives no size |
-//! | `varlen` | ELSA section E: 8 sequences of 256 to 1,792 tokens; 8 heads of 64, as in the attention that its reference implementation measures |
+//! | `varlen` | ELSA section E: 8 sequences of 256 to 1,792 tokens; 8 heads of 64, as in the attention that ELSA's reference implementation measures |
 //! | `decode` | One token with 4,096 cached tokens; 32 heads of 128 in groups of 4; all are our choice |
 
 use super::form::Shape;
@@ -82,7 +83,7 @@ impl FromStr for Workload {
 fn near(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let shared = |other: &str| name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-    // Reversed, `max_by_key` chooses the first of several equal workloads, which is the smallest.
+    // In reversed order, `max_by_key` chooses the first of several equally near workloads, which is the smallest.
     let nearest = WORKLOADS.iter().rev().max_by_key(|workload| shared(workload.name))?;
     (shared(nearest.name) >= 3).then_some(nearest.name)
 }

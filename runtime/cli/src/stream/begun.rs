@@ -89,7 +89,7 @@ impl Begun {
         })
     }
 
-    /// Returns the sizes that the earlier run chose, if there is one.
+    /// Returns the sizes of units and chunks that the earlier run chose; `None` without an earlier run.
     #[must_use]
     pub fn sizes(&self) -> Option<Sizes> {
         self.earlier.as_ref().map(|(_, earlier)| earlier.sizes)
@@ -128,7 +128,7 @@ impl Begun {
     }
 }
 
-/// Requires that the file at `path`, if it exists, is not an input file of the job.
+/// Returns an error if the file at `path` is an input file of the job.
 fn spare(job: &Job, argument: &'static str, path: &Path) -> Result<(), Error> {
     let Some(other) = fs::metadata(path).ok().and_then(|found| job.reads(&found)) else { return Ok(()) };
     let found = format!("{}, which {} reads", path.display(), dashed(other));

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A rename preserves the identity of a file. So a later run that finds the journal knows which part files are still
-//! next to their targets and which have become the targets. It completes the missing moves. Paths come from the flags,
-//! never from the journal.
+//! next to their targets, and which have become the targets. The later run completes the missing moves. Paths come from
+//! the flags, never from the journal.
 
 use super::journal::Journal;
 use elsa_files::{

@@ -33,9 +33,9 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files. The folder of these
-    /// files is that of the first output that is a regular file. If there is no such output, it is the folder of the
-    /// archive.
+    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files. These files are in
+    /// the folder of the first output that is a regular file. If no output is a regular file, they are in the folder of
+    /// the archive.
     ///
     /// # Errors
     /// Returns an error if a member is damaged or cannot be unpacked, or if the system refuses memory.

@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 /// program in memory than this one. After planning, it also needs some memory to open its files.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes for pieces of files and for modules that the driver loads late. The stream itself does not count them.
+/// Bytes for pieces of files, and for modules that the driver loads late. The stream does not include these bytes in
+/// its own count.
 const SLACK: usize = 4 << 20;
 
 /// Creates a stream that fits the budgets. The inner error is the reason why the CPU computes instead.
@@ -102,12 +103,12 @@ pub enum Ran {
     ByTheCpu(String),
 }
 
-/// Runs a job on a GPU. `half_scores` allows the GPU to sum short chains of f16 products in f16. In a journal,
-/// `by_the_cpu` is the line that names the CPU's kernel. If the result is [`Ran::ByTheCpu`], the CPU computes all
-/// outputs from the start.
+/// Runs a job on a GPU. `half_scores` allows the GPU to sum short chains of f16 products in f16. `by_the_cpu` is the
+/// line with which the journal of a run on the CPU names its kernel. If the result is [`Ran::ByTheCpu`], the caller
+/// must compute all outputs on the CPU.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete and the CPU must not take over.
+/// Returns an error if a failure leaves the outputs incomplete and the CPU must not compute them instead.
 pub fn run(
     job: &Job,
     engine: &Engine,

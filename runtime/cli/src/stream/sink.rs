@@ -58,7 +58,8 @@ struct Target {
     making: Making,
     /// `true` if the file is an array from which the archive is built.
     of_archive: bool,
-    /// The existing file that will be replaced. Its tensors are kept, except the tensors that the run writes.
+    /// The existing file that will be replaced. Its tensors are copied to the new file, except the tensors that the run
+    /// writes.
     kept: Option<InputFile>,
 }
 
@@ -102,10 +103,10 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Creates the output files. Each member in `prepared` has the index of its output in `shapes`. An archive of
-    /// states contains the output of its first member and all later outputs. If `stage` is given, the files remain
-    /// after a kill, and `stage` states whether an earlier run has created them. For [`Stage::Complete`] nothing is
-    /// created.
+    /// Creates the output files. Each member of a file in `prepared` has the index of its output in `shapes`. An
+    /// archive of states contains all outputs from that of its first member to the end of `shapes`. If `stage` is
+    /// given, the files remain after a kill, and `stage` states whether an earlier run has created them. For
+    /// [`Stage::Complete`] nothing is created.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends
@@ -242,8 +243,8 @@ impl Outputs {
     /// Replaces every target by its complete file, and removes the journal.
     ///
     /// # Errors
-    /// Returns an error if the file system fails, or if a file with kept tensors has changed. In both cases, no target
-    /// has changed, unless the error is a failed rename.
+    /// Returns an error if the file system fails, or if a file with kept tensors has changed. Unless the error is a
+    /// failed rename, no target has changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
         for target in &self.targets {

@@ -16,7 +16,7 @@ use std::ops::Range;
 pub struct Loaded {
     /// Tensors with the task's tokens, and their problem.
     pub job: Job,
-    /// Tokens that the tensors contain: always [`Held::Gathered`], which means only the task's tokens.
+    /// The tokens that the tensors contain: always [`Held::Gathered`], that is, only the task's tokens.
     pub held: Held,
     /// Rows of the task's queries. They are read from other files that have one row for each query.
     pub rows: Rows,
@@ -99,7 +99,7 @@ pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
 /// Loads the tokens of task `name` of `division`, and creates their problem.
 ///
 /// # Errors
-/// Returns an error for a flag that tasks do not support, or for the first file that does not fit.
+/// Returns an error for a flag that tasks do not support, or for the first file that does not fit the problem.
 pub fn load(
     problem: &ProblemArgs,
     args: &TaskArgs,

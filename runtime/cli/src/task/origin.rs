@@ -84,9 +84,9 @@ pub fn check(
     }
 }
 
-/// Describes a number that no run writes to states of shape `[batch, heads, rows]`. Returns two texts: the first has
-/// the array, the index and the value of the number, and the second has the allowed values. Returns `None` for other
-/// errors.
+/// If `error` is about a number that no run writes to states of shape `[batch, heads, rows]`, describes this number.
+/// Returns two texts: the first has the array, the index and the value of the number, and the second has the allowed
+/// values. Returns `None` for other errors.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

@@ -2,7 +2,7 @@
 //!
 //! 1. Every candidate takes a turn. Candidates that are much slower than the fastest take no further turns.
 //! 2. The remaining candidates alternate until the time is over, for at least five turns each. Each round begins with
-//!    another candidate. The chooser's own choice always remains.
+//!    another candidate than the previous round. The chooser's own choice is never dropped.
 //! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
 //!    together, divided by the number of calls. The calls are launched as one graph if the driver supports graphs.
 //! 4. Candidates share one workspace and the memory of the tensors. So all candidates together need only the memory of
@@ -127,9 +127,9 @@ pub fn measure(
 }
 
 /// Returns the fastest division over all `cases`; `None` if there are no candidates. The first candidate of each case
-/// has the chooser's division. Times are relative to the time of the chooser's division, and divisions are compared by
-/// the geometric mean of these relative times. Returns the chooser's division unless another division is faster by more
-/// than noise.
+/// has the chooser's division. In each case, times are divided by the time of the chooser's division. Divisions are
+/// compared by the geometric mean of these ratios over the cases. Returns the chooser's division unless another
+/// division is faster by more than noise.
 #[must_use]
 pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
     let own = cases.first()?.first()?.choice.division();

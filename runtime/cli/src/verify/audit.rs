@@ -1,8 +1,9 @@
 //! An audit draws rows at random. Like every compared row, these rows are recomputed in f64. A few of them are also
 //! recomputed in double-double.
 //!
-//! Double-double checks the oracle itself. If the f64 oracle differs from the roughly 30 digits of double-double by far
-//! less than its error bounds, the reported errors are errors of the judged output.
+//! Double-double checks the oracle itself. A result in double-double has roughly 30 digits. If the f64 oracle differs
+//! from it by far less than the error bounds, the reported errors are errors of the judged output, and not of the
+//! oracle.
 
 use crate::oracle::{Oracle, key, value};
 use crate::random::Random;

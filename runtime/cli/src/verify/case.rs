@@ -131,7 +131,7 @@ pub struct Case {
     pub beyond: usize,
     /// Number of components of Y whose error exceeds the likely bound.
     pub unlikely: usize,
-    /// Largest number of errors that may exceed the likely bound according to the model of likely errors.
+    /// Largest number of components whose error may exceed the likely bound according to the model of likely errors.
     pub unlikely_allowed: usize,
     /// Number of components of Y, and of probabilities, that are finite in the output but not in the oracle, or in the
     /// oracle but not in the output.
@@ -142,8 +142,8 @@ pub struct Case {
     pub rows_without_claim: usize,
     /// Number of rows in which values cancel so strongly that the output is smaller than its bound.
     pub rows_cancelling: usize,
-    /// Number of rows whose most likely key differs from the oracle's, and for which rounding cannot explain the
-    /// difference.
+    /// Number of rows whose most likely key differs from the oracle's most likely key, although rounding cannot explain
+    /// the difference.
     pub argmax_unexplained: usize,
     /// The component that uses the largest share of its worst-case bound.
     pub worst_component: Option<Worst>,
@@ -156,9 +156,9 @@ pub struct Case {
     pub left_out: Option<LeftOut>,
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
-    /// `true` if errors beyond the likely bound are a failure. This is the case for random tensors. It is also the case
-    /// for an output from a file under two conditions: no two tokens are equal, and more components exceed the likely
-    /// bound than the model of likely errors expects.
+    /// `true` if too many errors beyond the likely bound are a failure. This is so for random tensors. It is also so
+    /// for an output from a file if no two tokens are equal and more components exceed the likely bound than the model
+    /// of likely errors expects.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,

@@ -1,4 +1,4 @@
-//! Extraction of the probabilities P that a run computes, and their comparison with the oracle's.
+//! Extracts the probabilities P that a run computes, and compares them with the oracle's probabilities.
 //!
 //! If the values are columns `j0..j1` of the identity matrix, the output is `P[:, j0..j1]`.
 
@@ -16,14 +16,14 @@ use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// Maximum number of multiplications for extracting P. If more are needed, only a sample of rows is extracted, provided
-/// that the keys that a query attends do not depend on the query's position.
+/// Maximum number of multiplications for extracting all rows of P. If more are needed, only a sample of rows is
+/// extracted. All rows are extracted nevertheless if the keys that a query attends depend on the query's position.
 const EXTRACTION: usize = 3 << 35;
 
 /// Number of rows of P in a sample, over all heads.
 const SAMPLE: usize = 64;
 
-/// Comparison of the probabilities of one row with the oracle's.
+/// Comparison of the probabilities of one row with the oracle's probabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PRow {
     /// Drift metrics of the row's probabilities.
@@ -36,8 +36,8 @@ pub struct PRow {
 }
 
 impl PRow {
-    /// Compares a row of the run with the oracle's. `found` returns the run's probability of a key; `u_out` is the unit
-    /// roundoff of the output's type.
+    /// Compares a row of the run with the oracle's row. `found` returns the run's probability of a key; `u_out` is the
+    /// unit roundoff of the output's type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
         let mut row = PRow::default();
         // A NaN among the scores of a row makes the sum of its weights NaN, so a run returns NaN for every key.
@@ -244,7 +244,7 @@ mod tests {
             |p: &[f64], x: &[f64], delta| PRow::of(&oracle_with(&problem, inputs, p, delta), |j| x[j], 0.0);
         let same = judge(&[0.5, 0.25, 0.25], &[0.5, 0.25, 0.25], 0.0);
         assert!(same.drift.metrics().js == 0.0 && !same.unexplained && same.not_finite == 0);
-        // The two arguments are not interchangeable: the first is the oracle's row, the second the run's.
+        // The two arguments are not interchangeable: the first is the oracle's row, and the second is the run's row.
         let far = judge(&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0], 0.1);
         assert!(far.drift.metrics().argmax == 1.0 && far.unexplained);
         assert_eq!((far.drift.reference_argmax(), far.drift.computed_argmax()), (0, 1));

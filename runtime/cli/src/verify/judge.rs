@@ -153,7 +153,7 @@ struct Judged {
 }
 
 impl Case {
-    /// Compares `rows` of the output `found` with the oracle's.
+    /// Compares `rows` of the output `found` with the oracle's rows.
     fn compare(
         &mut self,
         problem: &Problem,
@@ -267,7 +267,7 @@ fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     })
 }
 
-/// Compares a row with the oracle's. `found` returns a component of the compared row.
+/// Compares an output row with the oracle's row. `found` returns a component of the output row.
 fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> Judged {
     let comparison = Comparison::of(oracle, &found);
     let relative = oracle.y.iter().enumerate().filter(|(_, y)| **y != 0.0 && y.is_finite());
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
-        // The error is between the probable sum of rounding errors and the largest possible one.
+        // The error is between the likely and the largest possible sum of rounding errors.
         let off = |y: f32| y + 1.5e-5;
         for (repeated, verdict, words) in
             [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]

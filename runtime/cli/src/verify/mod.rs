@@ -15,16 +15,18 @@
 //!
 //! **FAIL**: rounding cannot explain the output.
 //! 1. A component of `Y` differs from the oracle by more than the worst-case bound.
-//! 2. A component is finite and the oracle's is not, or the oracle's is finite and the component is not. Two exceptions
-//!    are correct. An attended infinity yields an infinity or NaN if f32 may lose the weight of the infinity. A value
-//!    beyond the range of the output's type becomes infinite.
+//! 2. A component of `Y` is finite and the oracle's component is not, or the oracle's component is finite and the
+//!    component of `Y` is not. There are two exceptions, in which the output counts as correct. An attended infinity
+//!    yields an infinity or NaN if f32 may lose the weight of the infinity. A value beyond the range of the output's
+//!    type becomes infinite.
 //! 3. A row's most likely key differs from the oracle's, although the oracle's probabilities of the two keys differ by
 //!    more than their errors allow.
 //! 4. More components exceed the likely bound than the model of likely errors expects, and the tensors are those of a
 //!    scenario. The numbers of a scenario are random and independent, as the model assumes. Tensors from files may
 //!    repeat tokens, and then rounding errors repeat as well. So a run on tensors from files only gets a warning. But
-//!    an output from a file fails if no two tokens are equal. The arithmetic of such an output is only assumed. Errors
-//!    of distinct tokens average out, so this number of large errors indicates reduced precision.
+//!    if the output is from a file too, and no two tokens are equal, the output fails. The arithmetic of an output from
+//!    a file is only assumed. Errors of distinct tokens average out, so this number of large errors indicates reduced
+//!    precision.
 //!
 //! **NO CLAIM**: nothing fails, but this does not prove anything.
 //! 1. In some row, the bound is not below the sum of absolute terms: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. Even an

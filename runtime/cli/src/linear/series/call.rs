@@ -262,7 +262,7 @@ pub fn parts_of(parts: usize) -> String {
 }
 
 /// Compares the output of a call with the exact values. `each` receives a batch and a channel, and computes the exact
-/// value for every token. It passes the token and the value to the function that is its last argument. Returns the
+/// value for every token. For each token, it calls its last argument with the token and the exact value. Returns the
 /// largest ratio of an error to its bound.
 pub fn worst(
     outputs: &Outputs,

@@ -62,7 +62,7 @@ pub struct ConvolutionArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. No file has changed then.
+/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, filter) = (Given::load("u", &args.u)?, Given::load("filter", &args.filter)?);

@@ -50,7 +50,7 @@ pub struct RecurrenceArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. No file has changed then.
+/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let call = &args.call;
     let (a, b) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?);

@@ -83,7 +83,7 @@ fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Co
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. No file has changed then.
+/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, delta) = (Given::load("u", &args.u)?, Given::load("delta", &args.delta)?);
