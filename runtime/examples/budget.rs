@@ -1,8 +1,10 @@
-//! Measures how much faster plans with an error budget run than exact plans. The cases are: no block of keys may be
-//! skipped; every other block may be skipped; a mask falls with the distance between query and key, causal or not; an
-//! additive mask permits no skips. Also measures the norm gate. Plans whose tiles pass the gate, without and with an
-//! additive mask, are compared with exact plans. A plan with budget and gate is compared with a plan with only the
-//! budget.
+//! Measures how much faster plans with an error budget run than exact plans. There are five cases. Without a mask,
+//! either no block of keys may be skipped or every other block may be skipped. With an additive mask that falls with
+//! the distance between query and key, attention is either causal or not. With another additive mask, no block may be
+//! skipped.
+//!
+//! Also measures the norm gate. Plans whose tiles pass the gate, without and with an additive mask, are compared with
+//! exact plans. A plan with both budget and gate is compared with a plan that has only the budget.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. Runs use one thread, on
 //! the named back end, or on every back end of this machine in turn. A round times one call of the first plan and one

@@ -70,7 +70,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
     assert!(runs > 150, "{runs}");
 }
 
-/// Returns the words that pass `path` as the value of `arg`.
+/// Returns the words of a command line that pass `path` as the value of `arg`.
 fn given(arg: &Arg, path: &str) -> Vec<String> {
     let count = arg.get_num_args().map_or(1, |count| count.min_values()).max(1);
     let values = vec![path.to_owned(); count];

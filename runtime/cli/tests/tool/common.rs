@@ -30,7 +30,7 @@ pub fn tool() -> Vec<String> {
     runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_owned).collect()
 }
 
-/// Runs the tool with `args`, in an emulator if the tests run in one.
+/// Runs the tool with `args`. If the tests run in an emulator, the tool runs in it too.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
 }
