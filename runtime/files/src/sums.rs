@@ -1,8 +1,8 @@
 //! Checksums per token. They distinguish files whose tensors have equal shapes but different elements.
 //!
-//! A query token has one checksum, over its queries of all batches and heads. A key token has one checksum, over its
-//! keys and values. In files of gradient shares, each query token has a second checksum, over the gradient of its
-//! output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
+//! The checksum of a query token covers its queries in all batches and heads. The checksum of a key token covers its
+//! keys and values. In files of gradient shares, each query token has a second checksum, which covers the gradient of
+//! its output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
 //! assembled from those of the tasks.
 //!
 //! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base. Its lowest bit is set, so
@@ -29,7 +29,7 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
-/// Extends the checksum of each token of `view` by the token's rows. A batch is left out for a token if
+/// Extends the checksum of each token of `view` by the token's rows. The token's rows in a batch are left out if
 /// `counts(batch, token)` is `false`.
 fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usize, usize) -> bool) {
     fn rows<T: Copy>(
@@ -57,7 +57,8 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// Computes one checksum per token, over the token's rows in the first tensor, then in the next.
+/// Computes one checksum per token. The checksum covers the token's rows in the first tensor, then its rows in the next
+/// tensor, and so on.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,

@@ -15,8 +15,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the output file that `argument` names, so that an unwritable path is detected before anything is
-    /// measured. `reads` contains the inputs of the call. If the path is a link, the file that it leads to is written.
+    /// Prepares the output file that `argument` names. An unwritable path is thus detected before anything is measured.
+    /// `reads` contains the inputs of the call. If the path is a link, the file that the link leads to is written.
     ///
     /// # Errors
     /// Returns an error if the path cannot be written, or if it is an input of the call.

@@ -1,4 +1,4 @@
-//! Temporary files, which are removed when the process ends, unless it is killed or crashes.
+//! Temporary files. They are removed when the process ends, unless the process is killed or crashes.
 //!
 //! A list contains the path of every temporary file. Code that creates, renames or removes a temporary file holds the
 //! list's lock, and [`remove_all`] keeps the lock until the process has ended. A signal handler therefore finds every
@@ -21,7 +21,7 @@ use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Locks the list. The list is always consistent, so it stays usable after a panic of a thread that held the lock.
+/// Locks the list. If a thread panics while it holds the lock, the list stays usable, because it is always consistent.
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,8 +160,8 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(existing.mode() & mask))
 }
 
-/// Marks one step: the opening of an output, or a point where a kill could leave a file system change incomplete. Tests
-/// make the process abort, or wait for a pipe, at the step with a given number.
+/// Marks one step of a call. A step is the opening of an output, or a point at which a kill could leave a change to the
+/// file system incomplete. Tests can make the process abort, or wait for a pipe, at the step with a given number.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     if cfg!(debug_assertions) {
@@ -212,7 +212,8 @@ pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -
     })
 }
 
-/// Waits until the names in `folder` are on the device, if the file system can report it.
+/// Waits until the names in `folder` are on the device. Does not wait if the folder is not readable, or if its file
+/// system cannot sync folders.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -246,7 +247,8 @@ impl Drop for Temporary {
 /// Renames every file to its path, replacing the existing file. No signal ends the process between two renames.
 ///
 /// # Errors
-/// Returns errors of the file system, with the index of the file. The files before it have replaced their targets.
+/// Returns errors of the file system, with the index of the file that was not renamed. The files before this file have
+/// replaced their targets.
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;
