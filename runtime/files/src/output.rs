@@ -81,7 +81,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns two texts. The first is a line with the argument, the path and the names of the new tensors. The second
-    /// is a fingerprint of the existing file whose tensors are kept, or an empty text if no tensors are kept.
+    /// contains a fingerprint of the existing file whose tensors are kept. It is empty if no tensors are kept.
     #[must_use]
     pub fn describe(&self) -> (String, String) {
         let mut text = format!("{} {}", self.argument, self.path.display());
