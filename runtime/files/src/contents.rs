@@ -111,8 +111,8 @@ pub fn read(
 }
 
 /// Reads the header of the tensor `name` in a file of `length` bytes. Returns the header and the offset of the
-/// elements. The offset is `None` for a deflated member of an archive. The elements are not read: the returned contents
-/// are empty, and the checksum of an archive member is not compared.
+/// elements. The offset is `None` for a deflated member of an archive. The elements are not read. The returned contents
+/// are therefore empty, and the checksum of an archive member is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`read`].

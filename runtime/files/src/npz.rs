@@ -141,7 +141,7 @@ fn open<R: Read + Seek, T>(
     })
 }
 
-/// Returns `true` if the error is due to damaged data, `false` if it is due to the system that reads them.
+/// Returns `true` if damaged data caused the error, `false` if the system that reads the data caused it.
 fn is_damage(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
 }

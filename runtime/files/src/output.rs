@@ -131,8 +131,9 @@ impl Writer {
     /// Prepares a file for the next output, which is a tensor.
     ///
     /// # Errors
-    /// Returns an error for an unwritable path, an extension other than `.npy` or `.safetensors#name`, a name or file that
-    /// another output already uses, an input of the call, or a `.safetensors` file whose tensors cannot be kept.
+    /// Returns an error for a path that is not writable or has an extension other than `.npy` or `.safetensors#name`.
+    /// Returns an error for a name or a file that another output already uses, for an input of the call, and for a
+    /// `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));

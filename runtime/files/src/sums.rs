@@ -80,9 +80,9 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 
 impl Sums {
     /// Computes the checksums of the inputs of `problem`. The inputs contain the tokens of `task`, or all tokens if
-    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede
-    /// those of the other keys. Keys beyond the length of their sequence are left out, because their values are
-    /// arbitrary.
+    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. The checksums of past keys
+    /// precede the checksums of the other keys. Keys beyond the length of their sequence are left out, because their
+    /// values are arbitrary.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -129,8 +129,8 @@ impl Sums {
         Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
     }
 
-    /// Merges the checksums `own` of `task` into those of all tokens. Returns the tensor and the index of the first
-    /// token for which an earlier task had a different checksum.
+    /// Merges `own`, the checksums of `task`, into `self`, the checksums of all tokens. Returns the tensor and the
+    /// index of the first token for which an earlier task had a different checksum.
     pub fn join(&mut self, task: &Task, own: &Sums) -> Option<(&'static str, usize)> {
         let runs = [task.queries(), task.keys(), task.queries()];
         let parts = zip(zip(self.0.iter_mut(), &own.0), zip(runs, TOKENS));
@@ -146,8 +146,9 @@ impl Sums {
         None
     }
 
-    /// Compares `self`, the checksums of `task` or of all tokens, with `whole`, the checksums of all tokens. Returns
-    /// the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
+    /// Compares `self` with `whole`. `self` contains the checksums of the tokens of `task`, or of all tokens if `task`
+    /// is `None`. `whole` contains the checksums of all tokens. Returns the tensor and the index of the first token
+    /// whose checksum differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
@@ -172,7 +173,7 @@ impl Sums {
     }
 }
 
-/// Returns the index of each token in `runs`, counted among all tokens, in the order of the task.
+/// Returns, for each token of `runs` in the order of the task, the index of the token among all tokens.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

@@ -34,8 +34,8 @@ impl Target {
         self.write_after(bytes, |_| Ok(()))
     }
 
-    /// Writes `bytes` as the complete new contents of the file once `judge` accepts them. `judge` receives the path of
-    /// the temporary file that contains them, or `None` if the target is not a regular file.
+    /// If `judge` accepts `bytes`, writes them as the complete new contents of the file. `judge` receives the path of
+    /// the temporary file that contains `bytes`, or `None` if the target is not a regular file.
     ///
     /// # Errors
     /// Returns errors of `judge` and of the file system.

@@ -34,9 +34,9 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, the owner of
-    /// `existing`; without `existing`, it has the mode and owner of any new file. Removes files that earlier processes
-    /// left for the same target.
+    /// Creates an empty file next to `target`. The new file has the mode of `existing` and, if the system permits it,
+    /// the owner of `existing`. If `existing` is `None`, the file has the mode and owner that any new file has. Removes
+    /// files that earlier processes left for the same target.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -185,8 +185,8 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Renames each file to its path in `names`, and waits until the names are on the device. Each path is paired with the
-/// argument for messages.
+/// Renames each file to its path in `names`, and waits until the names are on the device. `names` pairs each path with
+/// the argument that error messages name.
 ///
 /// # Errors
 /// Returns errors of the file system. The renames before a failed one remain in effect.
@@ -200,7 +200,8 @@ pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> 
     sync_folders(names.iter().map(|(argument, path)| (*argument, path.as_path())))
 }
 
-/// Waits until the names of files are on the device; each path is paired with its argument. Each folder is synced once.
+/// Waits until the names of files are on the device. `names` pairs each path with the argument that error messages
+/// name. Each folder is synced once.
 ///
 /// # Errors
 /// Returns errors of the file system.

@@ -145,8 +145,8 @@ struct Way<O: Operator> {
 struct Ways<O: Operator>(Vec<Way<O>>);
 
 impl<O: Operator> Ways<O> {
-    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped; if it is the first,
-    /// its error is returned.
+    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped. If this is the
+    /// first plan, its error is returned instead.
     fn add(
         &mut self,
         planned: Result<Plan<O>, PlanError>,

@@ -238,7 +238,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
     })
 }
 
-/// Decides for each mask of the attention which attribute or input of the operator replaces it.
+/// Decides, for each mask of the attention, which attribute or input of the operator replaces the mask.
 fn masks(
     site: &Site<'_>,
     found: &Found,

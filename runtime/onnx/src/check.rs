@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const WANTED: usize = 3;
 /// Time limit for all runs together.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum number of elements in all inputs of a run together, and in all outputs of a run together.
+/// Maximum total number of elements in the inputs of a run, and also in the outputs of a run.
 const ELEMENTS: usize = 1 << 25;
 /// Tolerated error of an element, relative to the largest element of the same output. The first value is for models
 /// without f16, the second for models with f16.
@@ -133,7 +133,8 @@ struct Run {
     outputs: Vec<Tensor>,
 }
 
-/// Runs the original model at up to [`WANTED`] sizes; also returns the error of the last run that failed.
+/// Runs the original model at up to [`WANTED`] assignments of sizes. Returns these runs, and the error of the last run
+/// that failed.
 fn originals(
     session: &Session<'_>,
     inputs: &[&Declared],
@@ -169,9 +170,9 @@ enum Turn {
     Picture(usize, usize),
 }
 
-/// Sizes that are tried in this order until the original has run at [`WANTED`] of them. The first three distinguish the
-/// axes: fewer queries than keys, more queries than keys, and many tokens. A model that accepts none of these may need
-/// token axes of equal size.
+/// Assignments of sizes. They are tried in this order until the original has run at [`WANTED`] of them. The first three
+/// distinguish the axes: fewer queries than keys, more queries than keys, and many tokens. A model that accepts none of
+/// these may need token axes of equal size.
 const TURNS: [Turn; 10] = [
     Turn::Apart(2, [1, 9, 5, 7]),
     Turn::Apart(1, [13, 11, 7, 5]),

@@ -26,7 +26,8 @@ pub struct Axes {
     pub dim: Size,
     /// Head size of values.
     pub value_dim: Size,
-    /// Batch size and numbers of heads and tokens, for queries, keys and values, before broadcasting.
+    /// Batch size, number of heads and number of tokens of the queries, of the keys and of the values, before
+    /// broadcasting.
     own: [[Size; 3]; 3],
 }
 

@@ -78,8 +78,9 @@ struct Way {
     ones: usize,
 }
 
-/// Rules to try. Some give size 1 to the first token axis, to the last one, or to all token axes. In others, the first
-/// axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are even.
+/// Rules to try. Some rules give size 1 to the first token axis, to the last token axis, or to all token axes. In
+/// others, the first axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are
+/// even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {

@@ -433,8 +433,8 @@ pub struct Kept {
     pub void: bool,
 }
 
-/// Returns the band of keys that a term keeps, if it depends only on positions. The term must have the rows and columns
-/// of all scores, and must be the same for all batches and heads.
+/// Returns the band of keys that a term keeps, if this band depends only on positions. The term must cover the rows and
+/// columns of all scores, and must be equal for all batches and heads.
 pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
     let shape = site.symbols.shape(&term.name)?;
     let (outer, [rows, columns]) = shape.split_last_chunk::<2>()?;

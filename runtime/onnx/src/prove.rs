@@ -52,7 +52,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Chooses the queries of a world, and returns them with the bytes of memory that they require.
+    /// Chooses the queries for which a world is computed. Returns them, and the number of bytes of memory that they
+    /// require.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
         let made = world.shape(&change.made)?;
         let keys = world.count(&change.keys)?;
@@ -115,7 +116,7 @@ impl Sample {
 /// Computes the graph's nodes and the new nodes in every world, and compares their outputs.
 ///
 /// # Errors
-/// Returns the place where the outputs differ, or the reason why one of them cannot be computed.
+/// Returns the place where the outputs differ, or the reason why one of the outputs cannot be computed.
 pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let mut random = Rng::with_seed(16);
     let free = site.symbols.is_free();

@@ -1,5 +1,5 @@
-//! Kills the tool before every change that it makes to the file system. The next run completes the work of the killed
-//! run, and no extra file is left behind.
+//! Kills the tool before every change that it makes to the file system. The next run must complete the work of the
+//! killed run, and must leave no extra file behind.
 #![cfg(target_os = "linux")]
 
 use crate::common::{Desk, elsa_with, emulated, noise, said};

@@ -182,8 +182,8 @@ pub fn flags(rule: &str) -> String {
     format!("--rule {rule} {TENSORS}{decay}{beta}")
 }
 
-/// Runs the flags `line`. Requires that the output is close to the recurrence with the options `ask` and far from the
-/// recurrence with the options `other`.
+/// Runs the tool with the flags `line`. Requires that the output is close to the recurrence with the options `ask` and
+/// far from the recurrence with the options `other`.
 fn agrees(desk: &Desk, n: Sizes, data: &Data, line: &str, ask: Asked<'_>, other: Asked<'_>) {
     desk.ok(&format!("linear run {line} --out @y.npy"));
     let (shape, y) = desk.read("y.npy");

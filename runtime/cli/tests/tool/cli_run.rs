@@ -27,8 +27,8 @@ fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
 }
 
-/// Runs with `flags`. Requires that the output is close to attention with the scores `score` and far from attention
-/// with the scores `other`.
+/// Runs the tool with `flags`. Requires that the output is close to attention with the scores `score` and far from
+/// attention with the scores `other`.
 fn agrees(
     n: Sizes,
     desk: &Desk,

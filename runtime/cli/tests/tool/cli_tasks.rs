@@ -124,8 +124,8 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Checks scores that are so large that their exponentials, and so the paper's sums, overflow unless a maximum is
-/// subtracted.
+/// Checks very large scores. Unless a maximum is subtracted, the exponentials of these scores overflow, and so do the
+/// paper's sums.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };

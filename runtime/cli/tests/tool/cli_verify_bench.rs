@@ -1,4 +1,5 @@
-//! Tests `elsa verify` and `elsa info` through the binary, and the back end of these commands and of `elsa bench`.
+//! Tests `elsa verify` and `elsa info` through the binary. Also tests which back end these commands and `elsa bench`
+//! use.
 
 use crate::common::{self, Desk, elsa, lines, noise};
 

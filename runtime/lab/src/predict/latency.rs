@@ -85,8 +85,8 @@ pub struct GpuMachine {
     pub profile: GpuProfile,
     /// Memory bandwidth in 10⁹ bytes per second.
     pub bandwidth_gbs: f64,
-    /// Time in microseconds from the end of one kernel to the first instruction of the next; it also precedes the first
-    /// kernel.
+    /// Time in microseconds from the end of one kernel to the first instruction of the next kernel. The same time
+    /// passes before the first kernel.
     pub launch_us: f64,
     /// Share of its issue slots that code for this architecture fills, if the filled slots are counted in the code for
     /// capability 6.2.
@@ -223,8 +223,8 @@ fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// Properties of a call that a prediction needs in addition to its plan. The call has no mask, bias, window, soft cap
-/// or past.
+/// Properties of a call that a prediction needs in addition to the plan of the call. The call has no mask, bias,
+/// window, soft cap or past.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuCall {
     /// Number of blocks of the attention kernel.
@@ -235,7 +235,8 @@ pub struct GpuCall {
     pub keys: usize,
     /// `true` if the number of keys that a row attends grows with the row.
     pub causal: bool,
-    /// `true` if the head size is smaller than the kernel's and the kernel checks it. No tile is plain then.
+    /// `true` if the head size of the call is smaller than the head size of the kernel, and the kernel checks this. All
+    /// tiles are then edge tiles.
     pub padded: bool,
     /// Size of all tensors in bytes.
     pub bytes: f64,
@@ -246,8 +247,8 @@ pub struct GpuCall {
 /// A block of a causal problem executes up to twice the average number of tiles. With a perfect order of the blocks,
 /// the latency would be as low as if every block had the average number. The predicted latency is between this latency
 /// and the latency if every block had the largest number. It is closer to the former if a multiprocessor gets many
-/// blocks and the longest blocks come first. Each tile on the diagonal is an edge tile. A head size smaller than the
-/// kernel's does not shorten the time.
+/// blocks and the longest blocks come first. Each tile on the diagonal is an edge tile. If the head size of the call is
+/// smaller than the head size of the kernel, the time is not shorter.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,

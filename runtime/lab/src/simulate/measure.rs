@@ -115,7 +115,8 @@ impl Subject {
     }
 }
 
-/// Returns sizes at which the fit is checked: one between each two neighbours in `sizes`, and one beyond the last.
+/// Returns sizes at which the fit is checked: one between every two neighbours in `sizes`, and one above the largest
+/// size.
 fn unseen(sizes: &[usize]) -> Vec<usize> {
     let between = sizes.windows(2).map(|two| (two[0] as f64 * two[1] as f64).sqrt().round() as usize);
     let beyond = sizes.last().map(|last| last + last / 2);

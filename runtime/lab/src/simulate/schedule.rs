@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of leaves of a tree that the search considers.
+/// Maximum number of leaves in a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
 /// Number of candidates that the search tries for the number of divided tasks, at each of the two levels whose tasks
 /// may be divided.
@@ -30,7 +30,7 @@ pub struct Class {
     pub count: usize,
 }
 
-/// State of a timeline from one moment until the next step.
+/// State of a timeline from the start of one step until the start of the next step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Start of the step, in seconds.
@@ -41,7 +41,7 @@ pub struct Step {
     pub running: Vec<usize>,
 }
 
-/// Course of concurrent tasks over time.
+/// Timeline of tasks that run concurrently.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
     /// Time when the last task ends, in seconds.

@@ -32,8 +32,8 @@ pub struct Row {
     pub seven: [f64; 2],
     /// Hours of all tasks together.
     pub hours: [f64; 2],
-    /// Shares of the time in percent (table 2): forward mask, computation and merge; backward preparation, computation
-    /// and merge; communication; and everything else.
+    /// Shares of the time in percent (table 2): the mask, computation and merge of the forward pass; the preparation,
+    /// computation and merge of the backward pass; communication; and everything else.
     pub shares: [f64; 8],
 }
 

@@ -66,8 +66,8 @@ pub struct Cost {
     pub dense_hours: f64,
     /// Hours of all tasks with a kernel that skips masked pairs.
     pub hours: f64,
-    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if it is
-    /// negative.
+    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if this
+    /// prediction is negative.
     pub printed_fit_hours: Option<f64>,
     /// Relative deviation of the printed fit's memory from the memory in table 1.
     pub printed_fit_gib: Option<f64>,

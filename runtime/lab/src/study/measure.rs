@@ -30,7 +30,7 @@ const BOUNDED_KEYS: usize = 1 << 19;
 /// Maximum number of rows whose bounds are computed.
 const BOUNDED: usize = 512;
 
-/// Number of groups of tiles that are distributed over threads.
+/// Number of groups into which the tiles are divided. The groups are distributed over threads.
 const GROUPS: usize = 32;
 
 /// Errors of a schedule's outputs relative to exact attention.
@@ -284,8 +284,8 @@ struct Values<'a> {
     head: usize,
 }
 
-/// Computes the exact results of row `i`, and its scores by key. With `with_bounds`, also computes the data for its
-/// bounds.
+/// Computes the exact results of row `i`, and the row's scores by key. If `with_bounds` is set, also computes the data
+/// for the row's bounds.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,

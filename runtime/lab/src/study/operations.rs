@@ -88,8 +88,8 @@ impl Operations {
         }
     }
 
-    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means over
-    /// all weights of the run's `report`.
+    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means
+    /// over all weights of the run that `report` describes.
     #[must_use]
     pub fn of(
         isa: Isa,

@@ -21,7 +21,8 @@ pub struct Setting {
     pub table: Table,
     /// Name in the table.
     pub name: &'static str,
-    /// Result in the article: a language model's score in table 3, the sparsity in table 4; otherwise empty.
+    /// Result that the article states: a language model's score for table 3, the sparsity for table 4. Empty for other
+    /// schedules.
     pub published: &'static str,
     /// Schedule to run.
     pub schedule: Schedule,

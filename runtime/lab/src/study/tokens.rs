@@ -88,8 +88,8 @@ pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     [side(sequences, heads, d, &queries, &query), side(sequences, kv_heads, d, &keys, &of_key)]
 }
 
-/// Measures the queries or the keys. `tokens` returns the number of tokens of a sequence; `element` returns an element
-/// by sequence, head, token and dim.
+/// Measures the queries or the keys. `tokens` returns the number of tokens of a sequence. `element` returns the element
+/// at a sequence, head, token and dim.
 fn side(
     sequences: usize,
     heads: usize,
