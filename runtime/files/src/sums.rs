@@ -146,9 +146,9 @@ impl Sums {
         None
     }
 
-    /// Compares `self` with `whole`. `self` contains the checksums of the tokens of `task`, or of all tokens if `task`
-    /// is `None`. `whole` contains the checksums of all tokens. Returns the tensor and the index of the first token
-    /// whose checksum differs. Empty checksums are not compared.
+    /// Compares `self` with `whole`. `self` contains the checksums of the tokens of `task`, or of all tokens. `whole`
+    /// contains the checksums of all tokens. Returns the tensor and the index of the first token whose checksum
+    /// differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
