@@ -1,16 +1,18 @@
-//! Measures how much faster plans with an error budget run than exact plans. The cases are: no block of keys may be
-//! skipped; every other block may be skipped; a mask falls with the distance between query and key, causal or not; an
-//! additive mask permits no skips. Also measures the norm gate. Plans whose tiles pass the gate, without and with an
-//! additive mask, are compared with exact plans. A plan with budget and gate is compared with a plan with only the
-//! budget.
+//! Measures how much faster plans with an error budget run than exact plans. There are five cases. Without a mask,
+//! either no block of keys may be skipped or every other block may be skipped. With an additive mask that falls with
+//! the distance between query and key, attention is either causal or not. With another additive mask, no block may be
+//! skipped.
+//!
+//! Also measures the norm gate. Plans whose tiles pass the gate, without and with an additive mask, are compared with
+//! exact plans. A plan with both budget and gate is compared with a plan that has only the budget.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. Runs use one thread, on
-//! the named back end, or on every back end of this machine in turn. A round times one call of the first plan and one
-//! call of the plan compared with it, in alternating order. The time is the thread's processor time, which other
-//! programs hardly disturb, or the device's time on a GPU. A line contains the median of the ratios of the two times
-//! (above one if the compared plan is faster), their quartiles, the milliseconds of the first plan's call, the share of
-//! skipped blocks, the share of blocks skipped before their first product, and the share of rows that passed the gate.
-//! A GPU has no gate.
+//! the named back end, or on every back end of this machine, one after another. Each case compares a first plan with a
+//! second plan. A round times one call of each plan, in alternating order. The time is the thread's processor time,
+//! which other programs hardly disturb, or the device's time on a GPU. A line contains the median of the ratios of the
+//! two times (above one if the second plan is faster), the quartiles of these ratios, the milliseconds of the first
+//! plan's call, the share of skipped blocks, the share of blocks skipped before their first product, and the share of
+//! rows that passed the gate. A GPU has no gate.
 
 use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};

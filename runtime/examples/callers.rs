@@ -1,5 +1,5 @@
-//! Measures the calls per second of one to four callers. The callers share one engine, or each caller has its own
-//! engine. An engine has one thread or two.
+//! Measures how many calls per second one to four callers complete. The callers either share one engine, or each caller
+//! has its own engine. An engine has one thread or two.
 //!
 //! `cargo run --release -p elsa-runtime --example callers [heads,queries,keys,d]`. Every caller is a thread with its
 //! own plan and workspace. Calls of an engine with one thread run concurrently. Calls of a shared engine with two

@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release -p elsa-runtime --example certify -- [BACKEND [THREADS [ROUNDS]]]`
 //!
-//! In each round, both plans run for a slice of a few milliseconds, and the plan that starts alternates. Ratios are
-//! formed within a round; their medians and quartiles are printed. With one CPU thread, the program measures the
-//! processor time of that thread; otherwise it measures wall time. On a GPU, the tensors are in device memory. The
-//! program then also prints the ratio of device times, which are measured between events before and after a call. Last,
-//! it prints the time of fetching a certificate.
+//! In each round, both plans run for a slice of a few milliseconds. Which plan runs first alternates from round to
+//! round. Ratios are formed within a round; their medians and quartiles are printed. With one CPU thread, the program
+//! measures the processor time of that thread; otherwise it measures wall time. On a GPU, the tensors are in device
+//! memory. The program then also prints the ratio of device times, which are measured between events before and after a
+//! call. Last, it prints the time of fetching a certificate.
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::{Inputs, Outputs, Spec};

@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release -p elsa-runtime --example masks -- [BACKEND [ROUNDS]]`
 //!
-//! In each round, each kind of mask has a slice of a few milliseconds, in which calls with that mask run. Each round
-//! starts with another kind. Slices are measured in processor time of the thread. Ratios are formed within a round;
+//! In each round, calls with each kind of mask run for a slice of a few milliseconds. Each round starts with a
+//! different kind of mask. The time of a slice is the processor time of the thread. Ratios are formed within a round;
 //! their medians and quartiles are printed. Float masks are finite everywhere, four of five elements of boolean masks
 //! are true, and padding ends each sequence at a different key.
 #![forbid(unsafe_code)]

@@ -2,7 +2,8 @@
 //! channel.
 //!
 //! `cargo run --release -p elsa-runtime --example series`. The two methods of a convolution are measured alternately,
-//! so that noise affects both; the chooser should switch methods where the ratio of the two medians crosses one.
+//! so that noise affects both; the chooser should switch from one method to the other at the size at which the ratio of
+//! their median times crosses one.
 
 #![forbid(unsafe_code)]
 

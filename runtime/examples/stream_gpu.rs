@@ -1,4 +1,5 @@
-//! Compares streaming on a GPU with in-memory runs: time, overlap, and memory within budgets.
+//! Compares streaming on a GPU with runs in memory: their times, the overlap of transfers with computation, and the
+//! memory in use under a budget.
 //!
 //! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values are in page-locked memory. In the
 //! first table, all queries are resident; `speed` is the device time of the in-memory run divided by the device time of

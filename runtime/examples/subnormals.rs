@@ -1,5 +1,5 @@
-//! Measures the cost of small values under sharp scores: the time of calls whose values are small, relative to calls
-//! with ordinary values.
+//! Measures the cost of small values under sharp scores: the time of calls whose values are small, divided by the time
+//! of calls with ordinary values.
 //!
 //! `cargo run --release -p elsa-runtime --example subnormals`
 

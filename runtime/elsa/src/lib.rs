@@ -43,9 +43,9 @@
 //! # The GPU
 //!
 //! If a GPU is available, it does the work. The tensors are in host memory or in the GPU's memory. For tensors in the
-//! GPU's memory ([`bind_device`](operators::Plan::bind_device)), the caller may give a stream, in which the work then
-//! runs. If no GPU is available, or the GPU fails, [`Fallback`] decides whether the CPU computes instead; the
-//! [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can access.
+//! GPU's memory ([`bind_device`](operators::Plan::bind_device)), the caller may provide a stream, and the work then
+//! runs in this stream. If no GPU is available, or the GPU fails, [`Fallback`] decides whether the CPU computes
+//! instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can access.
 //!
 //! # Modules
 //!

@@ -1,4 +1,4 @@
-//! Attention divided into independent tasks, which run on several boards or one after another; their states and
+//! Attention divided into independent tasks. The tasks run on several boards or one after another, and their states and
 //! gradients are then merged.
 
 #[doc(inline)]

@@ -1,8 +1,8 @@
 //! Attention over tensors that are larger than memory, within a memory budget.
 //!
 //! [`Engine::stream`](crate::Engine::stream) creates a [`Plan`]. Parts of the inputs come from a [`Source`], and parts
-//! of the output go to a [`Sink`]; on the CPU, the output has the same bits as that of a run in memory. [`prefetch`]
-//! fills one buffer while the caller computes with the contents of another.
+//! of the output go to a [`Sink`]; on the CPU, the output has the same bits as the output of a run in memory.
+//! [`prefetch`] fills one buffer while the caller computes with the contents of another.
 
 #[doc(inline)]
 pub use elsa_core::attention::plan::{Account, Part, UnitSizes, Written};

@@ -1,8 +1,8 @@
 //! Reads the elements of a tensor from a file into memory.
 //!
 //! [`read`] is the only path from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
-//! Elements are read straight into their final memory, aligned to their type. Files are not mapped: if another process
-//! changes or truncates a mapped file, the reader can be killed.
+//! Elements are read directly into the memory in which they stay, aligned for their type. Files are not mapped: if
+//! another process changes or truncates a mapped file, the reader can be killed.
 
 use super::error::TensorError;
 use super::memory::{self, Buffer};
@@ -111,8 +111,8 @@ pub fn read(
 }
 
 /// Reads the header of the tensor `name` in a file of `length` bytes. Returns the header and the offset of the
-/// elements. The offset is `None` for a deflated member of an archive. The elements are not read: the returned contents
-/// are empty, and the checksum of an archive member is not compared.
+/// elements. The offset is `None` for a deflated member of an archive. The elements are not read. The returned contents
+/// are therefore empty, and the checksum of an archive member is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`read`].
@@ -198,8 +198,8 @@ fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> 
     Ok(data)
 }
 
-/// Reads `count` elements, converts each, and stores them in the order of the file or at the positions of `places`.
-/// Only one chunk of unconverted elements is in memory at a time.
+/// Reads `count` elements, converts each, and stores them in the order of the file or at the positions of `places`. At
+/// most one chunk of unconverted elements is in memory at any time.
 fn convert<S: Pod, T: Pod>(
     reader: &mut dyn Read,
     count: usize,

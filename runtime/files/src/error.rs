@@ -130,7 +130,7 @@ pub enum FileError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// An output that cannot be written; detected before anything is computed.
+    /// An output that cannot be written. This error is detected before anything is computed.
     Target {
         /// Argument that names the file.
         argument: &'static str,

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A regular file, open for reading, that can report whether it has changed since it was opened.
+/// A regular file that is open for reading and can report whether it has changed since it was opened.
 ///
 /// If the file system supports it, a shared advisory lock is held for the lifetime of this value, so a writer that
 /// requests the exclusive lock waits.
@@ -111,8 +111,8 @@ impl InputFile {
         &self.path
     }
 
-    /// Returns `true` if the file has not been written or replaced since it was opened, judged by size, inode and time
-    /// of modification.
+    /// Returns `true` if the size, the inode and the modification time show that the file has not been written or
+    /// replaced since it was opened.
     #[must_use]
     pub fn unchanged(&self) -> bool {
         let same = |metadata: io::Result<Metadata>| metadata.is_ok_and(|now| Stamp::of(&now) == self.stamp);

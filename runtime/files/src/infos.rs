@@ -88,8 +88,8 @@ impl Info {
     }
 }
 
-/// Parsed JSON of a header. Parsing takes memory in proportion to the number of tensors; the header type of the
-/// `safetensors` crate also keeps the entire JSON text.
+/// Parsed JSON of a header. The memory for parsing is proportional to the number of tensors. The header type of the
+/// `safetensors` crate would also keep the entire JSON text.
 pub struct Entries {
     pub text: Option<Box<RawValue>>,
     pub tensors: Vec<(String, Info)>,

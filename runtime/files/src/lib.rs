@@ -8,8 +8,8 @@
 //! [`Writer`] writes either all output tensors of a call or none, and [`Target`] writes any other file. [`task`] is the
 //! format of the states and gradient shares of quorum tasks.
 //!
-//! If a signal handler calls [`temporary::remove_all`], a process leaves no half-written file behind, unless it is
-//! killed.
+//! If a signal handler calls [`temporary::remove_all`], the process leaves no half-written file behind, unless the
+//! process is killed.
 //!
 //! Each call takes the name of the caller's argument that the file belongs to, and error messages start with that name.
 //!

@@ -126,10 +126,10 @@ impl Tensor {
         !matches!(self.left, Left::Nowhere)
     }
 
-    /// Returns the file with the elements, and their byte offset in it; `None` if the elements are in memory. The first
-    /// call reads the elements of an archive once to compare their checksum. Deflated elements and elements in Fortran
-    /// order are unpacked into a nameless file in `folder`. The system removes this file even if the process is killed.
-    /// `notice` receives a message about the unpacking. The message starts with the argument.
+    /// Returns the file with the elements, and their byte offset in it; `None` if the elements are in memory. If the
+    /// file is an archive, the first call reads the elements once to compare their checksum. Deflated elements and
+    /// elements in Fortran order are unpacked into a nameless file in `folder`. The system removes this file even if
+    /// the process is killed. `notice` receives a message about the unpacking. The message starts with the argument.
     ///
     /// # Errors
     /// Returns the errors of [`Tensor::load`], and file system errors of the unpacked file.
@@ -153,9 +153,9 @@ impl Tensor {
         }))
     }
 
-    /// Reads the elements of an archive member once to compare their checksum, and unpacks elements that are deflated
-    /// or in Fortran order. Returns the file with the unpacked elements, or `None` if the elements can be used in
-    /// place.
+    /// If the elements are in an archive member, reads them once to compare their checksum. Unpacks elements that are
+    /// deflated or in Fortran order. Returns the file with the unpacked elements, or `None` if the elements can be used
+    /// in place.
     fn unpacked(
         &self,
         of: &Unready,

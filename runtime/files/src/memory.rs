@@ -6,8 +6,8 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::available_memory;
 use half::{bf16, f16};
 
-/// Bytes that must remain available after a large allocation, for growing stacks, threads, and libraries whose
-/// allocations cannot return an error.
+/// Bytes that must remain available after a large allocation. They are reserved for the growth of stacks, for threads,
+/// and for libraries whose allocations cannot return an error.
 pub const SPARE: usize = 1 << 20;
 
 /// Smallest size in bytes of an allocation that counts as large.

@@ -4,10 +4,10 @@
 //! "\x93NUMPY"  major  minor  length of the header (2 or 4 bytes)  header  elements
 //! ```
 //!
-//! The header is a Python literal, `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. `py_literal`
-//! parses it, as in npyz. npyz parses the type string and writes the headers. Its reader is not used: it
-//! allocates as many bytes as the length field claims and multiplies the shape without a check, so a malformed
-//! file ends the process.
+//! The header is a Python literal, `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. `py_literal` parses
+//! it, as in npyz. npyz parses the type string and writes the headers. The reader of npyz is not used. It allocates as
+//! many bytes as the length field claims, and it multiplies the sizes of the shape without an overflow check, so a
+//! malformed file could end the process.
 
 use super::error::TensorError;
 use super::stored::{Fault, Header, Stored, byte_length};
@@ -64,7 +64,7 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     Ok(Header { dtype, shape, bytes: needed, fortran })
 }
 
-/// Reads the next `N` bytes and subtracts them from `left`; returns `None` if fewer than `N` are left.
+/// Reads the next `N` bytes and subtracts `N` from `left`. Returns `None` if fewer than `N` bytes are left.
 fn bytes<const N: usize>(reader: &mut (impl Read + ?Sized), left: &mut u64) -> Option<io::Result<[u8; N]>> {
     *left = left.checked_sub(N as u64)?;
     let mut bytes = [0; N];
@@ -128,8 +128,8 @@ fn without_longs(text: &str) -> String {
     plain
 }
 
-/// Rejects text with deep nesting, escapes or arithmetic, on which the literal parser is slow or panics. The header of
-/// a plain type contains none of them.
+/// Rejects text with deep nesting, escapes or arithmetic, because the literal parser is slow or panics on such text.
+/// The header of a tensor of plain type contains none of these.
 fn guard(text: &str) -> Result<(), TensorError> {
     const ALLOWED: &str = "a plain header, without arithmetic, escapes or deep nesting";
     let (mut depth, mut greatest) = (0usize, 0usize);

@@ -1,7 +1,7 @@
 //! The `.npz` format: a zip archive whose members are `.npy` files, stored or deflated.
 //!
-//! The `zip` library reads the archive. Two limits bound the memory that it needs for any file: the bytes that it reads
-//! before it knows the members, and the number of members.
+//! The `zip` library reads the archive. Two limits bound the memory that the library needs for any file. One limits the
+//! number of bytes that it reads before it knows the members; the other limits the number of members.
 
 use super::error::TensorError;
 use super::npy;
@@ -141,7 +141,7 @@ fn open<R: Read + Seek, T>(
     })
 }
 
-/// Returns `true` if the error is due to damaged data, `false` if it is due to the system that reads them.
+/// Returns `true` if damaged data caused the error, `false` if the system that reads the data caused it.
 fn is_damage(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
 }
@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file. A read fails if the reads from now on would exceed `left` bytes in total.
+/// Reader of a file that can read only `left` more bytes in total. A read beyond this limit fails.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,
@@ -182,8 +182,8 @@ impl<R: Read> Read for Bounded<'_, R> {
 }
 
 impl<R: Read + Seek> Seek for Bounded<'_, R> {
-    /// Seeks. Refuses the position of a record that claims too many members, because the library would reserve memory
-    /// for all of them.
+    /// Seeks to a position. Returns an error if the record at this position claims too many members, because the
+    /// library would reserve memory for all of them.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
         if self.left.get() != u64::MAX {

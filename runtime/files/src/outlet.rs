@@ -45,9 +45,9 @@ impl Reads {
         self.files.push(Read { argument, path: path.to_path_buf(), name: None, yields: false });
     }
 
-    /// Checks that an output to the existing file `there` destroys no input. An output with a name in `joins` replaces
-    /// only the tensor of that name and keeps the file's other tensors. Files are compared by inode, so links are
-    /// recognised.
+    /// Checks that an output to the existing file `there` destroys no input. If `joins` contains a name, the output
+    /// replaces only the tensor of that name and keeps the file's other tensors. Files are compared by inode, so a link
+    /// to an input is recognised.
     fn check(
         &self,
         argument: &'static str,
@@ -100,8 +100,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Resolves `path`, the file that `argument` writes. `joins` is the name of the output's tensor if other tensors of
-    /// an existing file are kept.
+    /// Resolves `path`, the file that `argument` writes. If the output keeps the other tensors of an existing file,
+    /// `joins` is the name of the output's tensor; otherwise it is `None`.
     ///
     /// # Errors
     /// Returns an error if the path cannot be resolved, or if the call reads the file.

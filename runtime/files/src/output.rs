@@ -6,8 +6,8 @@
 //! complete new one. An existing target that is not a regular file, such as `/dev/null`, is written directly.
 //!
 //! An output to an existing `.safetensors` file replaces the tensor of the same name, and keeps the other tensors and
-//! the file's metadata. The file may therefore also contain inputs. Only `force` lets an output replace an input
-//! ([`Reads`]); this is safe because inputs are in memory, or open, when outputs are written.
+//! the file's metadata. The file may therefore also contain inputs. An output may replace an input only if `force` is
+//! set ([`Reads`]). This is safe because every input is in memory, or its file is open, when the outputs are written.
 
 use super::error::FileError;
 use super::file::InputFile;
@@ -81,7 +81,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns two texts. The first is a line with the argument, the path and the names of the new tensors. The second
-    /// contains a fingerprint of the existing file whose tensors are kept, and is empty without such a file.
+    /// contains a fingerprint of the existing file whose tensors are kept. It is empty if no tensors are kept.
     #[must_use]
     pub fn describe(&self) -> (String, String) {
         let mut text = format!("{} {}", self.argument, self.path.display());
@@ -131,8 +131,9 @@ impl Writer {
     /// Prepares a file for the next output, which is a tensor.
     ///
     /// # Errors
-    /// Returns an error for an unwritable path, an extension other than `.npy` or `.safetensors#name`, a name or file that
-    /// another output already uses, an input of the call, or a `.safetensors` file whose tensors cannot be kept.
+    /// Returns an error for a path that is not writable or has an extension other than `.npy` or `.safetensors#name`.
+    /// Returns an error for a name or a file that another output already uses, for an input of the call, and for a
+    /// `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -190,8 +191,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the prepared files in the order of addition, for a caller that itself writes them and replaces their
-    /// targets.
+    /// Returns the prepared files in the order in which they were added. The caller writes these files and replaces
+    /// their targets.
     #[must_use]
     pub fn prepared(self) -> Vec<Prepared> {
         let each = self.targets.into_iter().map(|target| {
@@ -210,7 +211,7 @@ impl Writer {
     ///
     /// # Errors
     /// Returns an error if the file system fails, if an output is not of the prepared kind, or if a file whose tensors
-    /// are kept has changed. In these cases, all regular targets are unchanged, unless a rename failed.
+    /// are kept has changed. After an error, all regular targets are unchanged, unless the error is a failed rename.
     pub fn commit(self, outputs: &[Output]) -> Result<(), FileError> {
         for Target { argument, path, sink, format, kept, members } in &self.targets {
             let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);

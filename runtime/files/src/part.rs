@@ -20,8 +20,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Selects the indices in the ranges of `picks` along each axis, in the order of the ranges; `None` selects the
-    /// entire axis. Indices beyond the axis are dropped.
+    /// Selects a part of a tensor. `picks` contains ranges of indices for each axis. The part contains these indices in
+    /// the order of the ranges; `None` selects the entire axis. Indices beyond the end of the axis are dropped.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory for the ranges.
@@ -110,9 +110,9 @@ pub fn shape(
     }
 }
 
-/// Reads one part of a tensor; `part` computes the part from the tensor's shape. From an `.npy` or a `.safetensors`
-/// file only the part is read. A stored member of an `.npz` file is first read once to compare its checksum, and a
-/// deflated member is first unpacked into memory.
+/// Reads one part of a tensor; `part` computes the part from the tensor's shape. If the file is an `.npy` or a
+/// `.safetensors` file, only the bytes of the part are read. A stored member of an `.npz` file is first read once to
+/// compare its checksum, and a deflated member is first unpacked into memory.
 ///
 /// # Errors
 /// Returns the errors of [`read`](super::read).

@@ -1,9 +1,10 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! Offsets that overlap or leave gaps are refused, and so are shapes that do not match their bytes. A tensor may have
-//! an unknown type. Its bytes are not checked, so that it can be kept and the other tensors can be read. The reader and
-//! writer of the `safetensors` crate are not used. Its reader needs many times the header's size in memory and the
-//! entire file as a slice, and refuses files with unknown types; its writer builds the entire file in memory.
+//! Tensors whose bytes overlap or leave gaps are refused, and so is a shape that does not match the number of its
+//! tensor's bytes. A tensor may have an unknown type. Its bytes are not checked, so that it can be kept and the other
+//! tensors can be read. The reader and writer of the `safetensors` crate are not used. The crate's reader requires the
+//! entire file as a slice, needs many times the header's size in memory, and refuses files with unknown types. The
+//! crate's writer builds the entire file in memory.
 
 use super::error::TensorError;
 use super::infos::{Entries, Info, Type};
@@ -148,8 +149,8 @@ pub struct Form {
 }
 
 impl Form {
-    /// Lays out a file with the new tensors `tensors` (name, type and shape), with the tensors of `kept` that have other
-    /// names, and with the metadata of `kept`.
+    /// Lays out a file that contains the new tensors `tensors` (name, type and shape), every tensor of `kept` whose
+    /// name differs from theirs, and the metadata of `kept`.
     ///
     /// # Errors
     /// Returns an error for a header of more than ten million bytes, or a shape whose size in bytes overflows.
@@ -206,8 +207,8 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
     }
 }
 
-/// Writes a file with the new tensors `tensors`, with the tensors of `kept` that have other names, and with the
-/// metadata of `kept`.
+/// Writes a file that contains the new tensors `tensors`, every tensor of `kept` whose name differs from theirs, and
+/// the metadata of `kept`.
 ///
 /// # Errors
 /// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`Form::new`].

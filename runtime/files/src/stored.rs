@@ -72,7 +72,7 @@ pub struct Header {
     pub shape: Vec<usize>,
     /// Size of the little-endian elements in bytes: `product(shape) · dtype.size()`.
     pub bytes: usize,
-    /// `true` if the elements are in Fortran order (first axis fastest), and C order would place them differently.
+    /// `true` if the elements are stored in Fortran order (first axis fastest) and this order differs from C order.
     pub fortran: bool,
 }
 

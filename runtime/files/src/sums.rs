@@ -1,8 +1,8 @@
 //! Checksums per token. They distinguish files whose tensors have equal shapes but different elements.
 //!
-//! A query token has one checksum, over its queries of all batches and heads. A key token has one checksum, over its
-//! keys and values. In files of gradient shares, each query token has a second checksum, over the gradient of its
-//! output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
+//! The checksum of a query token covers its queries in all batches and heads. The checksum of a key token covers its
+//! keys and values. In files of gradient shares, each query token has a second checksum, which covers the gradient of
+//! its output. A token has the same checksum in every task that contains it, so the checksums of all tokens can be
 //! assembled from those of the tasks.
 //!
 //! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base. Its lowest bit is set, so
@@ -29,7 +29,7 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
-/// Extends the checksum of each token of `view` by the token's rows. A batch is left out for a token if
+/// Extends the checksum of each token of `view` by the token's rows. The token's rows in a batch are left out if
 /// `counts(batch, token)` is `false`.
 fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usize, usize) -> bool) {
     fn rows<T: Copy>(
@@ -57,7 +57,8 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// Computes one checksum per token, over the token's rows in the first tensor, then in the next.
+/// Computes one checksum per token. The checksum covers the token's rows in the first tensor, then its rows in the next
+/// tensor, and so on.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
@@ -79,9 +80,9 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 
 impl Sums {
     /// Computes the checksums of the inputs of `problem`. The inputs contain the tokens of `task`, or all tokens if
-    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede
-    /// those of the other keys. Keys beyond the length of their sequence are left out, because their values are
-    /// arbitrary.
+    /// `task` is `None`. `upstream` is the gradient of the output in a backward pass. The checksums of past keys
+    /// precede the checksums of the other keys. Keys beyond the length of their sequence are left out, because their
+    /// values are arbitrary.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -128,8 +129,8 @@ impl Sums {
         Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
     }
 
-    /// Merges the checksums `own` of `task` into those of all tokens. Returns the tensor and the index of the first
-    /// token for which an earlier task had a different checksum.
+    /// Merges `own`, the checksums of `task`, into `self`, the checksums of all tokens. Returns the tensor and the
+    /// index of the first token for which an earlier task had a different checksum.
     pub fn join(&mut self, task: &Task, own: &Sums) -> Option<(&'static str, usize)> {
         let runs = [task.queries(), task.keys(), task.queries()];
         let parts = zip(zip(self.0.iter_mut(), &own.0), zip(runs, TOKENS));
@@ -145,8 +146,9 @@ impl Sums {
         None
     }
 
-    /// Compares `self`, the checksums of `task` or of all tokens, with `whole`, the checksums of all tokens. Returns
-    /// the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
+    /// Compares `self` with `whole`. `self` contains the checksums of the tokens of `task`, or of all tokens. `whole`
+    /// contains the checksums of all tokens. Returns the tensor and the index of the first token whose checksum
+    /// differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
@@ -171,7 +173,7 @@ impl Sums {
     }
 }
 
-/// Returns the index of each token in `runs`, counted among all tokens, in the order of the task.
+/// Returns, for each token of `runs` in the order of the task, the index of the token among all tokens.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

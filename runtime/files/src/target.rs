@@ -15,8 +15,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the output file that `argument` names, so that an unwritable path is detected before anything is
-    /// measured. `reads` contains the inputs of the call. If the path is a link, the file that it leads to is written.
+    /// Prepares the output file that `argument` names. An unwritable path is thus detected before anything is measured.
+    /// `reads` contains the inputs of the call. If the path is a link, the file that the link leads to is written.
     ///
     /// # Errors
     /// Returns an error if the path cannot be written, or if it is an input of the call.
@@ -34,8 +34,8 @@ impl Target {
         self.write_after(bytes, |_| Ok(()))
     }
 
-    /// Writes `bytes` as the complete new contents of the file once `judge` accepts them. `judge` receives the path of
-    /// the temporary file that contains them, or `None` if the target is not a regular file.
+    /// If `judge` accepts `bytes`, writes them as the complete new contents of the file. `judge` receives the path of
+    /// the temporary file that contains `bytes`, or `None` if the target is not a regular file.
     ///
     /// # Errors
     /// Returns errors of `judge` and of the file system.

@@ -27,8 +27,9 @@
 //! A file contains either `m`, `S` and `W`, or `dq`, `dk` and `dv`. A file of merged states or of `elsa run
 //! --state-out` contains `m`, `S`, `W`, `run_id`, and the `query_sums` and `key_sums` of all tokens.
 //!
-//! The reader trusts nothing in a file: sizes must agree with the description, and runs must be those of the task. It
-//! checks the header of an array before it reads the array, so the sizes of the file's arrays bound its memory.
+//! The reader trusts nothing in a file: the sizes of arrays must agree with the description, and the runs in the file
+//! must be the runs of the task. The reader checks the header of an array before it reads the array, so it needs no
+//! more memory than the sizes of the file's arrays imply.
 
 use crate::sums::{NAMES, Sums};
 use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
@@ -106,8 +107,8 @@ fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
 }
 
 impl Whole {
-    /// Describes the whole problem of `queries` and `keys` tokens; `problem` supplies the other sizes and the rules,
-    /// and may contain only a task's tokens.
+    /// Describes the whole problem, which has `queries` query tokens and `keys` key tokens. `problem` supplies the
+    /// other sizes and the rules; `problem` itself may contain only the tokens of one task.
     #[must_use]
     pub fn of(
         division: &Division,

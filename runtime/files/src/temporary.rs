@@ -1,4 +1,4 @@
-//! Temporary files, which are removed when the process ends, unless it is killed or crashes.
+//! Temporary files. They are removed when the process ends, unless the process is killed or crashes.
 //!
 //! A list contains the path of every temporary file. Code that creates, renames or removes a temporary file holds the
 //! list's lock, and [`remove_all`] keeps the lock until the process has ended. A signal handler therefore finds every
@@ -21,7 +21,7 @@ use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Locks the list. The list is always consistent, so it stays usable after a panic of a thread that held the lock.
+/// Locks the list. If a thread panics while it holds the lock, the list stays usable, because it is always consistent.
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -34,9 +34,9 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, the owner of
-    /// `existing`; without `existing`, it has the mode and owner of any new file. Removes files that earlier processes
-    /// left for the same target.
+    /// Creates an empty file next to `target`. The new file has the mode of `existing` and, if the system permits it,
+    /// the owner of `existing`. If `existing` is `None`, the file has the mode and owner that any new file has. Removes
+    /// files that earlier processes left for the same target.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -160,8 +160,8 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(existing.mode() & mask))
 }
 
-/// Marks one step: the opening of an output, or a point where a kill could leave a file system change incomplete. Tests
-/// make the process abort, or wait for a pipe, at the step with a given number.
+/// Marks one step of a call. A step is the opening of an output, or a point at which a kill could leave a change to the
+/// file system incomplete. Tests can make the process abort, or wait for a pipe, at the step with a given number.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     if cfg!(debug_assertions) {
@@ -185,8 +185,8 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Renames each file to its path in `names`, and waits until the names are on the device. Each path is paired with the
-/// argument for messages.
+/// Renames each file to its path in `names`, and waits until the names are on the device. `names` pairs each path with
+/// the argument that error messages name.
 ///
 /// # Errors
 /// Returns errors of the file system. The renames before a failed one remain in effect.
@@ -200,7 +200,8 @@ pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> 
     sync_folders(names.iter().map(|(argument, path)| (*argument, path.as_path())))
 }
 
-/// Waits until the names of files are on the device; each path is paired with its argument. Each folder is synced once.
+/// Waits until the names of files are on the device. `names` pairs each path with the argument that error messages
+/// name. Each folder is synced once.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -212,7 +213,8 @@ pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -
     })
 }
 
-/// Waits until the names in `folder` are on the device, if the file system can report it.
+/// Waits until the names in `folder` are on the device. Does not wait if the folder is not readable, or if its file
+/// system cannot sync folders.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -246,7 +248,8 @@ impl Drop for Temporary {
 /// Renames every file to its path, replacing the existing file. No signal ends the process between two renames.
 ///
 /// # Errors
-/// Returns errors of the file system, with the index of the file. The files before it have replaced their targets.
+/// Returns errors of the file system, with the index of the file that was not renamed. The files before this file have
+/// replaced their targets.
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;

@@ -3,9 +3,10 @@
 //! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence differ in the number of parts,
 //!    and so do the ways of a selective scan on a GPU. The ways of a convolution differ in the method. Ways that the
 //!    engine refuses are skipped.
-//! 2. The output of each way is checked: the error of its first channel, against the operator in f64, must be within
-//!    the bound.
-//! 3. All ways alternate until the time is over. The table contains medians; the JSON records also contain quartiles.
+//! 2. The output of each way is checked: the error of its first channel, compared with the operator in f64, must be
+//!    within the error bound.
+//! 3. Runs of all ways alternate until the time is over. The table contains medians; the JSON records also contain
+//!    quartiles.
 
 use clap::Args;
 use elsa_cli::args::HostArgs;
@@ -139,12 +140,13 @@ struct Way<O: Operator> {
     chosen: bool,
 }
 
-/// Ways of computing a cell. The first is the plan's own choice; a way with the same form as an earlier one is left out.
+/// Ways of computing a cell. The first way is the plan's own choice. A way whose form equals the form of an earlier way
+/// is left out.
 struct Ways<O: Operator>(Vec<Way<O>>);
 
 impl<O: Operator> Ways<O> {
-    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped; if it is the first,
-    /// its error is returned.
+    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped. If this is the
+    /// first plan, its error is returned instead.
     fn add(
         &mut self,
         planned: Result<Plan<O>, PlanError>,

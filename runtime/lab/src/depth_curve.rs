@@ -12,15 +12,15 @@
 //! row's `Σ p_j |v_j|`. The largest values of all rows are reported.
 //!
 //! One part of a bound does not depend on the order: the rounding of scores, the error of the exponential, and the
-//! division. It is the bound of a run without additions, and it is the constant that the published depth leaves out.
-//! The other part follows the partial sums of weights and of weighted values in the order of the schedule, and counts a
+//! division. This part is the bound of a run without additions. The published depth leaves out this constant. The other
+//! part depends on the order of the schedule. It follows the partial sums of weights and of weighted values, and adds a
 //! rounding of `2^-24` for each partial sum.
 //!
 //! Two sets of tensors show the effect of the additions. In the *random* set, roundings have random signs, and errors
 //! grow at most with the square root of the number of additions. In the *repeated* set, every key has the same score
 //! and the same value 4/3, and every addition of a fold rounds its last bits in the same direction. Errors therefore
-//! grow with the number of additions, as the bound does. In this set, the tree adds equal numbers, and such additions
-//! are exact.
+//! grow with the number of additions, as the bound does. In the repeated set, the tree only adds equal numbers, and the
+//! sum of two equal numbers is exact.
 
 use askama::Template;
 use clap::Args;
@@ -500,8 +500,8 @@ mod tests {
             // The additions of a tree are exact if tokens repeat.
             assert!(tree[i].repeated < 2e-7, "{:?}", tree[i]);
         }
-        // From 2^8 to 2^12 keys, the fold's bound grows 16 times. The tree's bound grows by one rounding per sum for
-        // each doubling.
+        // From 2^8 to 2^12 keys, the fold's bound becomes 16 times as large. The tree's bound grows by one rounding per
+        // sum for each doubling of the number of keys.
         let growth = (fold[4].bound - fold[4].constant) / (fold[0].bound - fold[0].constant);
         assert!((13.0..19.0).contains(&growth), "{growth}");
         assert!(fold[4].constant < 2.0 * fold[0].constant && fold[0].constant < fold[0].bound / 4.0);

@@ -8,8 +8,8 @@
 //! | `elsa-lab predict` | [`predict`]: latencies of a board that is not available |
 //! | `elsa-lab bench-series` | [`bench_series`]: ways of computing recurrences, selective scans and convolutions |
 //!
-//! [`model`] fits bytes and seconds of attention, and contains the arithmetic of dividing it by quorums. The library of
-//! the tool `elsa` provides arguments, files, tensors, the oracle and the exit statuses.
+//! [`model`] fits the bytes and seconds of attention, and computes how quorums divide attention into tasks. The library
+//! of the tool `elsa` provides arguments, files, tensors, the oracle and the exit statuses.
 #![forbid(unsafe_code)]
 
 mod bench_series;

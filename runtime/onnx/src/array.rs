@@ -1,4 +1,5 @@
-//! Tensors with which the rewriter computes: every element is an f64, and the element type of the model is kept.
+//! Tensors with which the rewriter computes. Every element is stored as an f64; the element type that the tensor has in
+//! the model is recorded.
 
 use super::wire::{self, Field, Payload, WireError};
 use half::{bf16, f16};
@@ -109,7 +110,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// Creates a tensor; the length of `data` must be the product of `shape`.
+    /// Creates a tensor. Requires that the length of `data` is the product of `shape`.
     #[must_use]
     pub fn new(kind: Kind, shape: Vec<usize>, data: Vec<f64>) -> Array {
         Array { kind, shape, data: Rc::new(data) }

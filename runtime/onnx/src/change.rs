@@ -40,13 +40,14 @@ pub struct Change {
     pub reads: Vec<(String, Role)>,
     /// The tensor that the new nodes produce, and the node that produced it before.
     pub output: (String, usize),
-    /// Tensors of the graph from the scores to `made`; the queries are the second to last axis of each.
+    /// Tensors of the graph from the scores to `made`. The second to last axis of each tensor is the axis of the
+    /// queries.
     pub walk: HashSet<String>,
     /// Output of the attention in the graph, before the nodes that change its layout.
     pub made: String,
     /// The number of keys.
     pub keys: Size,
-    /// `true` if masks that depend only on positions have become attributes of the operator.
+    /// `true` if attributes of the operator replace the masks that depend only on positions.
     pub by_position: bool,
     /// Description of the replaced attention, for the user.
     pub words: String,
@@ -107,8 +108,8 @@ struct Masks {
     mask: Option<String>,
 }
 
-/// Builds the nodes that replace the attention `found`; their names begin with `prefix`. If `by_position` is set,
-/// attributes of the operator replace masks that depend only on positions.
+/// Builds the nodes that replace the attention `found`. The names of the new nodes begin with `prefix`. If
+/// `by_position` is set, attributes of the operator replace masks that depend only on positions.
 ///
 /// # Errors
 /// Returns the reason why the attention is not replaced.
@@ -237,7 +238,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
     })
 }
 
-/// Decides for each mask of the attention which attribute or input of the operator replaces it.
+/// Decides, for each mask of the attention, which attribute or input of the operator replaces the mask.
 fn masks(
     site: &Site<'_>,
     found: &Found,
@@ -318,7 +319,7 @@ fn masks(
     Ok(all)
 }
 
-/// Returns the name of the tensor that becomes all or a part of the operator's mask.
+/// Returns the name of a tensor that is the operator's mask, or a part of it.
 fn mask(
     site: &Site<'_>,
     term: &Term,

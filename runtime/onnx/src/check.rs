@@ -1,10 +1,10 @@
 //! Comparison of the original model and the rewritten model in the user's ONNX Runtime.
 //!
-//! The proof covers the ONNX semantics of each node. In this check, a runtime runs the two entire models, and the
-//! outputs of the two are compared. Inputs have up to three sizes of the free axes, from a single token to more tokens
-//! than short windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the
-//! original has run at three of them. Outputs may differ by the accumulated rounding of a deep network. Elements that
-//! are NaN in the original's output, such as rows that attend no key, are not compared.
+//! The proof covers the ONNX semantics of each node. In this check, ONNX Runtime runs the two entire models, and their
+//! outputs are compared. The models run at up to three assignments of sizes to the free axes. The numbers of tokens
+//! range from one to more than short windows and tables cover. A model does not state which sizes it accepts, so
+//! assignments are tried until the original has run at three of them. Outputs may differ by the accumulated rounding of
+//! a deep network. Elements that are NaN in the original's output, such as rows that attend no key, are not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 const WANTED: usize = 3;
 /// Time limit for all runs together.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum number of elements in all inputs of a run together, and in all outputs of a run together.
+/// Maximum total number of elements in the inputs of a run, and also in the outputs of a run.
 const ELEMENTS: usize = 1 << 25;
-/// Tolerances of an element relative to the largest element of its output: for a model without f16, and for one with f16.
+/// Tolerated error of an element, relative to the largest element of the same output. The first value is for models
+/// without f16, the second for models with f16.
 const NEAR: [f64; 2] = [1e-3, 3e-2];
-/// One in this many integers or booleans of an output may differ, because rounding can flip a decision.
+/// In an output of integers or booleans, one of this many elements may differ, because rounding can flip a decision.
 const DECIDED: usize = 100;
 /// First minor version of ONNX Runtime that accepts the operator in f16 without an extra setting.
 const WITH_HALVES: u32 = 18;
@@ -132,7 +133,8 @@ struct Run {
     outputs: Vec<Tensor>,
 }
 
-/// Runs the original model at up to [`WANTED`] sizes; also returns the error of the last run that failed.
+/// Runs the original model at up to [`WANTED`] assignments of sizes. Returns these runs, and the error of the last run
+/// that failed.
 fn originals(
     session: &Session<'_>,
     inputs: &[&Declared],
@@ -168,9 +170,9 @@ enum Turn {
     Picture(usize, usize),
 }
 
-/// Sizes that are tried in this order until the original has run at [`WANTED`] of them. The first three distinguish the
-/// axes: fewer queries than keys, more queries than keys, and many tokens. A model that accepts none of these may need
-/// token axes of equal size.
+/// Assignments of sizes. They are tried in this order until the original has run at [`WANTED`] of them. The first three
+/// distinguish the axes: fewer queries than keys, more queries than keys, and many tokens. A model that accepts none of
+/// these may need token axes of equal size.
 const TURNS: [Turn; 10] = [
     Turn::Apart(2, [1, 9, 5, 7]),
     Turn::Apart(1, [13, 11, 7, 5]),
@@ -228,8 +230,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
         let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
         let (mut tokens, mut batches) = (0, 0);
         for Free { name, named, float, rank, at } in plain {
-            // The first axis of a floating-point matrix counts tokens. The first axis of an index matrix counts
-            // sequences.
+            // The first axis of a matrix of floating-point numbers is the axis of the tokens. The first axis of a
+            // matrix of indices is the axis of the sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
             batches += usize::from(first);
             let size = match (&turn, first) {
@@ -263,8 +265,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     Ok(all)
 }
 
-/// Draws random inputs: normally distributed floating-point numbers, and ones and zeros for indices, lengths and masks,
-/// where each row begins with a one. Returns `None` if the inputs are too large.
+/// Draws random inputs. Floating-point numbers are normally distributed. Indices, lengths and masks consist of ones and
+/// zeros, and each of their rows begins with a one. Returns `None` if the inputs are too large.
 fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option<Vec<Tensor>>, CheckError> {
     let (mut all, mut total) = (Vec::new(), 0usize);
     for input in inputs {
@@ -302,7 +304,7 @@ fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option
     Ok(Some(all))
 }
 
-/// Describes how two outputs differ, as a continuation of the output's name; `None` if they agree.
+/// Describes how two outputs differ, in words that follow the output's name in a message. Returns `None` if they agree.
 fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
     if want.dims != found.dims || want.data.element() != found.data.element() {
         return Some(format!(" has the axes {:?}, {:?} in the original", found.dims, want.dims));

@@ -13,8 +13,8 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Label of an operand's axis. It is a letter or, for an axis that the ellipsis covers, the position among the axes of
-/// the ellipsis, counted from the last one.
+/// Label of an operand's axis. The label is a letter, or, for an axis that the ellipsis covers, a position. The
+/// position counts the axes that the ellipsis covers, starting from the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),

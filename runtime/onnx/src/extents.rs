@@ -4,7 +4,7 @@ use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::{Value, broadcast, place};
 
-/// Returns the integers that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns integers that a node receives as attribute `name` in older opsets, or as input `i` in newer opsets.
 #[must_use]
 pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
     match node.ints(name) {
@@ -13,7 +13,7 @@ pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> 
     }
 }
 
-/// Returns the sizes that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns sizes that a node receives as attribute `name` in older opsets, or as input `i` in newer opsets.
 #[must_use]
 pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
     match node.ints(name) {
@@ -93,7 +93,8 @@ pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>
         .then_some((axis, all))
 }
 
-/// Returns for each axis whether a reduction reduces it, and whether reduced axes are kept with size 1.
+/// Returns two facts about a reduction: for each axis, whether the axis is reduced; and whether reduced axes are kept
+/// with size 1.
 #[must_use]
 pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
     let rank = inputs.first().copied().flatten()?.shape.len();

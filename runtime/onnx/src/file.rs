@@ -1,4 +1,4 @@
-//! Files of models, whose weights may be in other files of the same folder.
+//! Files of models. The weights of a model may be in other files in the same folder.
 
 use super::array::{self, Array, Stored};
 use super::change::Change;
@@ -119,9 +119,9 @@ impl Rewrite<'_> {
         Ok(write::write(&self.of.model, &self.changes)?)
     }
 
-    /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, on inputs of up to three
-    /// sizes of the free axes, for at most a minute. Returns a description of the comparison. Both models together may
-    /// use `memory` bytes.
+    /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, at up to three assignments
+    /// of sizes to the free axes, for at most a minute in total. Returns a description of the comparison. Both models
+    /// together may use `memory` bytes.
     ///
     /// # Errors
     /// Returns an error if the outputs differ, or if the models cannot be compared.

@@ -21,7 +21,8 @@ const LONGEST: usize = 40;
 /// Largest fill value that masks a score as completely as `−∞` does.
 const LOWEST: f64 = -1e4;
 
-/// A tensor on a path to an operand of a product. Layout changes and a multiplication by `factor` turn it into the operand.
+/// A tensor on a path to an operand of a product. Changes of layout and a multiplication by `factor` turn this tensor
+/// into the operand.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Name of the tensor.
@@ -39,8 +40,9 @@ pub struct Term {
     pub name: String,
     /// Effect on the scores.
     pub action: Action,
-    /// Name of the scores that the mask applies to. The shape of the scores determines the broadcast. `None` in a fused
-    /// node: there, the scores have no name, and the axes of the attention determine the broadcast.
+    /// Name of the scores to which the mask is applied. The shape of these scores determines how the mask is broadcast.
+    /// In a fused node, the scores have no name, so this field is `None`, and the axes of the attention determine how
+    /// the mask is broadcast.
     pub scores: Option<String>,
 }
 
@@ -63,14 +65,15 @@ pub enum Action {
 /// Attention as written in a graph.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Links of the paths to queries, keys and values, in reverse order: each list begins with the operand.
+    /// Links of the paths to queries, keys and values. Each list is in reverse order and begins with the operand
+    /// itself.
     pub operands: [Vec<Link>; 3],
     /// `true` if the product reads transposed keys, as `MatMul` does.
     pub turned: bool,
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
-    /// One-element tensors that multiply the scores before any mask is applied, or divide them if the flag is `true`.
-    /// Their values depend on free axes or on data.
+    /// One-element tensors that multiply the scores before any mask is applied. If a tensor's flag is `true`, it
+    /// divides the scores instead. The values of these tensors depend on free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap of the scores.
     pub softcap: Option<f64>,
@@ -158,8 +161,8 @@ impl Site<'_> {
             && node.input(0).is_some_and(|name| !self.known(name))
     }
 
-    /// Returns the links of the path that ends at the operand `name`: the operand first, then back through layout nodes
-    /// and constant factors.
+    /// Returns the links of the path that ends at the operand `name`. The list begins with the operand and goes back
+    /// through layout nodes and constant factors.
     #[must_use]
     pub fn trace(&self, name: &str) -> Vec<Link> {
         let mut links = vec![Link { name: name.to_owned(), factor: 1.0, reader: None }];
@@ -188,7 +191,8 @@ impl Site<'_> {
         (node.is("Div") && self.scalar(a).is_none()).then(|| Some((a, 1.0 / ok(self.scalar(b)?)?)))?
     }
 
-    /// Checks that exactly one node reads `name`, and that it is not an output of the model. The error calls it `what`.
+    /// Checks that exactly one node reads the tensor `name`, and that the tensor is not an output of the model. Error
+    /// messages call the tensor `what`.
     fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
         if self.graph.is_output(name) {
             return Err(format!("{what} are an output of the model"));
@@ -235,8 +239,8 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// Explains why the shape of `name` is unknown. Names the tensor at which unknown shapes begin: no node produces this
-    /// tensor, or its node reads only tensors of known shape.
+    /// Explains why the shape of `name` is unknown. The explanation names the tensor at which unknown shapes begin.
+    /// Either no node produces this tensor, or the node that produces it reads only tensors of known shape.
     fn unknown_shape(&self, name: &str) -> Reason {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -408,7 +412,7 @@ impl Site<'_> {
         }
     }
 
-    /// Records the mask `name` and continues the search at `inner`, the scores that it applies to.
+    /// Records the mask `name` and continues the search at `inner`, the scores to which the mask is applied.
     fn term(
         &self,
         scores: &str,
@@ -428,7 +432,8 @@ impl Site<'_> {
         self.scores(inner, found, depth + 1)
     }
 
-    /// Follows the weights forward to the product with values, and its output through layout nodes.
+    /// Follows the weights forward to the product with values, and then follows the output of this product through
+    /// layout nodes.
     fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -503,7 +508,8 @@ impl Site<'_> {
     }
 }
 
-/// Returns `true` if `node` is the division of a softmax that is written as single nodes: `Exp`, `ReduceSum`, `Div`.
+/// Returns `true` if `node` is the division in a softmax that a graph computes with separate nodes: `Exp`, `ReduceSum`
+/// and `Div`.
 #[must_use]
 pub fn written_out(graph: &Graph, node: &Node) -> bool {
     let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);

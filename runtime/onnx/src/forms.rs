@@ -1,4 +1,4 @@
-//! Layouts in which the tensors of a graph store queries, keys, values and the output.
+//! Layouts in which the tensors of a graph store the queries, the keys, the values and the output of an attention.
 //!
 //! Exporters express a layout in many ways: reshapes, transposes, splits, gathers, slices. The nodes are not
 //! pattern-matched. Instead they are evaluated on the numbers `0, 1, 2, …`, and the positions of the numbers in the
@@ -26,7 +26,8 @@ pub struct Axes {
     pub dim: Size,
     /// Head size of values.
     pub value_dim: Size,
-    /// Batch size and numbers of heads and tokens, for queries, keys and values, before broadcasting.
+    /// Batch size, number of heads and number of tokens of the queries, of the keys and of the values, before
+    /// broadcasting.
     own: [[Size; 3]; 3],
 }
 
@@ -51,7 +52,7 @@ pub enum Form {
     Tokens,
 }
 
-/// The layout that the operator will read and write, and the tensors that have it.
+/// The layout that the operator will read and write, and the tensors that have this layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Layout of the operator's operands.
@@ -69,8 +70,8 @@ pub struct Layout {
     pub axes: Axes,
 }
 
-/// Evaluates the nodes on the path from link `at` to the operand. The numbers `0, 1, 2, …` replace the elements of the
-/// link's tensor.
+/// Evaluates the nodes on the path from link `at` to the operand, with the numbers `0, 1, 2, …` in place of the
+/// elements of the link's tensor.
 fn moved(site: &Site<'_>, world: &World<'_>, links: &[Link], at: usize) -> Option<Array> {
     let mut array = numbers(world, &links[at].name)?;
     for i in (1..=at).rev() {
@@ -135,7 +136,8 @@ fn follows(
     true
 }
 
-/// Returns whether batch and heads share one axis in both matrix products, and the sizes of the attention's axes.
+/// Returns whether batch and heads share one axis in both matrix products. Also returns the sizes of the attention's
+/// axes.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -190,9 +192,9 @@ fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
     (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?
 }
 
-/// Returns `true` if operand `i` has the layout `form` at link `at`, with `kv` heads of keys and values, or with the
-/// operand's own number of heads if `kv` is `None`. The shape must match the layout for all sizes of the free axes, and
-/// the elements must match its formula in every world.
+/// Returns `true` if operand `i` has the layout `form` at link `at`. Keys and values have `kv` heads; if `kv` is
+/// `None`, each operand has its own number of heads. The shape must match the layout for all sizes of the free axes,
+/// and the elements must match the layout's formula in every world.
 fn holds(
     site: &Site<'_>,
     found: &Found,
@@ -285,8 +287,8 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     })
 }
 
-/// Finds the first layout, in the order packed, rows, heads, that the tensors have for every size of the free axes.
-/// Queries that are multiplied by a computed number cannot be packed.
+/// Tries the layouts packed, rows and heads in this order. Returns the first layout that the tensors have for all sizes
+/// of the free axes. Queries that are multiplied by a computed number cannot be packed.
 ///
 /// # Errors
 /// Returns the reason why no layout fits.

@@ -146,8 +146,8 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     Ok(found)
 }
 
-/// Builds the operator that replaces fused node `n` and reads the same tensors, for operands with three axes or with
-/// fewer key heads than query heads.
+/// Builds the operator that replaces fused node `n` and reads the same tensors. This form is needed for operands that
+/// have three axes, or fewer key heads than query heads.
 ///
 /// # Errors
 /// Returns the reason why the node is not replaced.
@@ -250,9 +250,9 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     }
 }
 
-/// Computes the output of a fused node in f64; `None` for other nodes, and for nodes that are not replaced. If `sample`
-/// selects some of the queries, the output is `[batch, heads, queries, dim]` for these queries, and the mask contains
-/// only their rows.
+/// Computes the output of a fused node in f64. Returns `None` for other nodes, and for nodes that are not replaced. If
+/// `sample` selects some of the queries, the output is `[batch, heads, queries, dim]` for these queries, and the mask
+/// must contain only the rows of these queries.
 #[must_use]
 pub fn eval(
     node: &Node,
@@ -286,7 +286,7 @@ pub fn eval(
         None => None,
     };
     // In ONNX Runtime's Attention, the lowest number in a mask means "not attended". If a row contains only this
-    // number, its output is zero in ONNX Runtime, but the operator yields the mean of the values.
+    // number, ONNX Runtime yields zeros for the row, but the operator yields the mean of the values.
     let lowest = get(said.mask).filter(|_| node.is("Attention")).map(|mask| match mask.kind {
         Kind::F16 => f64::from(f16::MIN),
         _ => f64::from(f32::MIN),

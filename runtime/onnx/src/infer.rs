@@ -1,10 +1,9 @@
-//! Shapes of a model's tensors for concrete sizes of the free axes, and the elements that follow from constants and
-//! shapes.
+//! Shapes of a model's tensors for concrete sizes of the free axes, and those elements of the tensors that follow from
+//! constants and shapes.
 //!
 //! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. Symbols provide the facts
-//! that hold for all sizes; worlds provide the numbers with which a proof compares the original and the rewritten
-//! graph. In a world, all axes have different sizes. Only axes of size 1, and axes that are broadcast together, are
-//! exceptions.
+//! that hold for all sizes. Worlds provide the numbers with which a proof compares the original and the rewritten
+//! graph. In a world, no two axes have the same size, except for axes of size 1 and axes that are broadcast together.
 
 use super::array::{Array, Kind, count};
 use super::model::{External, Model, SMALL, stored};
@@ -55,7 +54,7 @@ impl Known {
     }
 }
 
-/// Sides of images to try; convolutions and poolings may reduce a smaller image to nothing.
+/// Sides of images to try. After convolutions and poolings, nothing may be left of a smaller image.
 const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
 
 /// Sizes for free axes, all different within a world.
@@ -64,7 +63,8 @@ const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 5
 /// Minimum number of worlds for a proof in a model with free axes.
 pub const WORLDS: usize = 5;
 
-/// Largest constant that the token counts of a world are chosen to exceed.
+/// Some worlds have token counts that exceed the constants of the model. Constants above this number are ignored in
+/// this choice.
 const BEYOND: usize = 1 << 10;
 
 /// Rule that assigns sizes to the free axes of one world.
@@ -72,14 +72,15 @@ const BEYOND: usize = 1 << 10;
 struct Way {
     /// Index in the list of batch sizes at which the assignment starts.
     batch: usize,
-    /// Function for the size of token axis `i` out of `n` token axes; the size may be chosen to exceed `beyond`.
+    /// Function that returns the size of token axis `i` out of `n` token axes. Some rules choose a size above `beyond`.
     tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
     /// Bit set of the jointly broadcast axes that get size 1.
     ones: usize,
 }
 
-/// Rules to try. Some give size 1 to the first token axis, to the last one, or to all token axes. In others, the first
-/// axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are even.
+/// Rules to try. Some rules give size 1 to the first token axis, to the last token axis, or to all token axes. In
+/// others, the first axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are
+/// even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -101,8 +102,8 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest number among the sides of tables and the constants in arithmetic on positions. Numbers above
-/// [`BEYOND`] are left out, and the result is at least 12.
+/// Returns the largest of these numbers: the sides of tables, and the constants in arithmetic on positions. Numbers
+/// above [`BEYOND`] are left out. If all remaining numbers are below 12, returns 12.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -149,8 +150,8 @@ fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     most
 }
 
-/// Assigns sizes to the free axes by the rule `way`. The sides of images have size `side`; if `side` is `None`, the
-/// axes of images get sizes like token axes.
+/// Assigns sizes to the free axes by the rule `way`. Images have sides of size `side`. If `side` is `None`, the axes of
+/// images get sizes in the same way as token axes.
 fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
     let mut sizes = HashMap::new();
     let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
@@ -195,8 +196,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
-/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Keeps only the worlds
-/// in which the largest number of softmaxes and matrix products have known shapes.
+/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Counts the softmaxes
+/// and matrix products of known shape in each world, and keeps only the worlds with the largest count.
 pub fn worlds<'a>(
     model: &'a Model<'a>,
     external: External<'a>,
@@ -276,7 +277,8 @@ impl<'a> World<'a> {
         shape.iter().map(|size| self.count(size)).collect()
     }
 
-    /// Derives the shape and type of a tensor from the symbols, for tensors that no evaluated node produces.
+    /// Derives the shape and type of a tensor from the symbols. This is for tensors that are not the output of an
+    /// evaluated node.
     fn declared(&self, name: &str) -> Option<Known> {
         let shape = self.shape_at(self.symbols.shape(name)?)?;
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })

@@ -1,7 +1,7 @@
-//! Byte keys of proofs: two replacements with the same key need only one proof.
+//! Byte keys of replacements. Two replacements with the same key need only one proof.
 //!
-//! The layers of a model repeat, with other names and other weights. A proof does not depend on names, and it draws
-//! random elements for the inputs of the new nodes. So the key consists of operators, attributes, shapes, types, and
+//! The layers of a model often differ only in names and weights. A proof does not depend on names, and it draws random
+//! elements for the inputs of the new nodes. A key therefore consists only of operators, attributes, shapes, types, and
 //! the elements of constants.
 
 use super::array::Array;
@@ -19,7 +19,7 @@ struct Key<'a> {
     bytes: Vec<u8>,
 }
 
-/// Returns the key of a replacement; `None` if the chain of nodes on which it depends is too long.
+/// Returns the key of a replacement; `None` if the replacement depends on a chain of nodes that is too long.
 #[must_use]
 pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
     let mut key = Key { site, change, met: HashMap::new(), bytes: Vec::new() };

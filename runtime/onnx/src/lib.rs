@@ -1,5 +1,5 @@
-//! Finds attention in ONNX models, and replaces it with this runtime's operator `ElsaAttention`; each replacement is
-//! proved.
+//! Finds attention in ONNX models, and replaces it with this runtime's operator `ElsaAttention`. Each replacement is
+//! proved to be correct.
 //!
 //! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), and users depend on that crate instead. The
 //! interface of this crate may change in any version.
@@ -8,12 +8,12 @@
 //! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
-//! A model is read as spans of its bytes (`wire`, `model`), so unchanged parts are written byte for byte. The free axes
-//! of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, the free axes are given
-//! sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products (`find`). This yields the
-//! statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`, `positions`). The new nodes
-//! (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`). [`Rewrite::check`]
-//! compares the complete model with the original in the user's ONNX Runtime.
+//! A model is read as spans of bytes in its file (`wire`, `model`), so that unchanged parts can be copied byte for
+//! byte. The free axes of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, the
+//! free axes are given sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products
+//! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
+//! `positions`). The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written
+//! (`write`). [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -170,8 +170,8 @@ fn replacement(
     }
 }
 
-/// Returns a proved replacement of `found`. Masks that depend on positions become attributes; if that cannot be proved,
-/// they become tensors.
+/// Returns a proved replacement of `found`. Masks that depend on positions become attributes of the operator. If this
+/// replacement cannot be proved, these masks stay tensors.
 fn changed(
     site: &Site<'_>,
     found: &Found,

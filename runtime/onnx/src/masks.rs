@@ -1,8 +1,9 @@
 //! Classification of masks: causal, a table of relative positions, shifted windows, or a plain mask.
 //!
-//! The elements of a mask that depends only on constants are known. They determine its kind, whichever nodes produce
-//! it. A mask that depends on free axes is a diagonal or a window if its nodes compute one from positions
-//! (`positions`). Any other mask that depends on a free axis or on data stays a tensor of the graph.
+//! If a mask depends only on constants, its elements are known. The elements determine the kind of the mask, regardless
+//! of the nodes that produce it. A mask that depends on free axes is recognised as a diagonal or a window if its nodes
+//! compute it from positions (`positions`). Any other mask that depends on a free axis or on data stays a tensor of the
+//! graph.
 //!
 //! 1. **Diagonal**: zero in a band around the diagonal that starts at the first key or ends at the last key, and at
 //!    most −10,000 elsewhere. Each row attends a key, so the weight of a masked key is at most `e^(−10,000 + d)`, where
@@ -34,8 +35,8 @@ const SHIFTED: f64 = -100.0;
 /// Upper bound on the masked elements of a diagonal.
 pub const CAUSAL: f64 = -1e4;
 
-/// Returns the four axes of a mask in the operator; the elements keep their order. If the scores have four axes, the
-/// mask keeps its own axes, and broadcasts in the operator as in the graph.
+/// Returns the four axes that a mask has as an input of the operator. The order of the elements does not change. If the
+/// scores have four axes, the mask keeps its own axes, and the operator broadcasts it as the graph does.
 ///
 /// # Errors
 /// Returns the reason why the axes of the mask do not fit.
@@ -84,7 +85,7 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
     }
 }
 
-/// Returns the shape of the scores to which a term is applied; `None` if they have the axes of the attention.
+/// Returns the shape of the scores to which a term is applied; `None` if these scores have the axes of the attention.
 ///
 /// # Errors
 /// Returns an error if the shape of the scores is unknown.
@@ -94,8 +95,8 @@ pub fn scores<'a>(site: &'a Site<'_>, term: &Term) -> Result<Option<&'a [Size]>,
     shape.map(Some).ok_or_else(|| "the shape of its scores does not follow from the model".to_string())
 }
 
-/// Returns the values that a term adds to the scores, if they depend only on constants; `None` if they are unknown, or
-/// if their axes do not fit.
+/// Returns the values that a term adds to the scores. Returns `None` if the values do not depend only on constants, if
+/// they are unknown, or if their axes do not fit.
 pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     if !site.symbols.is_fixed(&term.name) {
         return None;
@@ -113,14 +114,15 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// A term replaces a score with `fill`. Returns the number that is added to the score instead. A finite `fill` becomes
-/// the lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
+/// Returns the number that is added to a score in place of replacing the score with `fill`. A finite `fill` becomes the
+/// lowest f32, which absorbs every score. All weights of a row without an attended key are therefore still equal.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
 }
 
-/// Returns `true` if all elements of the mask are zero and no axis exceeds the axis of the scores, so it has no effect.
+/// Returns `true` if the mask has no effect: all of its elements are zero, and each of its axes has size 1 or the size
+/// of the same axis of the scores.
 #[must_use]
 pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     let axes = piece.shape.iter().zip(s.scores());
@@ -140,8 +142,8 @@ fn factors(n: usize) -> Vec<[usize; 2]> {
     all
 }
 
-/// Returns the grid and the table `[entries, heads]` of a mask whose elements depend only on the distance of two tokens
-/// in the grid.
+/// Returns the grid and the table `[entries, heads]` of a mask. Each element of the mask must depend only on the
+/// distance of two tokens in the grid.
 #[must_use]
 pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     let (n, keys, heads) = (number(&s.queries)?, number(&s.keys)?, number(&s.heads)?);
@@ -162,7 +164,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     })
 }
 
-/// Returns the picture and the shift, if the mask is that of shifted windows of size `grid`.
+/// Returns the picture and the shift, if the mask is the mask of shifted windows of size `grid`.
 #[must_use]
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);

@@ -46,13 +46,13 @@ pub struct Graph {
     pub range: Range<usize>,
     /// Nodes, in the order of the file. An Einsum that is a matrix product is replaced with equivalent nodes.
     pub nodes: Vec<Node>,
-    /// Index in the file of the node from which each entry of `nodes` was read.
+    /// For each entry of `nodes`, the index in the file of the node from which the entry was read.
     pub places: Vec<usize>,
     /// Constants by name, each with the range of its field in the file.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
     /// Declarations of the inputs.
     pub inputs: Vec<Declared>,
-    /// Names of the inputs.
+    /// Names of the graph's inputs.
     pub given: HashSet<String>,
     /// Declarations of the outputs.
     pub outputs: Vec<Declared>,
@@ -364,7 +364,8 @@ fn attribute(
     Ok((name, value))
 }
 
-/// Adds to `outer` the names that a graph in one of its attributes reads, and the attention nodes of that graph.
+/// Reads a graph in an attribute of the node `outer`. Adds to `outer` the names that this graph reads, and the
+/// attention nodes that it contains.
 fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
     if depth > DEPTH {
         return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));
@@ -428,8 +429,8 @@ fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
     Ok(all)
 }
 
-/// Reads the elements of a constant from the model or from an external file; `None` if there are more than `most`, or
-/// if they cannot be read.
+/// Reads the elements of a constant from the model or from an external file. Returns `None` if the constant has more
+/// than `most` elements, or if they cannot be read.
 pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
     count(&stored.shape, most)?;
     match stored.external() {

@@ -40,9 +40,9 @@ pub struct Node {
     pub outputs: Vec<String>,
     /// Attributes by name.
     pub attributes: HashMap<String, Attribute>,
-    /// Names of outer tensors that graphs in the node's attributes read.
+    /// Names of tensors of the surrounding graph that graphs in the node's attributes read.
     pub captured: Vec<String>,
-    /// Operators of the attention nodes in graphs in the node's attributes.
+    /// Operators of the attention nodes that are contained in graphs in the node's attributes.
     pub inner: Vec<String>,
 }
 

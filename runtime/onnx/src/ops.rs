@@ -1,7 +1,7 @@
-//! Evaluates, in f64, the operators that surround attention.
+//! Evaluates in f64 the operators of the nodes around an attention.
 //!
-//! Inputs and constants have their stored values; sums, products and exponentials are computed in f64. Casts between
-//! floating-point types keep the values, because the rewriter compares the meaning of a graph, not its rounding.
+//! Inputs and constants have their stored values. Sums, products and exponentials are computed in f64. Casts between
+//! floating-point types do not round, because the rewriter compares the meaning of a graph, not its rounding.
 
 use super::array::{Array, Kind, count};
 use super::extents;

@@ -1,9 +1,10 @@
 //! Masks that depend only on the positions of queries and keys, for every size of the free axes.
 //!
-//! The nodes of a mask are evaluated on formulas instead of numbers. A formula states that an element is a sum of
-//! indices and sizes, or one of two numbers, selected by the distance of its row from its column. Sizes are symbols, so
-//! a formula is valid for all sizes. All elements of a constant are read. A node without a rule here has no formula,
-//! and its mask stays a tensor.
+//! The nodes of a mask are evaluated on formulas instead of numbers. There are two main kinds of formula. In one, an
+//! element is a sum of indices and sizes. In the other, an element is one of two numbers, and the distance of its row
+//! from its column selects the number. Sizes are symbols, so a formula is valid for all sizes. The formula of a
+//! constant is derived from all of its elements. If this module has no rule for a node, the node has no formula, and
+//! its mask stays a tensor.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -18,8 +19,8 @@ use super::value::place;
 /// Maximum depth of the nodes behind a mask.
 const DEPTH: usize = 64;
 
-/// An interval of distances: the position of a key minus the position of its query. Both ends are included; an open
-/// end is `None`.
+/// An interval of distances. A distance is the position of a key minus the position of a query. The interval includes
+/// both ends; an open end is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Band {
     /// The smallest distance.
@@ -74,7 +75,8 @@ impl Band {
 enum Formula {
     /// The same number in every element.
     Number(f64),
-    /// The sum of `rest` and of each index times its step; with `absolute`, the absolute value of this sum.
+    /// The sum of `rest` and the product of each index and its step. If `absolute` is set, the absolute value of this
+    /// sum.
     Place { steps: Vec<i64>, rest: Size, absolute: bool },
     /// One number inside a band of the last two axes, and another number outside.
     Band { band: Band, inside: f64, outside: f64 },
@@ -191,7 +193,8 @@ fn truth(formula: &Formula) -> Option<Band> {
     }
 }
 
-/// Returns a formula as a sum of indices and sizes: its steps, its `rest`, and whether the absolute value is taken.
+/// Returns a formula as a sum of indices and sizes: the steps of the indices, `rest`, and whether the absolute value of
+/// the sum is taken.
 fn sum(formula: Formula, rank: usize) -> Option<(Vec<i64>, Size, bool)> {
     match formula {
         Formula::Place { steps, rest, absolute } => Some((steps, rest, absolute)),
@@ -202,7 +205,7 @@ fn sum(formula: Formula, rank: usize) -> Option<(Vec<i64>, Size, bool)> {
     }
 }
 
-/// Returns the formula of `a op b`, where both tensors have `rank` axes. `integers` states that their elements are
+/// Returns the formula of `a op b`. Both tensors have `rank` axes. `integers` states whether their elements are
 /// integers.
 fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Option<Formula> {
     match (a, b) {
@@ -265,7 +268,8 @@ fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Op
     }
 }
 
-/// Returns the formula of a tensor; `None` if it depends on positions and its type is too narrow for them.
+/// Returns the formula of a tensor. Returns `None` if the elements are computed from positions, but their type is too
+/// narrow to represent positions exactly.
 fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     // Types of 16 bits may round positions.
     let wide = [1, 6, 7, 11].contains(&site.symbols.kind(name)?.0);
@@ -429,8 +433,8 @@ pub struct Kept {
     pub void: bool,
 }
 
-/// Returns the band of keys that a term keeps, if it depends only on positions. The term must have the rows and columns
-/// of all scores, and must be the same for all batches and heads.
+/// Returns the band of keys that a term keeps, if this band depends only on positions. The term must cover the rows and
+/// columns of all scores, and must be equal for all batches and heads.
 pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
     let shape = site.symbols.shape(&term.name)?;
     let (outer, [rows, columns]) = shape.split_last_chunk::<2>()?;
@@ -495,8 +499,9 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes that express the largest number of `terms`. Also returns, for each term, whether these
-/// attributes express it. A term without a band is `None`. `causal` states that the attention is already causal.
+/// Returns attributes that express as many of the `terms` as possible. Also returns, for each term, whether these
+/// attributes express it. A term without a band is `None`. `causal` states whether the attention is causal even without
+/// the terms.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };
@@ -505,9 +510,9 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
     for (at, term) in terms.iter().enumerate() {
         let Some(term) = term else { continue };
         let both = band.and(&term.band).filter(|both| {
-            // If any fill is finite, each row must have a key. For a row without a key, a finite fill yields equal
-            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, but a
-            // window may exclude this key.
+            // If the fill of any term is finite, the band must contain a key of each row. For a row without a key, a
+            // finite fill yields equal weights, but the operator yields zeros. A term without a band is assumed to keep
+            // the first key of each row, but a window may exclude this key.
             let alone = both.low.is_none() || terms.iter().all(Option::is_some);
             void && term.void || both.reaches_all(axes) && alone
         });

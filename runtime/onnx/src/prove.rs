@@ -3,8 +3,8 @@
 //! In every world, the inputs of the new nodes are random. From these inputs, the graph's nodes are computed in f64 as
 //! ONNX defines them. The new nodes are also computed in f64, with the library's oracle for the operator. Masks are
 //! tested twice: with elements that change every score, and with elements that mask keys. The first key of each row is
-//! never masked, because rows without an attended key differ: the nodes of exporters yield a mean or NaN, and the
-//! operator yields zeros.
+//! never masked, because the outputs for a row without an attended key differ: the nodes of exporters yield a mean or
+//! NaN, but the operator yields zeros.
 
 use super::array::{Array, Kind, count};
 use super::change::{Change, OPERATOR, Role};
@@ -24,7 +24,7 @@ use fastrand::Rng;
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Tolerance of an element, relative to the largest value. It allows for the node's scale, which is rounded to f32 and
+/// Tolerance of an element, relative to the largest value. It allows for the rounding of the node's scale to f32, which
 /// changes a score by up to `2^-24` of its value.
 const NEAR: f64 = 1e-5;
 
@@ -46,13 +46,14 @@ struct Sample {
     whole: usize,
     /// Indices of the sampled queries; `None` if all are computed.
     taken: Option<Vec<usize>>,
-    /// `true` if masks contain only the rows of the sampled queries. They contain all rows if the operator computes
-    /// positions from row numbers.
+    /// `true` if masks contain only the rows of the sampled queries. If the operator computes positions from row
+    /// numbers, masks contain all rows.
     cut: bool,
 }
 
 impl Sample {
-    /// Chooses the queries of a world, and returns them with the bytes of memory that they require.
+    /// Chooses the queries for which a world is computed. Returns them, and the number of bytes of memory that they
+    /// require.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
         let made = world.shape(&change.made)?;
         let keys = world.count(&change.keys)?;
@@ -72,8 +73,8 @@ impl Sample {
         let sample = Sample { whole, cut: cut && taken.is_some(), taken };
         let rows = sample.taken.as_ref().map_or(whole, Vec::len);
         let heads = count(made, usize::MAX)? / (whole * width).max(1);
-        // Bytes per element: 28 for a tensor, which is stored as numbers, as elements for the oracle, and in moved
-        // form; 32 for the scores.
+        // An element of a tensor takes 28 bytes, because it is stored as a number, as an element for the oracle, and in
+        // moved form. A score takes 32 bytes.
         let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
         for (name, role) in &change.reads {
             let shape = sample.shape(world.shape(name)?, *role);
@@ -95,7 +96,7 @@ impl Sample {
         shape
     }
 
-    /// Selects the sampled rows of `array`, if it contains the rows of all queries.
+    /// Selects the sampled rows of `array`, if `array` contains the rows of all queries.
     fn rows(&self, array: Array) -> Array {
         let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
         if *rows != self.whole {
@@ -115,7 +116,7 @@ impl Sample {
 /// Computes the graph's nodes and the new nodes in every world, and compares their outputs.
 ///
 /// # Errors
-/// Returns the place where the outputs differ, or the reason why one of them cannot be computed.
+/// Returns the place where the outputs differ, or the reason why one of the outputs cannot be computed.
 pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let mut random = Rng::with_seed(16);
     let free = site.symbols.is_free();

@@ -1,7 +1,8 @@
 //! Derives the shapes and types of a node's outputs from its inputs.
 //!
-//! Sizes are polynomials over the free axes of a model's inputs, or numbers if these axes have been given sizes. An
-//! operator that is not listed here has an unknown result, and nodes that depend on it are not replaced.
+//! Sizes are polynomials over the free axes of a model's inputs. They are numbers if sizes have been assigned to these
+//! axes. For an operator that is not listed here, the result is unknown, and nodes that depend on this result are not
+//! replaced.
 
 use super::array::Kind;
 use super::einsum;
@@ -13,7 +14,7 @@ use super::value::{Data, Value, broadcast, place, sized};
 /// Type and shape of each output of a node.
 pub type Made = Vec<(Kind, Vec<Size>)>;
 
-/// Returns two sizes that are written differently, but must be equal for `node` to be defined.
+/// Returns two sizes that have different expressions, but must be equal for `node` to be valid.
 #[must_use]
 pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     let get = |i: usize| inputs.get(i).copied().flatten().map(|value| value.shape.as_slice());

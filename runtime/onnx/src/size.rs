@@ -1,8 +1,8 @@
 //! Sizes as polynomials over the free axes of a model.
 //!
-//! A free axis is a symbol. Sums, differences and products are polynomials in a normal form, so two sizes with the same
-//! normal form are equal for all sizes of the axes. A result that is not a polynomial becomes an opaque factor, which
-//! equals only itself.
+//! A free axis is a symbol. Sums, differences and products are polynomials in a normal form. Two sizes with the same
+//! normal form are therefore equal for all sizes of the axes. A result that is not a polynomial becomes an opaque
+//! factor, which equals only itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,7 +29,7 @@ enum Operation {
     Most,
 }
 
-/// The size of an axis, or another integer from which sizes are computed.
+/// The size of an axis, or any other integer from which sizes of axes are computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size {
     /// The terms of the polynomial in sorted order, each with its factors and its nonzero integer coefficient.
@@ -212,8 +212,9 @@ impl Size {
         self.terms.iter().all(|(factors, n)| *n > 0 && factors.iter().all(counts))
     }
 
-    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2. A slice of a constant has such a
-    /// size. Wherever the slice broadcasts with an axis of size `whole`, its size equals `whole`.
+    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2. A slice of a constant has a
+    /// size of this form. Wherever this slice broadcasts with an axis of size `whole`, the size of the slice equals
+    /// `whole`.
     #[must_use]
     pub fn is_cut_of(&self, whole: &Size) -> bool {
         match &self.terms[..] {
@@ -247,7 +248,7 @@ impl Size {
         Some(Size::factor(Factor::Of(Operation::Joint, all)))
     }
 
-    /// Returns the sizes that a joint size joins; for any other size, only the size itself.
+    /// If this is a joint size, returns the sizes that broadcast together. Otherwise returns only the size itself.
     #[must_use]
     pub fn joined(&self) -> &[Size] {
         match &self.terms[..] {
@@ -259,7 +260,8 @@ impl Size {
         }
     }
 
-    /// Returns `true` if the size contains no minimum or maximum of two sizes, so one formula is valid everywhere.
+    /// Returns `true` if the size contains no minimum or maximum of two sizes. One formula is then valid for all sizes
+    /// of the free axes.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).all(|factor| match factor {
@@ -278,7 +280,8 @@ impl Size {
         })
     }
 
-    /// Collects the joint sizes within this size, each as the sizes that broadcast together.
+    /// Adds to `into` the joint sizes within this size. Each joint size is added as the list of sizes that broadcast
+    /// together.
     pub fn joints<'a>(&'a self, into: &mut Vec<&'a [Size]>) {
         for factor in self.terms.iter().flat_map(|(factors, _)| factors) {
             if let Factor::Of(operation, parts) = factor {

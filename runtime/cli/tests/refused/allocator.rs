@@ -4,8 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Size in bytes from which allocations are counted. Smaller allocations are never refused, because libraries make them
-/// where they cannot return an error, and because their sizes do not depend on the problem. A file buffer has 8 KiB.
+/// Size in bytes from which allocations are counted. Smaller allocations are never refused, for two reasons: libraries
+/// allocate small objects in places where they cannot return an error, and the sizes of small objects do not depend on
+/// the problem. A file buffer has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
 /// Range of refused allocations: the index of the first one, and the index after the last one.
@@ -14,10 +15,10 @@ static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::n
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 /// Total size in bytes of the counted allocations that have not been freed.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
-/// Maximum of [`LIVE`]; allocations that would exceed it are refused.
+/// Maximum value of [`LIVE`]. An allocation that would raise [`LIVE`] above this value is refused.
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 
-/// The system's allocator, which refuses the chosen allocations.
+/// Allocator that passes calls on to the system's allocator, but refuses the chosen allocations.
 pub struct Refusing;
 
 /// Returns `true` to refuse an allocation of `bytes` bytes. If a counted allocation is not refused, adds `more` to
@@ -82,8 +83,8 @@ pub enum Refuse {
     One(usize),
     /// The allocation with this index and all later ones.
     From(usize),
-    /// Every allocation after which the total size would exceed its value at the start of the call by more than this
-    /// number of bytes.
+    /// Every allocation that would make the total size exceed, by more than this number of bytes, the total size at the
+    /// start of the call.
     Beyond(usize),
 }
 
@@ -100,7 +101,7 @@ impl Drop for Armed {
 /// Lock that is held by the test whose allocations are refused.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits until no other test in this process allocates; the guard keeps the others waiting.
+/// Waits until no other test in this process allocates. The other tests wait until the returned guard is dropped.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

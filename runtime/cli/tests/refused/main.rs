@@ -4,7 +4,7 @@
 //! all files unchanged. It never aborts.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and
-//! similar data, for which libraries abort if memory is refused. The problems are large enough that a list with an
+//! similar data. Libraries abort if memory for such data is refused. The problems are large enough that a list with an
 //! entry for each row is above this size.
 #![allow(clippy::unwrap_used)]
 
@@ -58,9 +58,9 @@ fn call(desk: &Desk, line: &str, refuse: Refuse) -> (Result<(), Error>, usize) {
     refusing(refuse, || cli.command.run())
 }
 
-/// Runs a command repeatedly, in two series. In the first series, each run refuses a single allocation. In the second
-/// series, each run refuses an allocation and all later ones. Each series covers every allocation. Returns how many
-/// runs of each series succeeded.
+/// Runs a command repeatedly, in two series. In the first series, a single allocation is refused in each run. In the
+/// second series, an allocation and all later ones are refused in each run. Each series has one run for every
+/// allocation of the command. Returns how many runs of each series succeeded.
 fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [usize; 2] {
     if emulated() {
         return [usize::MAX; 2];
@@ -183,8 +183,8 @@ fn output(stream: &mut FittedStream) -> Vec<u8> {
     output
 }
 
-/// Checks that a stream with less memory uses smaller units and yields the same bits, and that it ends with a typed
-/// error once memory is too small for any units.
+/// Checks that a stream with less memory uses smaller units and yields the same bits. If memory is too small for even
+/// the smallest units, the stream must end with a typed error.
 #[test]
 fn less_memory_makes_smaller_units() {
     if emulated() {

@@ -1,5 +1,5 @@
-//! Tests `elsa backward --task` and `elsa merge` through the binary. The gradient shares of tasks in separate processes
-//! must add up to the gradients in f64, and files that do not form a complete problem must be refused.
+//! Tests `elsa backward --task` and `elsa merge` through the binary. The gradient shares of tasks that run in separate
+//! processes must add up to the gradients in f64, and files that do not form a complete problem must be refused.
 
 use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};
 use crate::cli_tasks::{exchanged, refused};

@@ -1,5 +1,5 @@
-//! Sends bad requests. Each request ends with the correct exit status and one line that names the argument and the
-//! allowed values, and creates or changes no output.
+//! Sends bad requests. Each request must end with the correct exit status, must print one line that names the argument
+//! and the allowed values, and must not create or change an output.
 
 use crate::common::{self, Desk, noise, npy};
 

@@ -426,7 +426,8 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
 }
 
-/// Checks that both methods run on the same device, even on a GPU, and that the report contains their ratio.
+/// Checks that both methods run on the same device, which may be a GPU, and that the report contains the ratio of their
+/// times.
 #[test]
 fn both_methods_have_a_ratio_wherever_they_run() {
     let shape =

@@ -75,8 +75,8 @@ fn the_number_that_a_refusal_names_is_enough() {
     }
 }
 
-/// A resumed run keeps the units recorded in its journal. Checks that it needs the memory that its refusal names, and
-/// that the refusal also names the memory that a new run would need.
+/// Checks a resumed run, which keeps the units recorded in its journal. The memory that its refusal names must be
+/// sufficient. The refusal must also name the memory that a new run would need.
 #[test]
 fn a_run_that_goes_on_names_what_a_new_one_needs_too() {
     if emulated() {

@@ -1,5 +1,5 @@
-//! Kills the tool before every change that it makes to the file system. The next run completes the work of the killed
-//! run, and no extra file is left behind.
+//! Kills the tool before every change that it makes to the file system. The next run must complete the work of the
+//! killed run, and must leave no extra file behind.
 #![cfg(target_os = "linux")]
 
 use crate::common::{Desk, elsa_with, emulated, noise, said};
@@ -24,8 +24,9 @@ fn rest(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.contains("elsa")).collect()
 }
 
-/// Kills a run with the outputs `outputs` before each change that it makes to the file system. If `twice` is set, kills
-/// the next run as well. Requires that the following run completes the outputs. Returns the number of kills.
+/// Kills a run with the outputs `outputs` before each change that the run makes to the file system. If `twice` is set,
+/// also kills the run after the killed one. Requires that the run after the last kill completes the outputs. Returns
+/// the number of kills.
 fn recovers(outputs: &[(&str, &str)], first: Option<&[u8]>, twice: bool) -> usize {
     let desk = desk();
     let words = |prefix: &str| {
@@ -98,8 +99,8 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Checks that a run starts from the beginning in this case: an earlier run renamed one output, and that output was
-/// removed or replaced before the next output was renamed.
+/// Checks a run after an earlier run that was killed between the renames of two outputs. If the output that was already
+/// renamed has been removed or replaced, the run must start from the beginning.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {

@@ -1,5 +1,5 @@
-//! Tests inputs that change, links, file modes and signals: an output leaves other files alone, and a run that ends
-//! early leaves no file behind.
+//! Tests changing inputs, links, file modes and signals. Writing an output must not affect any other file, and a run
+//! that ends early must leave no file behind.
 #![cfg(unix)]
 
 use crate::common::{Desk, noise, wait_for};
@@ -119,7 +119,7 @@ fn a_signal_leaves_no_temporary_file() {
     }
 }
 
-/// Checks that an ignored signal stays ignored, as under `nohup`.
+/// Checks that a signal stays ignored if the caller ignores it, as `nohup` does.
 #[test]
 #[cfg_attr(target_arch = "aarch64", ignore = "the emulator does not hand down what its caller ignores")]
 fn a_signal_that_the_caller_ignores_stays_ignored() {
@@ -312,8 +312,9 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     (&reader).read_exact(&mut byte).unwrap();
 }
 
-/// Checks that integer masks act as booleans, and that finite f64 numbers below the range of f32 act as the smallest
-/// f32. All these masks yield the bits of a boolean mask, in memory and in a streamed run.
+/// Checks that integers in a mask act as booleans, and that finite f64 numbers below the range of f32 act as the lowest
+/// f32. A run with such a mask must yield the same bits as a run with the equivalent boolean mask, both in memory and
+/// streamed.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

@@ -1,12 +1,13 @@
-//! Tests that untrusted names and texts never control a terminal, forge a line or hide text, in any command and flag.
+//! Tests that untrusted names and texts never control a terminal, forge a line or hide text. Every command and every
+//! flag is tested.
 
 use crate::common::Desk;
 use clap::{Arg, Command as Verb, CommandFactory};
 use elsa_cli::command::Cli;
 use std::process::{Command, Output, Stdio};
 
-/// Text with control characters: they clear the screen, begin a line, set a colour, reverse the direction of text, or
-/// are invisible.
+/// Text with control characters that clear the screen, begin a line, set a colour or reverse the direction of text, and
+/// with invisible characters.
 const HOSTILE: &str = "a\u{1b}[2J\nforged \u{9b}31m\u{202e}\u{2066}\u{200b}\u{7f}\r";
 
 /// Requires that no control character and no invisible character was printed, and that the hostile text did not begin a
@@ -34,7 +35,8 @@ fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     tool.output().unwrap()
 }
 
-/// Calls `each` with every command of the tool, including nested ones, and with the words of its name.
+/// Calls `each` for every command of the tool, including nested ones. `each` receives the words of the command's name,
+/// and the command.
 fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str], &'a Verb)) {
     if !words.is_empty() {
         each(words, verb);
@@ -70,7 +72,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
     assert!(runs > 150, "{runs}");
 }
 
-/// Returns the words that pass `path` as the value of `arg`.
+/// Returns the words of a command line that pass `path` as the value of `arg`.
 fn given(arg: &Arg, path: &str) -> Vec<String> {
     let count = arg.get_num_args().map_or(1, |count| count.min_values()).max(1);
     let values = vec![path.to_owned(); count];

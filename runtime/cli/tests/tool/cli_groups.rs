@@ -61,7 +61,7 @@ fn budgets_are_those_of_the_control_group() {
     let budget = 48 << 20;
 
     // If the limit is below the budget, the error names the limit, and the tensors of the run are not allocated. The
-    // limit is half the budget, because pages of the program count for the group that read them first.
+    // limit is as low as half the budget, because pages of the program are charged to the group that first read them.
     let group = Group::new(&folder, "less", budget / 2);
     let output = group.call(&desk, &streamed);
     let text = said(&output);

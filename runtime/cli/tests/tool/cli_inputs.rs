@@ -49,8 +49,8 @@ fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Command lines, each with the flags of outputs that could replace its input files. Input files are written as
-/// `@name`.
+/// Command lines, each with its output flags. Each of these outputs could replace an input file of the command line.
+/// Input files are written as `@name`.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",

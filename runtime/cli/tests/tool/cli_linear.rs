@@ -4,7 +4,8 @@
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
 
-/// Maximum relative distance of a correct output from the reference: the rounding of a few hundred f32 operations.
+/// Maximum relative distance of a correct output from the reference. It allows for the rounding of a few hundred f32
+/// operations.
 const CLOSE: f64 = 2e-6;
 /// Minimum relative change that a flag with an effect makes in the output.
 const FAR: f64 = 1e-2;
@@ -64,7 +65,7 @@ pub struct Asked<'a> {
     direction: &'a str,
 }
 
-/// Returns the options for the rule `rule`; options that the rule does not determine have their defaults.
+/// Returns the options for the rule `rule`. Options that do not follow from the rule have their default values.
 pub fn asked(rule: &str) -> Asked<'static> {
     Asked {
         gated: rule.starts_with("gated"),
@@ -181,8 +182,8 @@ pub fn flags(rule: &str) -> String {
     format!("--rule {rule} {TENSORS}{decay}{beta}")
 }
 
-/// Runs the flags `line`. Requires that the output is close to the recurrence with the options `ask` and far from the
-/// recurrence with the options `other`.
+/// Runs the tool with the flags `line`. Requires that the output is close to the recurrence with the options `ask` and
+/// far from the recurrence with the options `other`.
 fn agrees(desk: &Desk, n: Sizes, data: &Data, line: &str, ask: Asked<'_>, other: Asked<'_>) {
     desk.ok(&format!("linear run {line} --out @y.npy"));
     let (shape, y) = desk.read("y.npy");

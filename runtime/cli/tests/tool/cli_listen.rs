@@ -412,8 +412,8 @@ fn a_reader_of_standard_output_that_has_gone_ends_the_command() {
     let port = Pty::new();
     let mut child = Desk::new().start("", &format!("listen {} --json --follow", port.name()));
     drop(child.stdout.take());
-    // A program that another test is starting may have inherited the reader for a moment, so frames are sent
-    // repeatedly.
+    // While another test starts a program, that program may briefly hold an inherited copy of the pipe's reading end.
+    // Frames are therefore sent repeatedly.
     let (mut status, mut run) = (None, 0);
     wait_for("the command", || {
         run += 1;

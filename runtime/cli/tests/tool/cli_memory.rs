@@ -7,9 +7,9 @@ use std::process::{Child, Output};
 
 const MB: usize = 1_000_000;
 
-/// Waits until a process ends, and samples its peak memory every fraction of a millisecond. Returns the largest sample
-/// in bytes, or 0 if there is none. Samples from before the tool or its emulator has started are ignored, because the
-/// process is then a shell, or still has this process's memory.
+/// Waits until a process ends, and reads its peak memory several times per millisecond. Returns the largest sample in
+/// bytes, or 0 without samples. Only samples of the tool or its emulator count. Before either of them starts, the
+/// process is a shell, or still has the memory of the test process.
 fn peak(mut child: Child) -> (usize, Output) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
@@ -96,7 +96,7 @@ fn headers_take_memory_in_proportion() {
     within(&desk, &format!("run --q @many.npz#q {KEYS}"), 2, 100 * MB);
 }
 
-/// Checks that an output that is much larger than the inputs is in memory only once.
+/// Checks that only one copy of the output is in memory, with an output that is much larger than the inputs.
 #[test]
 fn an_output_is_held_once() {
     let desk = Desk::new();
@@ -111,7 +111,7 @@ fn an_output_is_held_once() {
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 
-/// Checks that an input is in memory only once, even if its elements are not aligned in the file.
+/// Checks that only one copy of an input is in memory, even if its elements are not aligned in the file.
 #[test]
 fn an_input_is_held_once() {
     let desk = desk();

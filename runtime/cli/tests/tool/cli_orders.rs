@@ -3,7 +3,8 @@
 
 use crate::common::{Desk, noise, npy};
 
-/// Reorders the elements of `[1, heads, tokens, dim]` to Fortran order, whose first axis is the fastest.
+/// Reorders the elements of a tensor `[1, heads, tokens, dim]` to Fortran order, in which the index of the first axis
+/// varies fastest.
 fn turned(x: &[f32], [h, n, d]: [usize; 3]) -> Vec<f32> {
     let mut to = Vec::new();
     for c in 0..d {

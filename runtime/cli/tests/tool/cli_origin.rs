@@ -1,6 +1,6 @@
-//! Tests the origin of task files through the binary. Files that are left over from another frame are refused, because
-//! the name of the run or the checksums of the tokens differ. States that no run produces, and sizes that do not match
-//! the arrays, are refused too.
+//! Tests the origin of task files through the binary. A file that is left over from another frame must be refused,
+//! because its run name or its checksums of the tokens differ. Files with states that no run produces, or with sizes
+//! that do not match the arrays, must be refused too.
 
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, noise};

@@ -1,5 +1,5 @@
-//! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and is not resumed by a run that
-//! differs from it.
+//! Tests `elsa run --host-budget --resume`. A run must resume a killed run where that run stopped, and must refuse to
+//! resume a killed run that differs from it.
 #![cfg(target_os = "linux")]
 
 use crate::cli_stream::{INPUTS, desk, same, same_states, smallest};
@@ -64,8 +64,8 @@ fn a_run_goes_on_where_it_was_killed() {
         }
         let killed = elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &at.to_string())]);
         if killed.status.success() {
-            // If a process uses less memory at its start than the first process, it keeps more rows, and so has fewer
-            // parts.
+            // A process that uses less memory at its start than the first process did keeps more rows resident. Its run
+            // therefore has fewer parts.
             let report: serde_json::Value = serde_json::from_slice(&killed.stdout).unwrap();
             assert!(report["parts"].as_u64().unwrap() < at, "{at} of {parts}: {}", said(&killed));
             same(&desk, "y.npy", "y0.npy");
@@ -164,8 +164,8 @@ fn a_gpu_goes_on_where_it_was_killed() {
         }
         assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
     }
-    // The CPU cannot resume from the journal of a run on a GPU, and a budget too small for the journal's chunks is
-    // refused.
+    // The CPU cannot resume from the journal of a run on a GPU. A budget that is too small for the chunks in the
+    // journal is refused.
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "6")]).status.success());
     let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend scalar"));
     assert!(output.status.code() == Some(2) && said(&output).contains("another run"), "{}", said(&output));

@@ -6,8 +6,8 @@ use elsa_core::drift::larger;
 use half::{bf16, f16};
 use serde_json::Value;
 
-/// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
-/// much cancellation.
+/// Maximum relative distance of a correct output from the reference. It allows for the error of a few hundred f32
+/// additions without much cancellation.
 const CLOSE: f64 = 1e-6;
 /// Minimum relative change that a flag with an effect makes in the output.
 const FAR: f64 = 1e-2;
@@ -27,8 +27,8 @@ fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
 }
 
-/// Runs with `flags`. Requires that the output is close to attention with the scores `score` and far from attention
-/// with the scores `other`.
+/// Runs the tool with `flags`. Requires that the output is close to attention with the scores `score` and far from
+/// attention with the scores `other`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -203,8 +203,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     ["m", "S", "W"].map(|name| common::read_f32(&desk.array("state.npz", name)))
 }
 
-/// Checks the states of rows with two keys and scores from 2e7 to 3e22. The second key's score is equal to the first
-/// key's, or far above it.
+/// Checks the states of rows with two keys and scores from 2e7 to 3e22. The score of the second key is either equal to
+/// the score of the first key or far above it.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();
@@ -542,7 +542,8 @@ fn flags_of_the_other_processor_are_reported() {
     assert!(matches!(status, Some(0 | 5)), "{status:?} {both}");
 }
 
-/// Checks that `elsa warmup` loads all kernels or those of the given shapes, and that it loads nothing on the CPU.
+/// Checks that `elsa warmup` loads the kernels of the given shapes, or all kernels if no shape is given, and that it
+/// loads nothing on the CPU.
 #[test]
 fn warmup_loads_what_the_back_end_needs() {
     let warm = |flags: &[&str]| {

@@ -1,5 +1,5 @@
-//! Tests `elsa run --host-budget`: a streamed run has the bits of a run in memory and stays within the budget, even
-//! after kills.
+//! Tests `elsa run --host-budget`. A streamed run must yield the same bits as a run in memory and must stay within the
+//! budget, even if it resumes a killed run.
 #![cfg(target_os = "linux")]
 
 use crate::common::{Desk, emulated, noise, said, wait_for};
@@ -19,7 +19,8 @@ pub const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
 /// Bytes that a refusal adds to the smallest budget, because the next process may need more.
 const MARGIN: usize = 3 << 20;
 
-/// Returns the smallest sufficient budget, as the refusal of a run names it, plus `more` bytes.
+/// Returns the smallest sufficient budget for `line` plus `more` bytes. The smallest budget is the one that a refusal
+/// names, without its [`MARGIN`].
 pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     let output = desk.call(&format!("{line} --host-budget 1"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -53,7 +54,7 @@ pub fn same(desk: &Desk, one: &str, other: &str) {
     );
 }
 
-/// Requires that two files contain the same states. Their checksums may differ, because only a run in memory writes
+/// Requires that two files contain the same states. Checksums are not compared, because only a run in memory writes
 /// them.
 pub fn same_states(desk: &Desk, one: &str, other: &str) {
     let arrays = |name: &str| ["m", "S", "W"].map(|array| desk.array(name, array));
@@ -265,8 +266,8 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// Checks that the peak memory is within the budget. If more rows reduce the work, the peak must also be most of the
-/// budget.
+/// Checks that the peak memory is within the budget. If more resident rows reduce the work, the peak must also use most
+/// of the budget.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {
@@ -303,8 +304,8 @@ fn the_account_is_printed() {
 }
 
 /// Starts streamed runs, tasks, merges and backward passes under many memory limits. Checks that each ends either with
-/// one line and no output, or with the complete output, and that none is ended by a signal. Below the smallest limit
-/// tried, the program itself cannot start.
+/// one line and no output, or with the complete output, and that none is ended by a signal. Limits below the smallest
+/// one tried are too small for the program to start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
@@ -404,8 +405,8 @@ fn a_gpu_streams_within_its_budget() {
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Checks streams on a GPU with past keys and with every feature that changes scores. Their bits do not depend on the
-/// chunks, and their output equals that of a run in memory.
+/// Checks streams on a GPU with past keys and with every feature that changes scores. The bits of an output must not
+/// depend on the chunks, and the output must equal the output of a run in memory.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {

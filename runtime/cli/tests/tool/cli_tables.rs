@@ -14,8 +14,8 @@ fn table(desk: &Desk, name: &str, rows: impl Iterator<Item = (String, f64)>) {
     std::fs::write(desk.path(name), text).unwrap();
 }
 
-/// Checks that the time of a comparison is not quadratic in the number of rows: 1.6 billion comparisons of five texts
-/// would take minutes.
+/// Checks that the time to compare two tables is not quadratic in the number of rows. Comparing every pair of rows
+/// would mean 1.6 billion comparisons of five texts each, which would take minutes.
 #[test]
 fn many_rows_are_compared_by_name() {
     let desk = Desk::new();

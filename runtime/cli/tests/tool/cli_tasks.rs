@@ -6,8 +6,8 @@ use half::{bf16, f16};
 use serde_json::Value;
 use std::io::{Read, Write};
 
-/// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
-/// much cancellation.
+/// Maximum relative distance of a correct output from the reference. It allows for the error of a few hundred f32
+/// additions without much cancellation.
 const CLOSE: f64 = 2e-6;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
@@ -124,8 +124,8 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Checks scores that are so large that their exponentials, and so the paper's sums, overflow unless a maximum is
-/// subtracted.
+/// Checks very large scores. Unless a maximum is subtracted, the exponentials of these scores overflow, and so do the
+/// paper's sums.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };

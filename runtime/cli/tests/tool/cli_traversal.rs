@@ -84,7 +84,8 @@ fn a_run_says_what_it_left_out() {
     assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
 }
 
-/// Checks that blocks skipped because of their mask and norms, before any product, are listed separately.
+/// Checks that the report lists separately the blocks that are skipped before any product, because of their mask and
+/// norms.
 #[test]
 fn blocks_that_go_before_their_first_product_are_named() {
     let desk = desk();

@@ -82,8 +82,8 @@ fn winners_are_kept_and_used() {
     let shown = text(&elsa_with(&["info"], &[("ELSA_TUNED", name)]).stdout);
     assert!(shown.contains(&format!("tuned     1 shapes of {name}")), "{shown}");
 
-    // The test replaces the kernel in the file by one that the chooser would not choose. The tool loads that kernel, so
-    // it uses the file.
+    // The test replaces the kernel in the file by one that the chooser would not choose. If the tool loads that kernel,
+    // it has used the file.
     let warmup = |tuned: &[&str]| {
         let args = [&["warmup", "--shape", "1,1,40,200,32", "--json"][..], tuned].concat();
         let output = elsa_with(&args, &[]);

@@ -1,4 +1,5 @@
-//! Tests element types and formats other than f32 in `.npy`: each yields the output of the same numbers in f32.
+//! Tests element types other than f32 and file formats other than `.npy`. Each must yield the same output as the same
+//! numbers in f32 and `.npy`.
 
 use crate::common::{self, Desk, count, noise};
 use safetensors::Dtype;

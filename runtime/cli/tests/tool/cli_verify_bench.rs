@@ -1,4 +1,5 @@
-//! Tests `elsa verify` and `elsa info` through the binary, and the back end of these commands and of `elsa bench`.
+//! Tests `elsa verify` and `elsa info` through the binary. Also tests which back end these commands and `elsa bench`
+//! use.
 
 use crate::common::{self, Desk, elsa, lines, noise};
 
@@ -126,8 +127,8 @@ fn the_environment_forces_a_back_end_too() {
         assert_eq!(status, Some(2), "{name}: {said}");
         assert!(said.contains(name) && said.contains("allowed") && said.lines().count() == 1, "{said}");
     }
-    // No machine has this device, so the CPU computes and the tool reports it, or with `--fallback fail` the call
-    // fails.
+    // No machine has this device. The CPU therefore computes instead, and the tool reports this. With `--fallback
+    // fail`, the call fails.
     let elsewhere = [&bench[..], &["--device", "4096"]].concat();
     let (status, said) = text("cuda", &elsewhere);
     assert!(ended(status) && said.contains("the CPU computes") && !said.contains("\"cuda\""), "{said}");

@@ -5,7 +5,7 @@ use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated
 use half::bf16;
 use serde_json::Value;
 
-/// Size in tokens of each of two images, which are divided into windows of 2 by 3 tokens: four windows per image.
+/// Height and width in tokens of each of the two images. Each image is divided into four windows of 2 by 3 tokens.
 const PICTURE: [usize; 2] = [4, 6];
 const WINDOW: [usize; 2] = [2, 3];
 const SHIFT: [usize; 2] = [1, 2];
@@ -18,7 +18,7 @@ const N: Sizes = Sizes { b: 2 * WINDOWS, h: HEADS, hk: HEADS, nq: TOKENS, nk: TO
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRID: &str = "--windows 2x3 --picture 4x6";
 
-/// Returns the row of the table for a query token and a key token of a window, from their relative position.
+/// Returns the row of the table that belongs to the relative position of query token `i` and key token `j` of a window.
 fn entry(i: usize, j: usize) -> usize {
     let [down, right] = [i / 3 + 1 - j / 3, i % 3 + 2 - j % 3];
     down * 5 + right

@@ -13,7 +13,8 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 /// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if no emulator is
-/// needed. Cargo reads the same environment variable to run the tests themselves.
+/// needed. The command is the value of the environment variable with which Cargo is told how to run the tests
+/// themselves.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -30,7 +31,7 @@ pub fn tool() -> Vec<String> {
     runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_owned).collect()
 }
 
-/// Runs the tool with `args`, in an emulator if the tests run in one.
+/// Runs the tool with `args`. If the tests run in an emulator, the tool runs in it too.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
 }
@@ -100,8 +101,8 @@ impl Desk {
         elsa(&self.words(line))
     }
 
-    /// Starts the tool from a shell that has run `first`; `line` is as in [`Desk::call`]. Signals that the tests
-    /// ignore, for example under `nohup`, are first reset to their default actions.
+    /// Starts the tool with `line`, as [`Desk::call`] does, from a shell that first runs `first`. Before that, signals
+    /// that the tests ignore, for example under `nohup`, are reset to their default actions.
     pub fn start(&self, first: &str, line: &str) -> Child {
         Command::new("env")
             .args(["--default-signal", "sh", "-c", &format!("{first}\nexec \"$@\""), "sh"])
@@ -113,7 +114,8 @@ impl Desk {
             .unwrap()
     }
 
-    /// Runs each of `lines`, as in [`Desk::call`], in a process with one thread, all concurrently, and requires success.
+    /// Runs all `lines` concurrently, and requires that they succeed. Each line, as in [`Desk::call`], runs in its own
+    /// process with one thread.
     pub fn together(&self, lines: impl Iterator<Item = String>) {
         let tool = tool();
         let start = |line: String| {
@@ -163,8 +165,8 @@ impl Desk {
         text
     }
 
-    /// Requires that each call is refused as by [`Desk::refuses`], and that its line begins with the first word. Bars
-    /// separate the words.
+    /// Requires of each call what [`Desk::refuses`] requires. The printed line must also begin with the first word
+    /// after the tool's name. Bars separate the words.
     pub fn refuse_all<'a, L: AsRef<str>>(&self, calls: impl IntoIterator<Item = (L, &'a str)>) {
         for (line, words) in calls {
             let (line, words): (&str, Vec<&str>) = (line.as_ref(), words.split('|').collect());

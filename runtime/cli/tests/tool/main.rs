@@ -1,4 +1,4 @@
-//! Tests of the tool, in one program, so that their shared code is compiled and linked once.
+//! Tests of the tool. They form a single program, so that their shared code is compiled and linked only once.
 
 #![allow(clippy::unwrap_used)]
 

@@ -42,7 +42,8 @@ pub struct Seconds {
 }
 
 impl Seconds {
-    /// Returns the seconds that a call over `tokens` tokens takes; `None` if the formula is not positive there.
+    /// Returns the seconds that a call over `tokens` tokens takes; `None` if the formula is not positive for this
+    /// number of tokens.
     #[must_use]
     pub fn at(self, tokens: f64) -> Option<f64> {
         Some(self.formula(tokens)).filter(|seconds| *seconds > 0.0)

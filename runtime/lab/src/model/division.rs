@@ -4,7 +4,7 @@
 //! have become `c^L` tasks of `N (l / c)^L` tokens. Three facts follow; the paper's `n_total ≈ N² / x²` hides the
 //! second:
 //!
-//! - each token is in `l^L` tasks, so it is moved that often;
+//! - each token is in `l^L` tasks, so it is moved `l^L` times;
 //! - a kernel that computes every pair of a task, and masks the pairs that belong to other tasks, does `(l² / c)^L`
 //!   times the work of plain attention: 9 / 7 per level at c = 7. A kernel that skips those pairs does the work of
 //!   plain attention;
@@ -17,7 +17,7 @@ use libm::pow;
 pub struct Division {
     /// Total number of tokens, N.
     pub tokens: f64,
-    /// c, the number of chunks per division, which is also the number of tasks that one task is divided into.
+    /// c, the number of chunks per division. One task is divided into the same number of tasks.
     pub chunks: f64,
     /// l, number of chunks in a task.
     pub members: f64,
@@ -42,8 +42,8 @@ impl Division {
         pow(self.chunks, level)
     }
 
-    /// Returns the number of tasks that contain a given token after `level` levels, which is how often the token is
-    /// moved.
+    /// Returns the number of tasks that contain a given token after `level` levels. The token is moved once for each of
+    /// these tasks.
     #[must_use]
     pub fn copies(self, level: f64) -> f64 {
         pow(self.members, level)

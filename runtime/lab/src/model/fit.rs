@@ -3,11 +3,11 @@
 //! The fit minimises the sum over samples of `(Σ_k a_k f_k(x) / y − 1)²` over all `a ≥ 0`. Errors are relative to the
 //! measured value, so that a size that takes a microsecond counts as much as one that takes a minute.
 //!
-//! Plain least squares may yield a negative coefficient, and then predicts negative times for short sequences. Under
-//! the constraint `a ≥ 0`, the best solution is a plain least-squares solution over its nonzero coefficients (Lawson
-//! and Hanson, Solving Least Squares Problems, chapter 23). There are at most three coefficients, and therefore at most
-//! seven nonempty sets of nonzero coefficients. The problem of each set is solved by Givens rotations, row by row. The
-//! best solution without a negative coefficient is returned. This method needs no memory and no iteration.
+//! Plain least squares may yield a negative coefficient, which leads to negative predicted times for short sequences.
+//! Under the constraint `a ≥ 0`, the best solution is a plain least-squares solution over its nonzero coefficients
+//! (Lawson and Hanson, Solving Least Squares Problems, chapter 23). There are at most three coefficients, and therefore
+//! at most seven nonempty sets of nonzero coefficients. The problem of each set is solved by Givens rotations, row by
+//! row. The best solution without a negative coefficient is returned. This method needs no memory and no iteration.
 
 use libm::{fabs, sqrt};
 

@@ -1,5 +1,5 @@
-//! Cost of attention over x tokens, and of the tasks into which it is divided. The modules contain bytes and seconds as
-//! functions that are fitted to measurements, the arithmetic of dividing by quorums, and the cheapest size of a task.
+//! Cost of attention over x tokens, and of the tasks into which it is divided. The modules fit bytes and seconds to
+//! measurements as functions of x, compute how quorums divide tokens into tasks, and find the cheapest task size.
 //!
 //! | module | content |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | [`division`] | tokens, tasks and work at each level (Stream-CQSA, section 3.3) |
 //! | [`optimum`] | the task size with the lowest cost (Stream-CQSA, appendix C) |
 //!
-//! A time must be positive. Where a function is not positive, the result is `None`, and nothing is concluded from it.
-//! The functions that this module fits are positive everywhere.
+//! A time must be positive. For a number of tokens at which a fitted function is not positive, the result is `None`,
+//! and no conclusion is drawn. The functions that this module fits are positive everywhere.
 
 pub mod cost;
 pub mod division;

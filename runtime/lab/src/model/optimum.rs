@@ -1,7 +1,7 @@
 //! The task size with the lowest cost (Stream-CQSA, appendix C).
 //!
-//! With `c ≈ l²`, N tokens are `N² / x²` tasks of x tokens. They take `N² g(x)` one after another, or `N² f(x) / M` if
-//! concurrent tasks fill the memory M and each runs at full speed:
+//! With `c ≈ l²`, N tokens are divided into `N² / x²` tasks of x tokens. The tasks take the time `N² g(x)` if they run
+//! one after another. They take `N² f(x) / M` if concurrent tasks fill the memory M and each task runs at full speed:
 //!
 //! ```text
 //! g(x) = (A x² + B x + C) / x²                       (equation 14)
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The signs of the coefficients decide whether these functions have an optimum. If A, B and C are not negative, g
-//! falls with x: the largest tasks that fit are the fastest. Only a negative C makes g rise, from x = 0 to a maximum,
-//! and at the sizes below this maximum the time itself is negative or close to zero.
+//! falls with x: the largest tasks that fit are the fastest. Only a negative C makes g rise: from x = 0, g then rises
+//! to a maximum. At task sizes below this maximum, the time `A x² + B x + C` is negative or close to zero.
 
 use super::cost::{Bytes, Seconds};
 use libm::sqrt;
@@ -24,10 +24,10 @@ pub enum Extremum {
     Falls,
     /// The cost is lowest at this size.
     Minimum(f64),
-    /// The cost is highest at this size, and has no minimum.
+    /// The cost is highest at this size. It has no minimum.
     Maximum(f64),
-    /// The cost has a local maximum and, at a larger size, a local minimum; towards size zero it falls below this
-    /// minimum.
+    /// The cost has a local maximum and, at a larger size, a local minimum. As the size approaches zero, the cost falls
+    /// below this local minimum.
     Both {
         /// Size of the local maximum.
         maximum: f64,
@@ -36,7 +36,7 @@ pub enum Extremum {
     },
 }
 
-/// Returns the turning point of g, for tasks that run one after another. Its derivative is `−B / x² − 2 C / x³`.
+/// Returns the turning point of g, for tasks that run one after another. The derivative of g is `−B / x² − 2 C / x³`.
 #[must_use]
 pub fn serial(time: Seconds) -> Extremum {
     let Seconds { linear: b, constant: c, .. } = time;
@@ -47,8 +47,8 @@ pub fn serial(time: Seconds) -> Extremum {
     if b < 0.0 || c < 0.0 { Extremum::Rises } else { Extremum::Falls }
 }
 
-/// Returns the turning points of f, for concurrent tasks that fill the memory. Its derivative times `x³` is
-/// `A D x³ − (B E + C D) x − 2 C E` (equation 12).
+/// Returns the turning points of f, for concurrent tasks that fill the memory. The derivative of f, multiplied by `x³`,
+/// is `A D x³ − (B E + C D) x − 2 C E` (equation 12).
 #[must_use]
 pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     let Seconds { square: a, linear: b, constant: c } = time;

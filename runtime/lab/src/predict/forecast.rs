@@ -45,7 +45,7 @@ pub enum ForecastError {
         /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The time of the call depends on its data, or no model covers it.
+    /// The time of the call depends on the data of the call, or no model covers a call with this property.
     #[error(
         "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
     )]
@@ -58,8 +58,8 @@ pub enum ForecastError {
 /// Oldest compute capability that can load the kernels.
 const OLDEST: (u32, u32) = (5, 3);
 
-/// Predicts the latency of a call whose tensors are in the memory of `machine`. With `half_scores`, the plan may sum
-/// short chains of f16 products in f16.
+/// Predicts the latency of a call whose tensors are in the memory of `machine`. If `half_scores` is set, the plan may
+/// sum short chains of f16 products in f16.
 ///
 /// # Errors
 /// Returns an error if the call cannot be predicted, or if too little is known about the machine.
@@ -110,8 +110,8 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
     };
     let cost = cost_of(choice.kernel.name)?;
-    // Blocks that process all splits of their rows take as long as undivided blocks plus the time of the merges in
-    // place.
+    // If each block processes all splits of its rows, a launch takes as long as one with undivided blocks, plus the
+    // time of the merges in place.
     let mut whole = *choice;
     (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
     let choice = if choice.serial { &whole } else { choice };

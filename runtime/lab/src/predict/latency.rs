@@ -20,8 +20,9 @@
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
 //! a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles
-//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this. Measured by these
-//! counts, it is the share of the issue slots that the newer GPU's code fills.
+//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this difference. It is the
+//! share of its issue slots that the newer GPU's code fills, if the filled slots are counted in the code for capability
+//! 6.2.
 //!
 //! A prediction is not a measurement: it ignores caches, page hits in DRAM, and other load on the machine.
 
@@ -84,10 +85,11 @@ pub struct GpuMachine {
     pub profile: GpuProfile,
     /// Memory bandwidth in 10⁹ bytes per second.
     pub bandwidth_gbs: f64,
-    /// Time in microseconds from the end of one kernel to the first instruction of the next; it also precedes the first
-    /// kernel.
+    /// Time in microseconds from the end of one kernel to the first instruction of the next kernel. The same time
+    /// passes before the first kernel.
     pub launch_us: f64,
-    /// Share of the issue slots that code for this architecture fills, according to the counts for capability 6.2.
+    /// Share of its issue slots that code for this architecture fills, if the filled slots are counted in the code for
+    /// capability 6.2.
     pub efficiency: f64,
 }
 
@@ -160,9 +162,10 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the average share of its tiles that a block of a causal problem executes. The average is over the blocks of
-/// a multiprocessor that gets `most` blocks. Over all blocks, the share is a half. If the longest blocks come first,
-/// one block is counted in full; otherwise the share is assumed to be midway between a half and one.
+/// A block of a causal problem executes only a share of its tiles. Returns the average of this share over the blocks of
+/// a multiprocessor that gets `most` blocks. The average over all blocks is a half. If the longest blocks come first,
+/// one block of the multiprocessor is counted with all of its tiles; otherwise the average is assumed to be midway
+/// between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -201,8 +204,8 @@ fn launch(
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    // In successive waves, the numbers of rows average out. The last wave takes as long as a wave of blocks that have
-    // all of their rows.
+    // Over several waves, the numbers of rows per block average out. The last wave is assumed to take as long as a wave
+    // of blocks with all of their rows.
     let average = if waves > 1 { warps * live } else { warps };
     let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
@@ -220,8 +223,8 @@ fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// Properties of a call that a prediction needs in addition to its plan. The call has no mask, bias, window, soft cap
-/// or past.
+/// Properties of a call that a prediction needs in addition to the plan of the call. The call has no mask, bias,
+/// window, soft cap or past.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuCall {
     /// Number of blocks of the attention kernel.
@@ -232,7 +235,8 @@ pub struct GpuCall {
     pub keys: usize,
     /// `true` if the number of keys that a row attends grows with the row.
     pub causal: bool,
-    /// `true` if the head size is smaller than the kernel's and the kernel checks it. No tile is plain then.
+    /// `true` if the head size of the call is smaller than the head size of the kernel, and the kernel checks this. All
+    /// tiles are then edge tiles.
     pub padded: bool,
     /// Size of all tensors in bytes.
     pub bytes: f64,
@@ -240,10 +244,11 @@ pub struct GpuCall {
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. A perfect order would reach the latency of
-/// average blocks. The predicted latency is between this latency and that of the longest blocks. It is closer to the
-/// average if a multiprocessor gets many blocks and the longest blocks come first. Each tile on the diagonal is an edge
-/// tile. A head size smaller than the kernel's does not shorten the time.
+/// A block of a causal problem executes up to twice the average number of tiles. With a perfect order of the blocks,
+/// the latency would be as low as if every block had the average number. The predicted latency is between this latency
+/// and the latency if every block had the largest number. It is closer to the former if a multiprocessor gets many
+/// blocks and the longest blocks come first. Each tile on the diagonal is an edge tile. If the head size of the call is
+/// smaller than the head size of the kernel, the time is not shorter.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,

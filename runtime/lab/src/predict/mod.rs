@@ -89,8 +89,8 @@ const PAPER: [[f64; 4]; GRID.len()] = [
 /// The board of table 6.
 const MEASURED: &str = "jetson-tx2";
 
-/// Returns the paper's milliseconds for a case on a board, first ELSA's, then PyTorch's; `None` if table 6 has no such
-/// row.
+/// Returns the paper's milliseconds for a case on a board: first the time of ELSA, then the time of PyTorch. Returns
+/// `None` if table 6 has no row for the case.
 fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     let tokens = case.shape.keys;
     let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
@@ -113,7 +113,8 @@ fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     }
 }
 
-/// Returns the properties of a board that a prediction needs. Properties that its profile lacks are zero.
+/// Returns the properties of a board that a prediction needs. A property that is missing from the board's profile is
+/// zero.
 fn machine(board: &Board) -> GpuMachine {
     GpuMachine {
         profile: board.device_profile().gpu.unwrap_or_default(),

@@ -6,8 +6,9 @@
 //! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak memory is taken
 //!   from the plan's account.
 //! - **Quorums** use the fewest levels at which the tokens, states and workspace of a task fit the budget. Tasks run
-//!   one after another, each on tokens that are gathered first, and their states are merged. The time covers gathering,
-//!   planning, running and merging. The merged states of the whole problem do not count towards the budget.
+//!   one after another. The tokens of a task are gathered before it runs, and the states of all tasks are merged. The
+//!   time covers gathering, planning, running and merging. The merged states of the whole problem do not count towards
+//!   the budget.
 
 use super::costs::Pass;
 use crate::model::Division as Sizes;
@@ -31,7 +32,7 @@ use std::time::Instant;
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
 /// Maximum number of tasks that are run for one size and budget.
 const TASKS: usize = 400;
-/// Number of runs per method, size and budget; their median counts.
+/// Number of runs for each method, size and budget. The reported time is the median of these runs.
 pub const RUNS: usize = 5;
 /// Tolerated difference between the two outputs, relative to the largest element; actual differences are far smaller.
 const APART: f32 = 1e-4;
@@ -222,7 +223,7 @@ fn ample() -> StreamOptions {
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Returns the run with the median time; `None` if there are no runs.
+/// Returns the run with the median time; `None` if `runs` is empty.
 fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
     runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let middle = runs.len() / 2;

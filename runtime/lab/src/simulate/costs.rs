@@ -37,11 +37,12 @@ pub struct Pass {
     pub time: Seconds,
     /// Bytes per call as a function of the number of tokens.
     pub memory: Bytes,
-    /// Largest relative errors of the two fits at their own samples: of the seconds, then of the bytes.
+    /// Largest relative error of each fit at the samples that the fit was made from: first of the seconds, then of the
+    /// bytes.
     pub worst: Option<[f64; 2]>,
     /// Measured seconds that the fit was made from.
     pub times: Vec<Sample>,
-    /// The fits as a publication prints them, which may be negative.
+    /// The fits as a publication prints them. Their values may be negative.
     pub printed: Option<(Seconds, Bytes)>,
 }
 

@@ -25,7 +25,7 @@ struct Leaf {
     tip: String,
 }
 
-/// Drawing of the hybrid tree. It has one row per level, and the parts of a task are below the task.
+/// Drawing of the hybrid tree. It has one row per level. The tasks into which a task is divided are drawn below it.
 struct Drawn {
     words: String,
     leaves: Vec<Leaf>,

@@ -1,5 +1,5 @@
-//! Measures the costs of this machine: attention is run at several sizes, the times are fitted, and the fit is checked
-//! at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA.
+//! Measures the costs of this machine. Attention is run at several sizes, a fit is made to the times, and the fit is
+//! checked at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_cli::error::Error;
@@ -14,14 +14,15 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Time limit in seconds. After it, a round begins only if fewer than the minimum number of rounds have run.
+/// Time limit in seconds. After this time, another round begins only if the minimum number of rounds has not been
+/// reached.
 const SECONDS: f64 = 4.0;
 /// Minimum and maximum number of rounds.
 const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
 /// Maximum number of tokens for the naive method.
 const NAIVE: usize = 4096;
 
-/// Check of the fit at a size that it was not made from.
+/// Check of the fit at a size that is not among the fit's samples.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Check {
     /// Number of tokens.
@@ -114,7 +115,8 @@ impl Subject {
     }
 }
 
-/// Returns sizes at which the fit is checked: one between each two neighbours in `sizes`, and one beyond the last.
+/// Returns sizes at which the fit is checked: one between every two neighbours in `sizes`, and one above the largest
+/// size.
 fn unseen(sizes: &[usize]) -> Vec<usize> {
     let between = sizes.windows(2).map(|two| (two[0] as f64 * two[1] as f64).sqrt().round() as usize);
     let beyond = sizes.last().map(|last| last + last / 2);
@@ -124,8 +126,8 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// Measures attention with `heads` heads of size `dim` at each number of tokens in `sizes`, in f32 on the default
 /// engine with `threads` threads.
 ///
-/// Sizes and methods alternate in rounds, and the shortest call of each counts. If there is a single thread, it is the
-/// calling thread, and its processor time is measured.
+/// Each round runs one call for each measured combination of size and method. The shortest call of each combination
+/// counts. If the engine has a single thread, this is the calling thread, and its processor time is measured.
 ///
 /// # Errors
 /// Returns errors of a plan or a run, and an error if the times cannot be fitted.

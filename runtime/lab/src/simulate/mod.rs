@@ -45,7 +45,7 @@ struct Fit {
     seconds: [f64; 3],
     /// D and E of the bytes `D x + E`.
     bytes: [f64; 2],
-    /// Largest relative errors of the two fits at their own samples.
+    /// Largest relative error of each fit at the samples that the fit was made from.
     worst: Option<[f64; 2]>,
     /// A, B and C as the publication prints them.
     printed_seconds: Option<[f64; 3]>,

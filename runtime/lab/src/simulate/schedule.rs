@@ -1,20 +1,22 @@
 //! Schedules of tasks on one or more levels under a memory limit (Stream-CQSA, section 2.4, figures 4 and 9).
 //!
 //! A uniform schedule divides all tasks down to one level. A hybrid schedule divides some tasks of a level once more,
-//! and some of the resulting tasks again, so that small tasks fill the memory that large ones leave free. Tasks are
-//! independent, so they may run in any order; the largest task that fits starts first.
+//! and then divides some of the resulting tasks again. Small tasks then fill the memory that large tasks leave free.
+//! Tasks are independent, so they may run in any order; the largest task that fits starts first.
 //!
-//! The paper's figure runs as many tasks at once as fit in memory, each at the speed that it has alone. A GPU that is
-//! busy with one task cannot do that, and the paper's own experiments run one task at a time. A schedule therefore has
-//! two times: `at_once`, under the figure's assumption, and `serial`, the sum over all tasks.
+//! The paper's figure assumes that as many tasks run at once as fit in memory, and that each of them runs as fast as it
+//! would alone. A GPU that a single task keeps busy cannot do that, and the paper's own experiments run one task at a
+//! time. A schedule therefore has two times: `at_once`, under the figure's assumption, and `serial`, the sum over all
+//! tasks.
 
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of leaves of a tree that the search considers.
+/// Maximum number of leaves in a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of values that the search tries for the number of divided tasks, at each of the two levels.
+/// Number of candidates that the search tries for the number of divided tasks, at each of the two levels whose tasks
+/// may be divided.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -28,7 +30,7 @@ pub struct Class {
     pub count: usize,
 }
 
-/// State of a timeline from one moment until the next step.
+/// State of a timeline from the start of one step until the start of the next step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Start of the step, in seconds.
@@ -39,7 +41,7 @@ pub struct Step {
     pub running: Vec<usize>,
 }
 
-/// Course of concurrent tasks over time.
+/// Timeline of tasks that run concurrently.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
     /// Time when the last task ends, in seconds.
@@ -50,8 +52,8 @@ pub struct Timeline {
     pub steps: Vec<Step>,
 }
 
-/// Simulates tasks that start whenever there is room in memory, the largest first. `classes` must be sorted by
-/// decreasing size. Returns `None` if some task does not fit even alone.
+/// Simulates concurrent tasks. Whenever memory is free, the largest task that fits starts. `classes` must be sorted by
+/// decreasing size. Returns `None` if a task exceeds the limit even if it runs alone.
 #[must_use]
 pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     let fits = |class: &Class| class.count == 0 || class.bytes <= limit;
@@ -164,11 +166,12 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
     Some(Schedule { tree, leaves, serial, at_once: timeline(&classes, limit)? })
 }
 
-/// Finds the hybrid schedule with the shortest `at_once` time among trees with leaves at `base` and at the two levels
-/// below it. `None` if level `base + 1` has too many tasks, or if no such tree has a schedule.
+/// Finds the hybrid schedule with the shortest `at_once` time. The search covers trees with leaves at level `base` and
+/// at the two levels below it. Returns `None` if level `base + 1` has too many tasks, or if none of these trees has a
+/// schedule.
 ///
-/// If tasks keep their speed when they run concurrently, the finest uniform schedule is always the shortest, no matter
-/// how much work it adds. Only trees with leaves at all three levels are therefore considered.
+/// If tasks run as fast concurrently as alone, the finest uniform schedule always has the shortest time, no matter how
+/// much work it adds. Therefore only trees with leaves at all three levels are considered.
 #[must_use]
 pub fn hybrid(
     chunks: usize,

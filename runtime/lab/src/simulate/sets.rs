@@ -1,13 +1,14 @@
 //! Costs that are known without a measurement on this machine: the paper's A100, an H200 that was measured, and
 //! predictions from the profiles of boards.
 //!
-//! - **a100**, published. Stream-CQSA prints parabolas and lines for one head of size 128 in f16 (section 3.3). Its
-//!   parabola of the forward pass is negative below 27,985 tokens. Therefore there is also a fit without negative
-//!   coefficients. It is made from the five rows of the paper's table 1, which state the seconds of seven tasks.
+//! - **a100**, published. Stream-CQSA prints parabolas and lines for one head of size 128 in f16 (section 3.3). The
+//!   printed parabola of the forward pass is negative below 27,985 tokens. Therefore there is also a fit without
+//!   negative coefficients. This second fit is made from the five rows of the paper's table 1. Each row states the
+//!   seconds that seven tasks take together.
 //! - **h200**, measured with this library: eight heads of size 64 in f32.
-//! - **Jetsons**, predicted. The compute time assumes the share of the FP32 peak that the same PTX reaches on the H200.
-//!   A call reads and writes its bytes once, and the memory's bandwidth determines the time for this. The launch of a
-//!   call is assumed to take no time.
+//! - **Jetsons**, predicted. The compute time is predicted from the board's FP32 peak. The share of this peak that a
+//!   kernel reaches is assumed to be the share that the same PTX reaches on the H200. A call reads and writes its bytes
+//!   once, at the bandwidth of the memory. The launch of a call is assumed to take no time.
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use crate::model::{Bytes, Sample, Seconds};
@@ -31,8 +32,8 @@ pub struct Row {
     pub seven: [f64; 2],
     /// Hours of all tasks together.
     pub hours: [f64; 2],
-    /// Shares of the time in percent (table 2): forward mask, computation and merge; backward preparation, computation
-    /// and merge; communication; and everything else.
+    /// Shares of the time in percent (table 2): the mask, computation and merge of the forward pass; the preparation,
+    /// computation and merge of the backward pass; communication; and everything else.
     pub shares: [f64; 8],
 }
 
@@ -152,8 +153,8 @@ fn a100() -> Result<Costs, Error> {
 
 /// Returns the costs of 64 heads on the A100, from the paper's study of a million tokens.
 ///
-/// The third row of the study prints 4.13 GiB and 4.13 s. The line through the first two rows gives 9.67 GiB there, so
-/// the bytes are fitted to the first two rows only.
+/// The third row of the study prints 4.13 GiB and 4.13 s. At the task size of the third row, the line through the first
+/// two rows gives 9.67 GiB. The bytes are therefore fitted to the first two rows only.
 ///
 /// # Errors
 /// Never fails: the numbers are constants that can be fitted.

@@ -66,8 +66,8 @@ pub struct Cost {
     pub dense_hours: f64,
     /// Hours of all tasks with a kernel that skips masked pairs.
     pub hours: f64,
-    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if it is
-    /// negative.
+    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if this
+    /// prediction is negative.
     pub printed_fit_hours: Option<f64>,
     /// Relative deviation of the printed fit's memory from the memory in table 1.
     pub printed_fit_gib: Option<f64>,
@@ -84,7 +84,7 @@ pub struct Level {
     pub task_tokens: f64,
     /// Number of tasks.
     pub tasks: f64,
-    /// Number of tasks that contain a given token, which is how often the token is moved.
+    /// Number of tasks that contain a given token. The token is moved once for each of these tasks.
     pub copies: f64,
     /// Work of a kernel that also computes masked pairs, relative to plain attention.
     pub dense_work: f64,
@@ -156,8 +156,9 @@ pub struct Study {
     pub limit: f64,
     /// Bytes and seconds of the undivided problem.
     pub whole: [f64; 2],
-    /// GiB and seconds that the paper prints for the undivided problem. They are those of PyTorch's attention. Its
-    /// kernel takes less time for the same pairs than the kernel with which the tasks were timed.
+    /// GiB and seconds that the paper prints for the undivided problem. The paper measured them with PyTorch's
+    /// attention. For the same pairs, PyTorch's kernel takes less time than the kernel with which the paper timed the
+    /// tasks.
     pub whole_printed: Option<[f64; 2]>,
     /// Uniform schedules of three successive levels.
     pub uniform: Vec<Uniform>,
@@ -194,7 +195,7 @@ pub struct Optimum {
     /// Cheapest level if one task runs at a time. Only levels whose tasks fit in memory and have a positive time are
     /// compared.
     pub best_level: Option<u32>,
-    /// Cheapest of these levels if as many tasks run at once as fit in memory.
+    /// Cheapest level if as many tasks run at once as fit in memory. The same levels are compared.
     pub best_level_at_once: Option<u32>,
     /// First level at which the fit is negative.
     pub negative_from_level: Option<u32>,
@@ -250,8 +251,8 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
         let passes = costs.passes(request.backward);
         passes.filter_map(|(name, pass)| Some((name, of(pass)?.at(tokens)? / HOUR))).collect()
     };
-    // Reading a key and its value of one head takes keys / link seconds; the key's pair with one row takes A / heads
-    // seconds.
+    // Reading the key and the value of one token for one head takes `keys / link` seconds. Computing the pair of this
+    // key and one row takes `A / heads` seconds.
     let per_pair = costs.forward.time.square / heads;
     Ok(Streaming {
         resident_rows: rows,
@@ -341,8 +342,9 @@ fn level(costs: &Costs, request: &Request<'_>, level: u32) -> Level {
     }
 }
 
-/// Computes table 2. The seconds of the two computations come from the fits of table 1. The work of every other part is
-/// linear in tokens, so a line is fitted to the part's five printed values. The deviations show how linear the part is.
+/// Computes table 2. The seconds of the two computations come from the fits of table 1. The work of every other part
+/// should be linear in the number of tokens, so a line is fitted to the part's five printed values. The deviations from
+/// this line show how linear the part is.
 fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     let Some(backward) = costs.backward.as_ref().filter(|_| row(costs, request, 5).is_some()) else {
         return Vec::new();

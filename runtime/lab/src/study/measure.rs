@@ -30,7 +30,7 @@ const BOUNDED_KEYS: usize = 1 << 19;
 /// Maximum number of rows whose bounds are computed.
 const BOUNDED: usize = 512;
 
-/// Number of groups of tiles that are distributed over threads.
+/// Number of groups into which the tiles are divided. The groups are distributed over threads.
 const GROUPS: usize = 32;
 
 /// Errors of a schedule's outputs relative to exact attention.
@@ -38,13 +38,13 @@ const GROUPS: usize = 32;
 pub struct Errors {
     /// Largest absolute error of a component.
     pub worst: f64,
-    /// Sum over the compared rows of the row's largest error.
+    /// Sum of the largest error of each compared row.
     pub sum: f64,
-    /// Number of compared rows, which are those whose errors are all finite.
+    /// Number of compared rows. A row is compared only if all of its errors are finite.
     pub rows: u64,
     /// Number of rows whose bounds were computed.
     pub bounded: u64,
-    /// Largest bound of a component of these rows.
+    /// Largest bound of a component, over the rows whose bounds were computed.
     pub bound: f64,
     /// Largest ratio of a component's error to its bound.
     pub used: f64,
@@ -53,7 +53,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Returns the mean over rows of the row's largest error.
+    /// Returns the mean, over the compared rows, of the largest error of a row.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.sum / self.rows as f64 }
@@ -103,7 +103,7 @@ pub struct Study {
     pub sides: [Side; 2],
     /// Probabilities of the first head.
     pub map: HeatMap,
-    /// Largest difference between two values that a row may attend, in any one dim.
+    /// Largest difference in one dim between two values that the same row may attend.
     pub spread: f64,
 }
 
@@ -284,8 +284,8 @@ struct Values<'a> {
     head: usize,
 }
 
-/// Computes the exact results of row `i`, and its scores by key. With `with_bounds`, also computes the data for its
-/// bounds.
+/// Computes the exact results of row `i`, and the row's scores by key. If `with_bounds` is set, also computes the data
+/// for the row's bounds.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -323,7 +323,7 @@ fn know(
 }
 
 impl Values<'_> {
-    /// Returns the bounds of the components of a row for a schedule that left out the share `share` of the row's
+    /// Returns the error bounds of the components of a row. The schedule left out the share `share` of the row's
     /// weights.
     fn bounds(
         &self,

@@ -1,9 +1,9 @@
 //! `elsa-lab study`: effect of schedules on given tensors.
 //!
-//! The tables and figures of the article on vector relieved attention (VFA, VSA) have counterparts here. Only table 2
-//! has none. The article states a model's score on a benchmark; here, the scalar run of
-//! [`elsa_core::attention::traversal`] is measured on the given tensors. Its outputs are compared with exact attention
-//! in f64 and with their error bounds.
+//! The tables and figures of the article on vector relieved attention (VFA, VSA) have counterparts here, except for
+//! table 2. The article states the scores of a model on a benchmark. This study instead measures the scalar run of
+//! [`elsa_core::attention::traversal`] on the given tensors. The outputs of this run are compared with exact attention
+//! in f64, and the errors with their bounds.
 //!
 //! | in the article | here | module |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! Operations per weight: the article's table 1 and figure 1 for the kernels of this library.
 //!
-//! The counts are numbers of vector operations per vector of weights, as each instruction set executes them. They are
-//! counted in the source of the kernels (`elsa_kernels::attention`):
+//! A count is the number of vector operations that an instruction set executes per vector of weights. The operations
+//! are counted in the source of the kernels (`elsa_kernels::attention`):
 //!
 //! ```text
 //! d   multiply-adds   products with keys           d_v multiply-adds   products with values
@@ -12,8 +12,8 @@
 //!                     NEON   12: 2 for the integer part, 6 of the polynomial in pairs, 2 copies, 2 for the power
 //! ```
 //!
-//! Loads and stores, which accompany multiply-adds, are not counted; neither are operations that occur once per row of
-//! a block.
+//! Loads and stores are not counted, because they accompany multiply-adds. Operations that occur once per row of a
+//! block are not counted either.
 
 use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
 
@@ -88,8 +88,8 @@ impl Operations {
         }
     }
 
-    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means over
-    /// all weights of the run's `report`.
+    /// Counts the operations of a run under `schedule`, in tiles of `rows` rows and `keys` keys. The counts are means
+    /// over all weights of the run that `report` describes.
     #[must_use]
     pub fn of(
         isa: Isa,

@@ -91,7 +91,7 @@ fn case(study: &Study) -> Case<'_> {
     }
 }
 
-/// Draws figure 1: operations by purpose, with one bar per instruction set and head size.
+/// Draws figure 1: the operations by purpose, in one bar for each combination of instruction set and head size.
 fn parts(study: &Study) -> Picture {
     let bars: Vec<(String, Operations)> = ISAS
         .into_iter()
@@ -256,7 +256,8 @@ fn norms(study: &Study) -> Figure {
     }
 }
 
-/// Draws figure 5: block maxima of one tile for each site of the largest score.
+/// Draws figure 5: for each site of the largest score, the block maxima of one tile whose largest score is at that
+/// site.
 fn maxima(study: &Study) -> Figure {
     let mut charts = Vec::new();
     let mut none = Vec::new();

@@ -45,12 +45,12 @@ pub struct Peak {
 /// Positions of the largest scores in a set of tiles.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// For each block of keys, the number of rows whose running maximum, in a sequential run, reaches its final value
-    /// in that block.
+    /// For each block of keys, the number of rows whose running maximum reaches its final value in that block. The
+    /// maximum is that of a run over the blocks in order.
     pub stable: BTreeMap<usize, u64>,
-    /// For each site, the number of rows whose running maximum reaches its final value there.
+    /// For each site, the number of rows whose running maximum reaches its final value at that site.
     pub sites: [u64; 3],
-    /// For each site, the first tile whose largest score is there.
+    /// For each site, the first tile whose largest score is at that site.
     pub peaks: [Option<Peak>; 3],
 }
 
@@ -99,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// Adds the positions in later tiles.
+    /// Adds the positions of the largest scores in later tiles.
     pub fn merge(&mut self, later: Seen) {
         for (block, rows) in later.stable {
             *self.stable.entry(block).or_default() += rows;

@@ -21,7 +21,8 @@ pub struct Setting {
     pub table: Table,
     /// Name in the table.
     pub name: &'static str,
-    /// Result in the article: a language model's score in table 3, the sparsity in table 4; otherwise empty.
+    /// Result that the article states: a language model's score for table 3, the sparsity for table 4. Empty for other
+    /// schedules.
     pub published: &'static str,
     /// Schedule to run.
     pub schedule: Schedule,
@@ -32,7 +33,8 @@ const PUBLISHED_3: [&str; TABLE_3.len()] =
     ["0.75", "0.76", "0.23", "0.21", "0.22", "0.22", "0.24", "0.22", "0.22", "0.65"];
 
 /// Sparsities of table 4 in percent, on MMLU (computer security): the share of skipped blocks. Rows of FA4 also contain
-/// the share of skipped rescales; rows of Rowskip contain the share of skipped rows instead.
+/// the share of skipped rescales. Rows of Rowskip contain the share of skipped rows instead of the share of skipped
+/// blocks.
 const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "",
     "32.3",
@@ -57,8 +59,8 @@ const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "84.6",
 ];
 
-/// Stand-in for the exact schedule, which does not run in tiles and has no counters. References lag by up to 7 bits, one
-/// less than in the exact schedule.
+/// Schedule that is studied in place of the exact schedule, because the exact schedule does not run in tiles and has no
+/// counters. References lag by up to 7 bits, which is one bit less than in the exact schedule.
 pub const LAGGING: Schedule = Schedule { threshold: HEADROOM - 1.0, ..Schedule::EXACT };
 
 /// Schedules that are not in the article on vector relieved attention.

@@ -9,7 +9,7 @@ pub const BLOCK: usize = 32;
 /// Maximum number of points of a curve of norms.
 const POINTS: usize = 256;
 
-/// Mean, smallest and largest value over heads and sequences.
+/// Mean, smallest and largest value of a quantity over all heads and sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Index of the first token that the value represents, or index of the block.
@@ -62,7 +62,7 @@ fn spreads(tallies: &[Tally], step: usize) -> Vec<Spread> {
 
 /// Returns the similarity `mean(X Xᵀ) / |max(X Xᵀ)|` of a block of tokens, from the sum of its vectors and their
 /// largest squared norm. The mean of all products is the squared norm of the mean vector, and the largest product is
-/// that of the longest vector with itself.
+/// the product of the longest vector with itself.
 fn similarity(sum: &[f64], tokens: usize, largest_square: f64) -> f64 {
     let square: f64 = sum.iter().map(|x| x * x).sum();
     square / (tokens * tokens) as f64 / largest_square
@@ -88,8 +88,8 @@ pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     [side(sequences, heads, d, &queries, &query), side(sequences, kv_heads, d, &keys, &of_key)]
 }
 
-/// Measures the queries or the keys. `tokens` returns the number of tokens of a sequence; `element` returns an element
-/// by sequence, head, token and dim.
+/// Measures the queries or the keys. `tokens` returns the number of tokens of a sequence. `element` returns the element
+/// at a sequence, head, token and dim.
 fn side(
     sequences: usize,
     heads: usize,

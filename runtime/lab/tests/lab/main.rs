@@ -1,4 +1,4 @@
-//! Tests of the laboratory, in one program, so that their shared code is compiled and linked once.
+//! Tests of the laboratory. They form a single program, so that their shared code is compiled and linked only once.
 #![allow(clippy::unwrap_used)]
 
 mod bench_series;
@@ -53,7 +53,7 @@ impl Desk {
     }
 }
 
-/// Requires that every element of a page is closed in the correct order, and that the page loads nothing.
+/// Requires that the elements of a page are closed in the correct order, and that the page loads no other file.
 fn assert_alone(page: &str) {
     for fetch in ["<script", "http:", "https:", "src=", "@import", "url(", "<link"] {
         assert!(!page.contains(fetch), "{fetch}");

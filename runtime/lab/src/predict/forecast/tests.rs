@@ -6,8 +6,8 @@ use elsa_core::profile::GpuProfile;
 use elsa_core::view::{Layout, View};
 
 /// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, from its data sheet. `efficiency` corrects for the
-/// different code of compute capability 9.0 and 6.2; it was fitted to the rows `1,8,4096,64` to `1,8,16384,64`.
-/// `launch_us` was fitted to the row `1,1,64,64`. All other rows test these two values.
+/// difference between the code for compute capability 9.0 and the code for 6.2. It was fitted to the rows `1,8,4096,64`
+/// to `1,8,16384,64`. `launch_us` was fitted to the row `1,1,64,64`. All other rows test these two values.
 const H200: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (9, 0),
@@ -54,9 +54,9 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys
-    // and wait for memory. Instruction counts do not show this. Rows of masks are excluded because `forecast` refuses
-    // them.
+    // Medians from the tables in the page of the H200. Rows for decoding are excluded, because their blocks share keys
+    // and wait for memory, which instruction counts do not show. Rows with masks are excluded, because `forecast`
+    // refuses calls with masks.
     let recorded = [
         ([1, 8, 1024, 64], plain, 59.9),
         ([1, 8, 2048, 64], plain, 210.7),
@@ -234,8 +234,9 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         let [halves, widened, single] = [(DType::F16, true), (DType::F16, false), (DType::F32, false)]
             .map(|(dtype, half)| of(dtype, half, tokens));
         assert!(halves.kernel.contains("half2") && !widened.kernel.contains("half2"), "{}", halves.kernel);
-        // 64 rows, 64 keys and 64 dims are 2,048 multiply-adds per lane for scores, and as many for values. Pairs of
-        // f16 halve the count for scores. The count for values is unchanged, because values are summed in f32.
+        // A tile of 64 rows, 64 keys and 64 dims requires 2,048 multiply-adds per lane for the scores, and 2,048 for
+        // the values. Pairs of f16 halve the count for the scores. They do not change the count for the values, because
+        // values are summed in f32.
         assert_eq!((widened.tile.fma, halves.tile.fma - 2048 - 1024), (4096, 256), "{tokens}");
         let ratio = single.prediction.us() / halves.prediction.us();
         println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");
