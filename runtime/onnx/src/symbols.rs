@@ -21,7 +21,7 @@ pub struct Symbols {
     values: HashMap<String, Value>,
     /// Tensors whose elements and shape depend only on constants.
     fixed: HashSet<String>,
-    /// Tensors whose shape cannot be derived from the node that produces them; the model may declare it.
+    /// Tensors whose shape cannot be derived from the node that produces them. The model may declare this shape.
     told: HashSet<String>,
     /// The free axes: name, rank of the tensor, and index in the tensor.
     pub axes: Vec<(String, usize, usize)>,
@@ -170,8 +170,8 @@ impl Symbols {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of its node, so it is known only if the
-    /// model declares it.
+    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of the node that produces it. The
+    /// shape is then known only if the model declares it.
     #[must_use]
     pub fn is_told(&self, name: &str) -> bool {
         self.told.contains(name)
@@ -196,7 +196,7 @@ impl Symbols {
     }
 }
 
-/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this. A pair is a
+/// Returns pairs of sizes that `node` broadcasts together and that the size of the result does not record. A pair is a
 /// free axis and a known size above 1, or an axis of an attention's mask and the same axis of its scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
@@ -373,7 +373,8 @@ fn exact(value: &Value) -> Option<Vec<Size>> {
     value.sizes()
 }
 
-/// Converts sizes to elements of a tensor: to numbers, if no size depends on a free axis.
+/// Converts sizes to the elements of a tensor. The elements are numbers if no size depends on a free axis; otherwise
+/// they are sizes.
 fn data(all: Vec<Size>) -> Data {
     match all.iter().map(|size| size.known().map(|n| n as f64)).collect::<Option<Vec<f64>>>() {
         Some(numbers) => Data::Numbers(Rc::new(numbers)),

@@ -201,8 +201,8 @@ impl Api {
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// Returns a list of `N` integers, or the length of the list if it differs from `N`; `None` if the node has no
-    /// attribute of this name and type.
+    /// Returns an attribute that is a list of `N` integers. If the list has another length, returns that length.
+    /// Returns `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].

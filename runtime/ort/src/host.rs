@@ -58,8 +58,8 @@ impl Exceptions {
 
     /// Creates a `std::runtime_error` with a message, which is copied.
     pub fn make(&self, message: &CStr) -> Exception {
-        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory of
-        // an exception, as the ABI requires.
+        // SAFETY: a std::runtime_error consists of a pointer to its functions and a pointer to its text. It is
+        // constructed in the memory of an exception, as the ABI requires.
         let object = unsafe {
             let object = (self.allocate)(2 * size_of::<*mut c_void>());
             (self.construct)(object, message.as_ptr());

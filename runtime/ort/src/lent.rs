@@ -52,7 +52,8 @@ impl Drop for Ended {
     }
 }
 
-/// Runs `work`. Engines that it calls on this thread may use the threads that the runtime lends to the call with `context`.
+/// Runs `work`. If `work` calls engines on this thread, they may use the threads that the runtime lends to the call
+/// that has `context`.
 ///
 /// # Safety
 /// - The clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).

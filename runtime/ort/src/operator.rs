@@ -120,9 +120,9 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// Creates a node, or throws an exception to the runtime. The exception passes only this frame, which has nothing to
-/// drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that this library
-/// was built with, but the exception is thrown by another unwinder.
+/// Creates a node, or throws an exception to the runtime. The exception passes through only this frame, which has
+/// nothing to drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that
+/// this library was built with, but the exception is thrown by another unwinder.
 ///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].
@@ -326,8 +326,8 @@ impl Operator {
             GetVariadicOutputHomogeneity: Some(one),
             CreateKernelV2: Some(create),
             KernelComputeV2: Some(compute),
-            // `None`: before the runtime calls such a function, it reads the types of all inputs. It fails if an input is
-            // absent.
+            // `None`: before the runtime calls such a function, it reads the types of all inputs, and the runtime fails
+            // if an input is absent.
             InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),

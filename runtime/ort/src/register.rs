@@ -67,8 +67,8 @@ pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     }
 }
 
-/// Returns the element types of the outputs, one for each table. A runtime older than 1.18 accepts a single table, whose
-/// type the environment variable selects.
+/// Returns the element types of the outputs, one for each table. A runtime older than 1.18 accepts a single table; the
+/// environment variable selects the type for this table.
 fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
     if minor >= WITH_TYPES {
         return Ok(&[1, 10]);

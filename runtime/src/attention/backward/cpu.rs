@@ -32,8 +32,9 @@ unsafe fn inputs<'a>(
     tensors: &HostTensors<'a, Operand>,
 ) -> BackwardInputs<'a> {
     let spec = problem.forward().spec();
-    // SAFETY: the tensors have as many elements as the problem states (clause). The elements have the call's types and the
-    // mask's kind; an index has i64 elements, and the statistics of rows have f32 elements. A run only reads them.
+    // SAFETY: the tensors have as many elements as the problem states (clause). The elements have the types of the
+    // call, and mask elements have the mask's kind. An index has i64 elements, and the statistics of rows have f32
+    // elements. A run only reads them.
     unsafe {
         let of = |operand| elements(problem, tensors, operand);
         let rows = |operand| slice(problem, tensors, operand).unwrap_or_default();

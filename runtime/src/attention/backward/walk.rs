@@ -1,4 +1,4 @@
-//! Traverses the keys in chunks for the backward pass, and for each chunk the query tiles that attend it.
+//! Traverses the keys in chunks for the backward pass. For each chunk, traverses the query tiles that attend the chunk.
 //!
 //! ```text
 //! naive:  for each key block, for each query tile:  load both, compute, add to dq in memory
@@ -167,8 +167,8 @@ pub(super) unsafe fn join(c: &Context<'_>, sequence: &Sequence, head: usize) {
     let (parts, dim, scale) = (c.choice.parts_of(sequence.keys), forward.head_dim(), forward.scale());
     for i in 0..sequence.queries {
         let row = |part| c.query_gradient(part, sequence.batch, head, sequence.query0 + i).0;
-        // SAFETY: row `i` of the gradient is this worker's (clause), and so is row `i` of every later part. If there
-        // are keys, all these rows have been written.
+        // SAFETY: row `i` of the gradient belongs to this worker (clause), and so does row `i` of every later part. If
+        // there are keys, all these rows have been written.
         unsafe {
             let sum = std::slice::from_raw_parts_mut(row(0), dim);
             if parts == 0 {

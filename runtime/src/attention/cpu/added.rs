@@ -26,8 +26,8 @@ fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     Some((view, c.tensor(operand).data))
 }
 
-/// Returns a number that identifies the mask or bias rows of a head. Two heads, even of two sequences, have equal
-/// numbers if they share these rows.
+/// Returns a number that identifies the mask or bias rows of a head. Two heads have equal numbers if they share these
+/// rows, even if they belong to different sequences.
 pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
@@ -76,7 +76,7 @@ pub(super) unsafe fn write(
 }
 
 /// Returns an upper bound of the magnitude that mask and bias together add to any score of a tile, in natural-log
-/// units. It is not finite if an added value is NaN or `+∞`; a `−∞` does not count.
+/// units. The bound is not finite if an added value is NaN or `+∞`; values of `−∞` are ignored.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `entries` is as for [`write`].
@@ -123,8 +123,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the mask elements of a tile and a block of keys that are to be prefetched. Returns no elements if the mask is
-/// read more than once. If `keys` is empty, returns the first mask rows of the next head.
+/// Returns the mask elements to prefetch for a tile and a block of keys. Returns no elements if the mask is read more
+/// than once. If `keys` is empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -253,8 +253,9 @@ unsafe fn slide(
             continue;
         }
         // SAFETY: the entries of the table are followed by a line of `w` values for each distance, and by room for the
-        // width of a tile (layout). A line overwrites the excess of the previous one. For each key, the tile's values
-        // begin in the lines of the distances that occur, and the bias of the block has room for them (clauses).
+        // width of a tile (layout). Each line overwrites the excess values that the copy of the previous line wrote.
+        // For each key, the tile's values begin in a line of one of the `distances`, and the bias of the block has room
+        // for them (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);

@@ -1,9 +1,9 @@
 //! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
 //! a tile may skip a block before any product of the block is computed.
 //!
-//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
-//! row's scores in the block and the product of norms bound the weights of the block, and
-//! [`fits`](elsa_core::attention::traversal::fits) decides.
+//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): an upper bound of the
+//! block's weights is computed from the largest number added to a row's scores in the block and from the product of
+//! norms. Then [`fits`](elsa_core::attention::traversal::fits) decides.
 //!
 //! **The naive loop:**
 //!
@@ -21,10 +21,10 @@
 //!    the totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
-//!    totals that `b` relative to it is not finite, the tile processes the block.
-//! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
-//!    reaches its own blocks ([`diagonal`](super::diagonal)). Until a row has visited a key, its reference is the rounded
-//!    lower bound of its own key's score.
+//!    totals that `b` is not finite relative to the segment's reference, the tile processes the block.
+//! 4. *The smallest possible weight of a row's own key* replaces the weights of the keys that the row has not visited,
+//!    until the tile reaches its own blocks ([`diagonal`](super::diagonal)). Until a row has visited a key, its
+//!    reference is the rounded lower bound of its own key's score.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)). They are not copied
 //!    to the worker's region.
 

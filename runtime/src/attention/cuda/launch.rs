@@ -203,8 +203,9 @@ impl Attend<'_> {
     }
 }
 
-/// Returns the addresses of the partial states. A run has them if the keys are divided, or if `partial` is set, as in
-/// [`GpuPlan::functions`]; without them, the addresses are zero. Method math always has a reference and a sum per row.
+/// Returns the addresses of the partial states. A run has partial states if the keys are divided, or if `partial` is
+/// set (see [`GpuPlan::functions`]). Without partial states, the addresses are zero, but the method math always has a
+/// reference and a sum per row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,

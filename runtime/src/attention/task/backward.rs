@@ -146,8 +146,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. In the forward
-    /// pass, a weight must pass through at most `forward` additions on its way into a sum.
+    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. `forward` must
+    /// be at least the number of additions through which a weight passes on its way into a sum of the forward pass.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;

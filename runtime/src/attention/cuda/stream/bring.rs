@@ -59,8 +59,8 @@ impl Run<'_, '_, '_> {
                 None if memory.is_copied(area) => {
                     let bytes = rows * dim * size;
                     if let Some((from, _)) = memory.on_host(area) {
-                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory is the stream's; runs wait for
-                        // copies.
+                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and
+                        // runs wait for copies.
                         unsafe { copies.copy_in(entered, to, from, bytes)? };
                     }
                 }
@@ -74,9 +74,9 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the contiguous rows are in the view, and the caller has the bytes of the view.
-                        // The rows are dense in the area. *alive*: a run of the stream waits for its copies before it
-                        // returns, even if it fails.
+                        // SAFETY: *room*: the contiguous rows are in the view, and the caller's memory has all bytes of
+                        // the view. The rows are dense in the area. *alive*: a run of the stream waits for its copies
+                        // before it returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -106,7 +106,8 @@ impl Run<'_, '_, '_> {
             return Ok(());
         }
         // SAFETY: *room*: the area is in page-locked memory, and all its bytes were written when it was allocated. The
-        // previous run used a table, and the step before the previous one used any other area. The work of both is done.
+        // area of a table was last used by the previous run; any other area was last used by the step before the
+        // previous one. The work of that run and of that step is done.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -154,8 +155,8 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: the step before the previous
-            // one did, and the work of that step is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No pending work reads it: it was last read
+            // by the step before the previous one, and the work of that step is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {

@@ -18,8 +18,8 @@ fn problem(queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-/// Positions of queries, keys, values, output, and the states' references, sums and weighted sums in one buffer, with
-/// gaps between them.
+/// Positions in one buffer: of queries, keys, values and output, and of the states' references, sums and weighted sums.
+/// There are gaps between these parts.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
@@ -280,7 +280,7 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     assert_eq!(small.workspace_bytes(), 0);
     // SAFETY: the workspace has no memory.
     assert!(unsafe { small.workspace_on_device(0, 0) }.is_ok());
-    // A plan that needs bytes rejects such a workspace.
+    // A plan that needs bytes rejects a workspace without memory.
     // SAFETY: the workspace has no memory.
     let mut room = unsafe { small.workspace_on_device(at, 0) }.unwrap();
     let buffer = filled(&engine, &parts(1, 9000, 0));

@@ -195,8 +195,8 @@ fn device_tensors_give_the_bits_of_host_tensors() {
 }
 
 /// Checks errors that a caller in C cannot reach, because the C interface rejects such tensors earlier: misaligned
-/// addresses, and tensors that the problem does not have or that the call lacks. Also checks that an allocation that is
-/// one element too short is refused.
+/// addresses, tensors that the problem does not have, and missing tensors. Also checks that an allocation that is one
+/// element too short is refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tensors_that_do_not_fit_the_problem_are_refused() {
