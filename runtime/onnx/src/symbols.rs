@@ -1,7 +1,8 @@
 //! Facts about a graph for all sizes of its free axes: shapes as polynomials, and values that depend on no free axis.
 //!
-//! Each free axis is a separate symbol, with or without a name. Two symbols are unified only if the graph is undefined
-//! otherwise, as for the inner axes of a matrix product. Axes that broadcast stay separate, because either may be 1.
+//! Each free axis is a separate symbol, with or without a name. Two symbols are unified only if the graph would
+//! otherwise be undefined; the inner axes of a matrix product are an example. Axes that broadcast stay separate,
+//! because either may be 1.
 
 use super::array::{Array, Kind, count};
 use super::model::{Axis, Declared, External, Model, SMALL, stored};
@@ -30,8 +31,8 @@ pub struct Symbols {
     ties: HashMap<String, Size>,
 }
 
-/// Returns the name of a free axis. If the axis has no name in the model, its name is made from its tensor and its
-/// index.
+/// Returns the name of a free axis. If the axis has no name in the model, a name is made from the name of its tensor
+/// and the index of the axis.
 fn free(declared: &Declared, axis: usize, name: &str) -> String {
     if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
 }
@@ -63,8 +64,8 @@ impl Symbols {
         }
     }
 
-    /// Evaluates all nodes, or the nodes up to the first one that unifies two axes. Returns the name of the axis to
-    /// unify, and the size with which it is unified.
+    /// Evaluates the nodes in order, and stops after the first node that unifies two axes. Returns the name of the axis
+    /// to unify, and the size with which it is unified.
     fn follow_all(
         &mut self,
         model: &Model<'_>,

@@ -36,7 +36,8 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
 }
 
 /// Records the number of threads that a session's configuration requests. All sessions of the process share the engine,
-/// which starts with the first node; after that, a session may only request the number with which the engine runs.
+/// which starts with the first node; after that, a session may request only the number of threads that the engine
+/// already has.
 ///
 /// # Errors
 /// Returns an error if the text is not a number, or if the engine already runs with another number of threads.

@@ -5,8 +5,8 @@
 //!
 //! **Why the code differs.** From ONNX Runtime 1.17 on, an operator can divide a call among the runtime's threads. The
 //! function for this requires the context of the call, while an engine has one hook for all calls. So the thread of a
-//! call records its context before it runs ([`during`]), and the engine calls the hook on that thread. Without a
-//! recorded context the hook does nothing, and the calling thread computes every share.
+//! call records the context of the call before the computation starts ([`during`]), and the engine calls the hook on
+//! that thread. Without a recorded context the hook does nothing, and the calling thread computes every share.
 
 use crate::api::Api;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
 ///   the process.
 /// - *kernel*: the runtime passes the pointer that the creation function returned. It does so until it destroys the
-///   kernel, once.
+///   kernel, which happens once.
 /// - *table* and *handle*: the clauses of these names in [`Api`].
 #[repr(C)]
 pub(crate) struct Operator {
@@ -107,7 +107,7 @@ unsafe fn created_or_exception(
     unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
 }
 
-/// Executes a call, and returns the exception to throw if it fails.
+/// Executes a call. If the call fails, returns the exception to throw.
 ///
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].

@@ -10,7 +10,7 @@ use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-/// Oldest version of the interface that has every function that this library calls unconditionally.
+/// Oldest version of the interface with all functions that this library calls unconditionally.
 const OLDEST: u32 = 10;
 /// First version of the runtime that accepts one table for each element type of an operator.
 const WITH_TYPES: u32 = 18;

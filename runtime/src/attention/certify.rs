@@ -90,7 +90,8 @@ impl Ran {
     }
 }
 
-/// Merges the `count` measurement records that start at byte offset `at`, each `stride` values long, into one.
+/// Merges `count` measurement records into one. The first record starts at byte offset `at`, and each record is
+/// `stride` values long.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,

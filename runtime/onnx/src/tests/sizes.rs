@@ -32,7 +32,7 @@ fn weigh(g: &mut Made, scores: &str, v: &str) {
     g.output(&y);
 }
 
-/// Adds a node that keeps the scores where `mask` is true, and replaces all others with the lowest f32.
+/// Adds a node that keeps the scores where `mask` is true, and replaces all other scores with the lowest f32.
 fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])

@@ -94,8 +94,8 @@ unsafe fn pass(
     let (to, stride) = c.query_gradient(part, tile.sequence.batch, tile.head, tile.token());
     let (dim, count) = (c.problem.forward().head_dim(), tile.rows.len());
     let (any, _) = tile.sequence.ranges(tile.rows.clone());
-    // SAFETY: the tile's rows of the gradient belong to this worker (clause). Tile and blocks point to what their
-    // contracts require, in regions with room for it (layout); *kernel*.
+    // SAFETY: the tile's rows of the gradient belong to this worker (clause). The pointers of the tile and of the
+    // blocks are valid as their contracts require, in regions with enough room (layout); *kernel*.
     unsafe {
         if any.start.max(keys.start) >= any.end.min(keys.end) {
             if is_first {

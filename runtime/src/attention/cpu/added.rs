@@ -16,7 +16,8 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// Returns the view and the address of the elements of `of`; `None` if the call does not have it, or if it is a table.
+/// Returns the view and the address of the elements of the mask or bias `of`; `None` if the call does not have this
+/// operand, or if the operand is a table.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
@@ -40,7 +41,7 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
 }
 
 /// Writes to `at` the values that mask or bias adds to the scores of a tile and the keys of a block, and returns how
-/// they affect the block.
+/// these values affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
@@ -149,7 +150,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
 }
 
 /// Writes to `at` the values that a mask with one row per task adds to the scores of a block's keys, and returns how
-/// they affect the block.
+/// these values affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.

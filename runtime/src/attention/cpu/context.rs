@@ -26,8 +26,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory, including operands with one f32 or `d_v` f32 values per query row. For
-/// masks and biases, whose views are of other types, the returned view is empty.
+/// Returns the view of an operand in memory. The operand may also have one f32 value or `d_v` f32 values per query row.
+/// For masks and biases, whose views are of other types, the returned view is empty.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,

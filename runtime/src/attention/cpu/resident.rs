@@ -1,8 +1,9 @@
 //! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
 //!
 //! A pass is the traversal of an in-memory call, restricted to the blocks of the chunk. Buffers contain excerpts of
-//! tensors. The address of an excerpt's tensor is where the first byte of the complete tensor would be. Rows, heads and
-//! keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside the excerpt is read.
+//! tensors. A pass uses the address that the first byte of the complete tensor would have, not the address of the
+//! excerpt. Rows, heads and keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside
+//! the excerpt is read.
 
 use super::context::{Context, Pass, Task, dtype_of};
 use super::mask_cache::MaskCache;

@@ -125,8 +125,8 @@ impl Vote<'_> {
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
-    /// Returns the larger of the two numbers that are added to row `i`'s scores of the first and the last key of the
-    /// block; `−∞` if both keys are masked.
+    /// Compares the numbers that are added to the scores of row `i` for the first and the last key of the block, and
+    /// returns the larger number; `−∞` if both keys are masked.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].
@@ -208,8 +208,8 @@ impl Vote<'_> {
         true
     }
 
-    /// Adds the upper bound of the weights of a skipped block to `D`: in the totals, and in `sums`, the state of the
-    /// block's segment. If `first`, initialises `sums`.
+    /// Adds the upper bound of the weights of a skipped block to `D` in the totals and in `sums`, which is the state of
+    /// the block's segment. If `first`, initialises `sums`.
     ///
     /// # Safety
     /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.

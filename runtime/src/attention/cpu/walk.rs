@@ -219,8 +219,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Resets rows that have absorbed no key to the reference of an empty state, after a traversal in which zero was
-    /// the reference of all rows.
+    /// Called after a traversal in which zero was the reference of all rows. Gives rows that have absorbed no key the
+    /// reference of an empty state.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialised.
@@ -393,7 +393,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                 continue;
             }
             // SAFETY: the keys are in the sequence, and the worker's regions have room for a block (layout). Blocks,
-            // and therefore segments, arrive in order. Tile, block and sums point to what their contracts require.
+            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums are valid as
+            // their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);

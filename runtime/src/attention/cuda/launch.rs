@@ -5,7 +5,8 @@
 //!    and new rows, or only new rows if the present tensors already contain the past. The attention kernel then reads
 //!    the present tensors.
 //! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
-//!    block. Method math runs three kernels instead: the scores, their softmax, the product with the values.
+//!    block. The method math runs three kernels instead: for the scores, for their softmax, and for the product with
+//!    the values.
 //! 4. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
 //!    divided among blocks, or if the call outputs states or has no output tensor.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs

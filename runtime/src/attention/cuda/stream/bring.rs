@@ -36,7 +36,8 @@ impl Run<'_, '_, '_> {
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
                 // SAFETY: *room*: the areas do not overlap in page-locked memory, and all their bytes were written when
-                // they were allocated. The step before the previous one used them, and the work of that step is done.
+                // they were allocated. They were last used by the step before the previous one, and the work of that
+                // step is done.
                 let (key, value) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(key, key_bytes),
@@ -176,8 +177,8 @@ impl Run<'_, '_, '_> {
         if len < bytes {
             return Err(DeviceError::HostMemory { bytes }.into());
         }
-        // SAFETY: *room*: all bytes of the area were written when it was allocated. The previous block used it, and its
-        // work is done, because its results have been waited for.
+        // SAFETY: *room*: all bytes of the area were written when it was allocated. The previous block used the area,
+        // and the work of that block is done, because the run has waited for its results.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let tokens = StreamTokens { batch: step.batch(), tokens: step.queries() };
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;

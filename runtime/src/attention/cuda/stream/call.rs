@@ -127,9 +127,9 @@ impl StreamRows<'_> {
 pub struct StreamTimes {
     /// Milliseconds that the host spent in the functions that fill keys, values, masks and biases.
     pub fetch_ms: f64,
-    /// Milliseconds that copies of keys, values, masks and biases to the device took, measured by events.
+    /// Duration in milliseconds of the copies of keys, values, masks and biases to the device, measured by events.
     pub copy_ms: f64,
-    /// Milliseconds that products and merges took, measured by events.
+    /// Duration in milliseconds of products and merges, measured by events.
     pub compute_ms: f64,
     /// Milliseconds in which the device had no products to compute: during the first copy, and during all other
     /// transfers that no computation hides.
