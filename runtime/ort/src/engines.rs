@@ -99,7 +99,7 @@ pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     if let Some((_, engine)) = engines.cuda.iter().find(|(context, _)| Some(*context) == current) {
         return Ok(engine.clone());
     }
-    // Without a fallback, since the CPU cannot read the provider's device memory.
+    // The engine has no fallback, because the CPU cannot read the provider's device memory.
     let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(Fallback::Fail);
     let engine = Engine::new(&options.cuda(CudaOptions::default().context(CudaContext::Current)))?;
     if let Some(context) = current {

@@ -20,8 +20,8 @@
 //!
 //! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
 //! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without subtracting a maximum, or
-//! recomputes its denominator as `exp(lse)`, which overflows f32 for scores of 88.7 or more. Here every state has its
-//! own maximum.
+//! recomputes its denominator as `exp(lse)`. Both overflow f32 for scores of 88.7 or more. Here every state has its own
+//! maximum.
 //!
 //! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
 //! and room for the largest tile of a mask.

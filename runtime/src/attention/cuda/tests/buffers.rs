@@ -108,7 +108,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
         let (want, copied) = run(&plan, &mut ordinary, &dense, &mut workspace);
         assert_eq!(copied, dense.total * 4);
         assert!(want.iter().all(|y| f32::from_bits(*y).is_finite()));
-        // Gaps that keep the parts aligned to a float4, and one that does not.
+        // The gaps 0, 4 and 1024 keep the parts aligned to a float4; the gap 7 does not.
         for gap in [0, 4, 7, 1024] {
             let parts = parts(queries, keys, gap);
             let mut buffer = filled(&engine, &parts);
@@ -153,7 +153,7 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     let parts = parts(37, 300, 0);
     let mut memory = filled(&engine, &parts);
     let (want, _) = run(&plan, &mut memory, &parts, &mut workspace);
-    // Keys and values are in another buffer than the output.
+    // Keys and values are not in the buffer of the output.
     let inputs_in = filled(&engine, &parts);
     memory.fill(f32::NAN);
     let (inputs, _) = on_device(inputs_in.device_address().unwrap(), &parts);

@@ -128,7 +128,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// Enqueues runs with different lengths that share the workspace's table of sequences.
+/// Enqueues runs that have different lengths and share the workspace's table of sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
@@ -144,7 +144,8 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     assert!(want[0] != want[1] && want[1] != want[2]);
     let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
 
-    // Two runs use device tensors in two streams, and the later one is waited for first. Then a run uses host tensors.
+    // Two runs use device tensors in two streams, and the test waits for the later run first. Then a run uses host
+    // tensors.
     let mut workspace = plan.workspace().unwrap();
     enqueue(&plan, &first, a, &mut workspace);
     enqueue(&plan, &second, b, &mut workspace);
