@@ -240,7 +240,7 @@ impl<O: Operator> Bound<'_, O> {
 
     /// Measures the mean time on the device over `calls` calls, which are enqueued back to back. If the driver supports
     /// CUDA graphs, the calls form one graph, so that the time excludes the host's work. Inputs and outputs stay on the
-    /// device as in [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first
+    /// device as in [`Bound::run_resident`]. If the CPU computes, the call runs once and the time is `None`. The first
     /// measurement with a given number of calls allocates.
     ///
     /// # Errors

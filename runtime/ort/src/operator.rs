@@ -122,7 +122,7 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
 
 /// Creates a node, or throws an exception to the runtime. The exception passes through only this frame, which has
 /// nothing to drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that
-/// this library was built with, but the exception is thrown by another unwinder.
+/// this library was built with, but a different unwinder throws the exception.
 ///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].

@@ -20,8 +20,8 @@ pub enum Records {
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// Record of the last run in a workspace. It is kept if the plan of the run certifies or has a schedule other than the
-/// exact one.
+/// Record of the last run in a workspace. The record is kept if the plan of the run certifies or has a schedule other
+/// than the exact one.
 #[derive(Clone, Debug)]
 pub struct Ran {
     problem: Problem,

@@ -42,8 +42,9 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The number of rows per task is a multiple of this number. On a CPU it is one, because a row is a query tile. On a
-    /// GPU it is the number of rows of a thread block; if the problem has windows, it is the number of all queries.
+    /// The number of rows per task is a multiple of this number. On a CPU this number is 1, because a row is a query
+    /// tile. On a GPU it is the number of rows of a thread block; if the problem has windows, it is the number of all
+    /// queries.
     pub unit: usize,
     /// The number of keys per split is a multiple of this number. On a CPU it is the number of keys of a segment. On a GPU
     /// it is the number of keys of a tile; if the problem has windows, it is the number of all keys.

@@ -150,7 +150,7 @@ impl Vote<'_> {
     /// - As for [`Vote::passes`]. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
         let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
-        // SAFETY: for each key, the bias has `width` values, or one if rows share it; `to` has `width` values
+        // SAFETY: for each key, the bias has `width` values, or one value if all rows share it; `to` has `width` values
         // (clauses).
         unsafe {
             if data.is_null() || is_row {

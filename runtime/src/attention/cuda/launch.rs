@@ -259,8 +259,8 @@ fn fill_sequences(
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this entry any
-        // longer.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No pending copy or graph still reads this
+        // entry.
         unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;

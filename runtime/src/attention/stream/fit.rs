@@ -33,7 +33,7 @@ pub struct FittedStream {
 }
 
 impl FittedStream {
-    /// Returns the plan. Its division is the one that fits into the memory that the system granted.
+    /// Returns the plan. Its division fits into the memory that the system granted.
     #[must_use]
     pub fn plan(&self) -> &StreamPlan {
         &self.plan
@@ -49,8 +49,8 @@ impl FittedStream {
     /// the first one allocates its memory again.
     ///
     /// # Errors
-    /// Returns the errors of [`StreamPlan::run`]. Errors of memory are possible only in a repeated run of a plan that
-    /// certifies.
+    /// Returns the errors of [`StreamPlan::run`]. Errors caused by refused memory are possible only in a repeated run
+    /// of a plan that certifies.
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,

@@ -182,7 +182,7 @@ impl TaskPlan {
 
     /// Computes the states of the task's queries and writes them to `states`, with the queries in the task's order. The
     /// shape of `m` and `S` is `[batch, heads, queries]`, and that of `W` is `[batch, heads, queries, d_v]`. Allocates
-    /// nothing of the size of a tensor. The bits do not depend on the number of threads, nor on other tokens in the
+    /// nothing of the size of a tensor. The bits depend neither on the number of threads nor on other tokens in the
     /// tensors.
     ///
     /// # Errors

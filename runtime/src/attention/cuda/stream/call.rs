@@ -146,8 +146,8 @@ pub struct StreamTimes {
 }
 
 impl StreamTimes {
-    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the total time in which the device computes; one if
-    /// the total is zero.
+    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the total time in which the device computes. Returns 1
+    /// if the total is zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

@@ -1,4 +1,4 @@
-//! Fits a stream into budgets: finds the largest division that fits, and tries finer ones if memory is refused.
+//! Fits a stream into budgets: finds the largest division that fits, and tries finer divisions if memory is refused.
 
 use super::engine::GpuStream;
 use super::plan::{self, GpuStreamOptions, KeysFrom, MOST_KEYS, StreamDivision, StreamPlan};
