@@ -90,8 +90,8 @@ impl plan::CpuPlan for CpuPlan {
         let CpuPlan { kernel, choice, layout } = self;
         let base = memory.lines_for(layout.bytes())?;
         let (forward, count) = (problem.forward(), problem.forward().sequences());
-        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
-        // exclusively.
+        // SAFETY: *room*: the memory has the layout, and is borrowed exclusively. The layout reserves a place for each
+        // sequence.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| forward.sequence(&lengths, index)) };
         // SAFETY: the tensors have been checked against the problem.
@@ -121,7 +121,7 @@ impl plan::CpuCall for CpuCall<'_> {
             let (part, rest) = (number / (sequences.len() * kv_heads), number % (sequences.len() * kv_heads));
             let task = walk::Task { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
-            // worker has its own number. A task writes the gradients of its keys, and its part's query gradients.
+            // worker has its own number. A task writes the gradients of its keys, and the query gradients of its part.
             unsafe { walk::part(c, &task, worker, crew) }
         })?;
         crew.divide(choice.workers, sequences.len() * heads, &|_, number| {

@@ -48,7 +48,7 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
         let start = number * k.chunk();
         let keys = start..sequence.keys.min(start + k.chunk());
         // SAFETY: the keys are in the sequence, and the regions have room for a chunk (layout). The tile's rows are in
-        // the sequence. This task alone writes the gradients of its keys, and its part's query gradients.
+        // the sequence. This task alone writes the gradients of its keys, and the query gradients of its part.
         unsafe {
             let finite = stage::chunk(c, sequence, task.kv_head, &keys, own);
             d_keys.write_bytes(0, (keys.len() + k.tile_keys) * choice.head_row);

@@ -58,7 +58,7 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// Progress of a tile: its current segment, and the stack of segments that its states represent.
+/// Progress of a tile: the current segment of the tile, and the stack of segments that its states represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,

@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// Returns the number of slots for the pending states of a row with `chunks` chunks: one per level of the tree. Before
-/// the state of a chunk occupies a slot, it merges with every pending state whose subtree it completes.
+/// the state of a chunk occupies a slot, this state merges with every pending state whose subtree the chunk completes.
 pub const fn slots(chunks: usize) -> usize {
     let depth = stack::depth(chunks);
     if depth == 0 { 1 } else { depth }
