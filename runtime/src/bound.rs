@@ -80,8 +80,9 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. In a GPU workspace, allocates
-    /// the device memory and host memory that no earlier call in this workspace has needed. Otherwise allocates nothing.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. In a GPU workspace,
+    /// allocates the device memory and host memory that this call needs and that no earlier call in this workspace has
+    /// needed. Otherwise allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -239,7 +240,7 @@ impl<O: Operator> Bound<'_, O> {
 
     /// Measures the mean time on the device over `calls` calls, which are enqueued back to back. If the driver supports
     /// CUDA graphs, the calls form one graph, so that the time excludes the host's work. Inputs and outputs stay on the
-    /// device as in [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first
+    /// device as in [`Bound::run_resident`]. If the CPU computes, the call runs once and the time is `None`. The first
     /// measurement with a given number of calls allocates.
     ///
     /// # Errors
@@ -248,7 +249,8 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.time(calls))
     }
 
-    /// Computes with `run` on the GPU, or on the CPU if the call was bound to the CPU or the GPU fails.
+    /// Computes with `run` on the GPU. If the call was bound to the CPU, or if the GPU fails, computes on the CPU
+    /// instead.
     fn compute<T>(
         &mut self,
         run: impl FnOnce(&mut HostCall<'_, O::Gpu>) -> Result<T, DeviceError>,

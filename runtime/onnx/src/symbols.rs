@@ -1,7 +1,8 @@
 //! Facts about a graph for all sizes of its free axes: shapes as polynomials, and values that depend on no free axis.
 //!
-//! Each free axis is a separate symbol, with or without a name. Two symbols are unified only if the graph is undefined
-//! otherwise, as for the inner axes of a matrix product. Axes that broadcast stay separate, because either may be 1.
+//! Each free axis is a separate symbol, with or without a name. Two symbols are unified only if the graph would
+//! otherwise be undefined; the inner axes of a matrix product are an example. Axes that broadcast stay separate,
+//! because either may be 1.
 
 use super::array::{Array, Kind, count};
 use super::model::{Axis, Declared, External, Model, SMALL, stored};
@@ -21,7 +22,7 @@ pub struct Symbols {
     values: HashMap<String, Value>,
     /// Tensors whose elements and shape depend only on constants.
     fixed: HashSet<String>,
-    /// Tensors whose shape cannot be derived from the node that produces them; the model may declare it.
+    /// Tensors whose shape cannot be derived from the node that produces them. The model may declare this shape.
     told: HashSet<String>,
     /// The free axes: name, rank of the tensor, and index in the tensor.
     pub axes: Vec<(String, usize, usize)>,
@@ -30,8 +31,8 @@ pub struct Symbols {
     ties: HashMap<String, Size>,
 }
 
-/// Returns the name of a free axis. If the axis has no name in the model, its name is made from its tensor and its
-/// index.
+/// Returns the name of a free axis. If the axis has no name in the model, a name is made from the name of its tensor
+/// and the index of the axis.
 fn free(declared: &Declared, axis: usize, name: &str) -> String {
     if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
 }
@@ -63,8 +64,8 @@ impl Symbols {
         }
     }
 
-    /// Evaluates all nodes, or the nodes up to the first one that unifies two axes. Returns the name of the axis to
-    /// unify, and the size with which it is unified.
+    /// Evaluates the nodes in order, and stops after the first node that unifies two axes. Returns the name of the axis
+    /// to unify, and the size with which it is unified.
     fn follow_all(
         &mut self,
         model: &Model<'_>,
@@ -170,8 +171,8 @@ impl Symbols {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of its node, so it is known only if the
-    /// model declares it.
+    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of the node that produces it. The
+    /// shape is then known only if the model declares it.
     #[must_use]
     pub fn is_told(&self, name: &str) -> bool {
         self.told.contains(name)
@@ -196,7 +197,7 @@ impl Symbols {
     }
 }
 
-/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this. A pair is a
+/// Returns pairs of sizes that `node` broadcasts together and that the size of the result does not record. A pair is a
 /// free axis and a known size above 1, or an axis of an attention's mask and the same axis of its scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
@@ -373,7 +374,8 @@ fn exact(value: &Value) -> Option<Vec<Size>> {
     value.sizes()
 }
 
-/// Converts sizes to elements of a tensor: to numbers, if no size depends on a free axis.
+/// Converts sizes to the elements of a tensor. The elements are numbers if no size depends on a free axis; otherwise
+/// they are sizes.
 fn data(all: Vec<Size>) -> Data {
     match all.iter().map(|size| size.known().map(|n| n as f64)).collect::<Option<Vec<f64>>>() {
         Some(numbers) => Data::Numbers(Rc::new(numbers)),

@@ -1,5 +1,5 @@
-//! Tests of the rewriter. Small graphs, as different exporters write them, get the expected number of replacements;
-//! all other attention is kept; hostile bytes are refused.
+//! Tests of the rewriter. Small graphs in the styles of different exporters get the expected number of replacements.
+//! All other attention is kept. Hostile bytes are refused.
 
 mod causal;
 mod made;
@@ -301,7 +301,7 @@ fn what_is_shared_or_none_stays() {
     assert!(!g.rewritten().0[0].replaced);
 }
 
-/// Replaces the only attention, changes the replacement by `bend`, and tries to prove it.
+/// Replaces the only attention, lets `bend` change the replacement, and tries to prove the changed replacement.
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();

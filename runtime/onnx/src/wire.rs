@@ -133,7 +133,7 @@ pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError>
     Ok(all)
 }
 
-/// Reads the numbers of a repeated integer field: one varint, or several packed in one field.
+/// Reads the numbers of a repeated integer field: one varint, or several varints packed in one field.
 ///
 /// # Errors
 /// Returns an error for bytes that are not varints.

@@ -149,8 +149,8 @@ impl Api {
     pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
         let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
         call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
-        // SAFETY: *table*: the call has succeeded, so the list contains `count` names that end with a zero until it is
-        // released.
+        // SAFETY: *table*: the call has succeeded, so until its release the list contains `count` names, and each name
+        // ends with a zero.
         let found = (0..usize::try_from(count).unwrap_or(0))
             .any(|i| unsafe { CStr::from_ptr(*names.add(i)) } == name);
         call!(self, ReleaseAvailableProviders(names, count))?;
@@ -201,8 +201,8 @@ impl Api {
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// Returns a list of `N` integers, or the length of the list if it differs from `N`; `None` if the node has no
-    /// attribute of this name and type.
+    /// Returns an attribute that is a list of `N` integers. If the list has another length, returns that length.
+    /// Returns `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].

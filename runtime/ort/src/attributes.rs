@@ -8,7 +8,7 @@ use std::ffi::CStr;
 pub(crate) trait Node {
     fn integer(&self, name: &CStr) -> Option<i64>;
     fn number(&self, name: &CStr) -> Option<f32>;
-    /// Returns a list of two integers, or the length of the list if it is not two.
+    /// Returns an attribute that is a list of two integers. If the list has another length, returns that length.
     fn pair(&self, name: &CStr) -> Option<Result<[i64; 2], usize>>;
     /// Returns `true` if the node has an attribute of this name that is text or a list of real numbers.
     fn has_other(&self, name: &CStr) -> bool;

@@ -36,7 +36,8 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
 }
 
 /// Records the number of threads that a session's configuration requests. All sessions of the process share the engine,
-/// which starts with the first node; after that, a session may only request the number with which the engine runs.
+/// which starts with the first node; after that, a session may request only the number of threads that the engine
+/// already has.
 ///
 /// # Errors
 /// Returns an error if the text is not a number, or if the engine already runs with another number of threads.
@@ -98,7 +99,7 @@ pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     if let Some((_, engine)) = engines.cuda.iter().find(|(context, _)| Some(*context) == current) {
         return Ok(engine.clone());
     }
-    // Without a fallback, since the CPU cannot read the provider's device memory.
+    // The engine has no fallback, because the CPU cannot read the provider's device memory.
     let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(Fallback::Fail);
     let engine = Engine::new(&options.cuda(CudaOptions::default().context(CudaContext::Current)))?;
     if let Some(context) = current {

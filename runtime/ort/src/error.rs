@@ -45,7 +45,7 @@ pub enum OperatorError {
         /// Allowed types.
         allowed: &'static str,
     },
-    /// An input or attribute is missing, but another one requires it.
+    /// An input or attribute is missing, although another input or attribute requires it.
     #[error("{argument}: absent; allowed: given, because {other} is")]
     Missing {
         /// Name of the missing input or attribute.

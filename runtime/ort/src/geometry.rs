@@ -440,8 +440,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-        /// Checks that any shapes and attributes lead to an error that names an argument, or to a problem that stays
-        /// inside its tensors.
+        /// Checks that all shapes and attributes lead either to an error that names an argument, or to a problem that
+        /// stays inside its tensors.
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
             attributes in attributes(),

@@ -43,8 +43,8 @@ impl Exceptions {
         let of = |name| symbol(c"libstdc++.so.6", name);
         let (allocate, construct, throw) =
             (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
-        // SAFETY: the functions have these types: the Itanium C++ ABI states them, and the name of the constructor of
-        // std::runtime_error(const char *) contains its mangled type.
+        // SAFETY: the functions have these types. The Itanium C++ ABI specifies the types of its own functions, and the
+        // mangled name of the constructor std::runtime_error(const char *) contains the type of the constructor.
         let (allocate, construct, throw) = unsafe {
             (
                 mem::transmute::<*mut c_void, Allocate>(allocate),
@@ -58,8 +58,8 @@ impl Exceptions {
 
     /// Creates a `std::runtime_error` with a message, which is copied.
     pub fn make(&self, message: &CStr) -> Exception {
-        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory of
-        // an exception, as the ABI requires.
+        // SAFETY: a std::runtime_error consists of a pointer to its functions and a pointer to its text. It is
+        // constructed in the memory of an exception, as the ABI requires.
         let object = unsafe {
             let object = (self.allocate)(2 * size_of::<*mut c_void>());
             (self.construct)(object, message.as_ptr());

@@ -132,8 +132,8 @@ impl Kernel {
                 // SAFETY: *tensors*: the list of lengths is in memory of the host, as the operator declares.
                 let inputs = unsafe { device_inputs(&given) };
                 let outputs = device_outputs(&given);
-                // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call after the work in its stream.
-                // The outputs belong to this call.
+                // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call only after the work in the
+                // call's stream. The outputs belong to this call.
                 unsafe {
                     let mut bound = plan.bind_device(&inputs, &outputs, Some(stream), workspace.get())?;
                     bound.run()?;

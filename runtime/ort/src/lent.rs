@@ -5,8 +5,8 @@
 //!
 //! **Why the code differs.** From ONNX Runtime 1.17 on, an operator can divide a call among the runtime's threads. The
 //! function for this requires the context of the call, while an engine has one hook for all calls. So the thread of a
-//! call records its context before it runs ([`during`]), and the engine calls the hook on that thread. Without a
-//! recorded context the hook does nothing, and the calling thread computes every share.
+//! call records the context of the call before the computation starts ([`during`]), and the engine calls the hook on
+//! that thread. Without a recorded context the hook does nothing, and the calling thread computes every share.
 
 use crate::api::Api;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};
@@ -52,7 +52,8 @@ impl Drop for Ended {
     }
 }
 
-/// Runs `work`. Engines that it calls on this thread may use the threads that the runtime lends to the call with `context`.
+/// Runs `work`. If `work` calls engines on this thread, they may use the threads that the runtime lends to the call
+/// that has `context`.
 ///
 /// # Safety
 /// - The clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).

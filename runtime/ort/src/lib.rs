@@ -39,7 +39,8 @@ pub use error::OperatorError;
 
 use ort_sys::{OrtApiBase, OrtSessionOptions, OrtStatusPtr};
 
-/// Adds the operator to the options of a session. ONNX Runtime calls it when a program registers this library.
+/// Adds the operator to the options of a session. ONNX Runtime calls this function when a program registers the
+/// library.
 ///
 /// # Safety
 /// ONNX Runtime passes both pointers. The library stays loaded as long as the sessions.

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
 ///   the process.
 /// - *kernel*: the runtime passes the pointer that the creation function returned. It does so until it destroys the
-///   kernel, once.
+///   kernel, which happens once.
 /// - *table* and *handle*: the clauses of these names in [`Api`].
 #[repr(C)]
 pub(crate) struct Operator {
@@ -107,7 +107,7 @@ unsafe fn created_or_exception(
     unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
 }
 
-/// Executes a call, and returns the exception to throw if it fails.
+/// Executes a call. If the call fails, returns the exception to throw.
 ///
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].
@@ -120,9 +120,9 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// Creates a node, or throws an exception to the runtime. The exception passes only this frame, which has nothing to
-/// drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that this library
-/// was built with, but the exception is thrown by another unwinder.
+/// Creates a node, or throws an exception to the runtime. The exception passes through only this frame, which has
+/// nothing to drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that
+/// this library was built with, but a different unwinder throws the exception.
 ///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].
@@ -326,8 +326,8 @@ impl Operator {
             GetVariadicOutputHomogeneity: Some(one),
             CreateKernelV2: Some(create),
             KernelComputeV2: Some(compute),
-            // `None`: before the runtime calls such a function, it reads the types of all inputs. It fails if an input is
-            // absent.
+            // `None`: before the runtime calls such a function, it reads the types of all inputs, and the runtime fails
+            // if an input is absent.
             InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),

@@ -10,7 +10,7 @@ use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-/// Oldest version of the interface that has every function that this library calls unconditionally.
+/// Oldest version of the interface with all functions that this library calls unconditionally.
 const OLDEST: u32 = 10;
 /// First version of the runtime that accepts one table for each element type of an operator.
 const WITH_TYPES: u32 = 18;
@@ -67,8 +67,8 @@ pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     }
 }
 
-/// Returns the element types of the outputs, one for each table. A runtime older than 1.18 accepts a single table, whose
-/// type the environment variable selects.
+/// Returns the element types of the outputs, one for each table. A runtime older than 1.18 accepts a single table; the
+/// environment variable selects the type for this table.
 fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
     if minor >= WITH_TYPES {
         return Ok(&[1, 10]);

@@ -20,8 +20,8 @@ pub enum Records {
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// Record of the last run in a workspace. It is kept if the plan of the run certifies or has a schedule other than the
-/// exact one.
+/// Record of the last run in a workspace. The record is kept if the plan of the run certifies or has a schedule other
+/// than the exact one.
 #[derive(Clone, Debug)]
 pub struct Ran {
     problem: Problem,
@@ -90,7 +90,8 @@ impl Ran {
     }
 }
 
-/// Merges the `count` measurement records that start at byte offset `at`, each `stride` values long, into one.
+/// Merges `count` measurement records into one. The first record starts at byte offset `at`, and each record is
+/// `stride` values long.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,

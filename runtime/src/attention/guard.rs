@@ -12,8 +12,9 @@
 //! ```
 //!
 //! There are three ways to make tasks finer, tried in this order: half the splits per chunk, half the rows per task,
-//! half the keys per split. The first two keep the bits of the output. On a CPU a split is a segment, which is never
-//! divided, so no refusal changes bits there. Each refusal leads to fewer or finer tasks, so the search ends.
+//! half the keys per split. The first two ways do not change the bits of the output. On a CPU, a split is a segment,
+//! which is never divided, so a refusal never changes the bits. Each refusal leads to fewer or finer tasks, so the
+//! search ends.
 //!
 //! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
 //! tasks run one after another.
@@ -41,8 +42,9 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The number of rows per task is a multiple of this number. On a CPU it is one, because a row is a query tile. On a
-    /// GPU it is the number of rows of a thread block; if the problem has windows, it is the number of all queries.
+    /// The number of rows per task is a multiple of this number. On a CPU this number is 1, because a row is a query
+    /// tile. On a GPU it is the number of rows of a thread block; if the problem has windows, it is the number of all
+    /// queries.
     pub unit: usize,
     /// The number of keys per split is a multiple of this number. On a CPU it is the number of keys of a segment. On a GPU
     /// it is the number of keys of a tile; if the problem has windows, it is the number of all keys.
@@ -217,7 +219,7 @@ mod tests {
         assert!(levels.len() >= 6, "{levels:?}");
     }
 
-    /// Checks that every sequence of refusals and grants ends, with fewer or finer tasks after each refusal.
+    /// Checks that every sequence of refusals and grants ends, and that each refusal leads to fewer or finer tasks.
     #[test]
     fn every_sequence_of_failures_ends() {
         fn walk(guard: Guard, depth: usize, ends: &mut [usize; 2]) {

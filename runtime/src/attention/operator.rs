@@ -58,8 +58,8 @@ impl problem::Problem for Problem {
 }
 
 /// Creates the workspace's record of a run. The measurements of the run are at `records`, and its counters are at
-/// `recorded`. Runs that output states have the same certificate as other runs, since writing states lengthens no chain
-/// of additions.
+/// `recorded`. Runs that output states have the same certificate as other runs, because writing states does not
+/// lengthen any chain of additions.
 fn ran(
     problem: &Problem,
     executed: Executed,

@@ -82,8 +82,8 @@ fn gpu_options(options: &PlanOptions) -> GpuOptions {
 }
 
 impl Engine {
-    /// Creates a plan for the GPU, with the division in the options; without one, the tuned file or the chooser
-    /// decides.
+    /// Creates a plan for the GPU, with the division in the options. If the options have no division, the tuned file or
+    /// the chooser selects one.
     fn plan_gpu(
         &self,
         gpu: &Arc<Gpu>,
@@ -104,8 +104,8 @@ impl Engine {
     }
 
     /// Returns the choices for `problem` that a measurement on the GPU may compare, as values of
-    /// [`PlanOptions::division`]. The chooser's own choice comes first, followed by kernels with other row blocks and
-    /// by other numbers of splits. Empty if the CPU computes.
+    /// [`PlanOptions::division`]. The chooser's own choice comes first. It is followed by kernels with other row
+    /// blocks, and by other numbers of splits. The list is empty if the CPU computes.
     ///
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every variant of the plan exceeds the budget.
@@ -119,7 +119,7 @@ impl Engine {
 }
 
 impl Plan {
-    /// Returns the choice for the CPU, whether it computes or is on standby; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, which may compute or be on standby; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&CpuChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)

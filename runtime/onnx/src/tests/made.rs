@@ -30,8 +30,8 @@ impl Made {
         name.into()
     }
 
-    /// Creates a node with `outputs` outputs. `pairs` are its attributes, each an integer or a list of integers,
-    /// depending on its name.
+    /// Creates a node with `outputs` outputs. `pairs` are the attributes of the node. The name of an attribute
+    /// determines whether its value is an integer or a list of integers.
     pub fn all(&mut self, op: &str, inputs: &[&str], pairs: Pairs<'_>, outputs: usize) -> Vec<String> {
         let n = self.nodes.len();
         let outputs: Vec<String> = (0..outputs).map(|i| format!("{op}_{n}_{i}")).collect();

@@ -1,5 +1,5 @@
-//! Tests that replacements are valid for all sizes of a free axis: masks, scales, heads and batches beyond the sizes that
-//! a proof tries.
+//! Tests that replacements are valid for all sizes of a free axis. The tests use masks, scales, heads and batches with
+//! sizes that a proof does not try.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -32,7 +32,7 @@ fn weigh(g: &mut Made, scores: &str, v: &str) {
     g.output(&y);
 }
 
-/// Adds a node that keeps the scores where `mask` is true, and replaces all others with the lowest f32.
+/// Adds a node that keeps the scores where `mask` is true, and replaces all other scores with the lowest f32.
 fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])
@@ -105,7 +105,8 @@ fn step(g: &mut Made, n: &str) -> String {
     g.node("Where", &[&short, &one, &ten], &[])
 }
 
-/// Creates the replacement with the worlds of a usual proof, and proves it in the worlds with the sizes of `tried`.
+/// Creates the replacement with the worlds (sizes for the free axes) of a usual proof. Proves it in other worlds, one
+/// for each entry of `tried`.
 fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
@@ -247,7 +248,8 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Adds the positions of `n` queries as rows, counted from `more`, and of `m` keys as columns, counted from zero.
+/// Adds the positions of `n` queries as rows, and the positions of `m` keys as columns. The first query has position
+/// `more`, or zero if `more` is absent; the first key has position zero.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));

@@ -1,5 +1,5 @@
 //! Runs the operator of a library in ONNX Runtime and compares its outputs with an oracle in f64:
-//! `host RUNTIME OPERATOR [WHAT]`, with the paths of the two libraries. `WHAT` is
+//! `host RUNTIME OPERATOR [WHAT]`. `RUNTIME` and `OPERATOR` are the paths of the two libraries. `WHAT` is
 //!
 //! - `f32` (the default): every case, every call that must be refused, and four threads in two sessions;
 //! - `f16`: every case with tensors of f16;
@@ -219,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// The engine has 2 threads. Checks that a session is refused if its configuration requests another number of threads.
+/// Checks that a session is refused if its configuration requests a number of threads other than the engine's 2.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

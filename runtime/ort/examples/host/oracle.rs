@@ -42,8 +42,9 @@ impl Heads {
 /// Function that changes a score, given its index `[batch, head, query, key]` and its value.
 pub type Scored<'a> = &'a dyn Fn([usize; 4], f64) -> f64;
 
-/// Returns pairs of an output and its error bound, in the order `[batch, heads, queries, dim]`. The bound covers the
-/// rounding of the output and the f32 arithmetic, relative to the magnitudes that are added.
+/// Returns each element of the output with its error bound, in the order `[batch, heads, queries, dim]`. The bound has
+/// two parts: the rounding of the output, and the rounding errors of f32 arithmetic. The second part is relative to the
+/// sum of the magnitudes that are added.
 pub fn attention(
     q: &Heads,
     k: &Heads,

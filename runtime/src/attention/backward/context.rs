@@ -56,8 +56,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the address at which part `part` of the keys stores the gradient of a query row, and the distance from
-    /// one token to the next in elements.
+    /// Returns the address at which part `part` of the keys stores the gradient of a query row, and the distance in
+    /// elements from one token to the next.
     pub fn query_gradient(&self, part: usize, batch: usize, head: usize, token: usize) -> (*mut f32, usize) {
         let view = &self.problem.spec().query;
         if part == 0 {

@@ -30,7 +30,7 @@ pub(super) unsafe fn cover(
         Coverage::Full => false,
         Coverage::Partial => true,
     };
-    // SAFETY: the initialised region (*workspace*) has room for a block of a tile (layout) and is the worker's
+    // SAFETY: the initialised region (*workspace*) has room for a block of a tile (layout) and belongs to the worker
     // (clause).
     let bias = unsafe { std::slice::from_raw_parts_mut(to, keys.len() * width) };
     let mut written = 0;
@@ -72,7 +72,8 @@ pub(super) unsafe fn cover(
 /// tile. The mask must cover all of `keys`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most one block, and `to` is a region of the worker.
+/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one block. `to` is a region of
+///   the worker.
 unsafe fn mask(
     c: &Context<'_>,
     tile: &TileRows<'_>,

@@ -32,8 +32,9 @@ unsafe fn inputs<'a>(
     tensors: &HostTensors<'a, Operand>,
 ) -> BackwardInputs<'a> {
     let spec = problem.forward().spec();
-    // SAFETY: the tensors have as many elements as the problem states (clause). The elements have the call's types and the
-    // mask's kind; an index has i64 elements, and the statistics of rows have f32 elements. A run only reads them.
+    // SAFETY: the tensors have as many elements as the problem states (clause). The elements have the types of the
+    // call, and mask elements have the mask's kind. An index has i64 elements, and the statistics of rows have f32
+    // elements. A run only reads them.
     unsafe {
         let of = |operand| elements(problem, tensors, operand);
         let rows = |operand| slice(problem, tensors, operand).unwrap_or_default();
@@ -89,8 +90,8 @@ impl plan::CpuPlan for CpuPlan {
         let CpuPlan { kernel, choice, layout } = self;
         let base = memory.lines_for(layout.bytes())?;
         let (forward, count) = (problem.forward(), problem.forward().sequences());
-        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
-        // exclusively.
+        // SAFETY: *room*: the memory has the layout, and is borrowed exclusively. The layout reserves a place for each
+        // sequence.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| forward.sequence(&lengths, index)) };
         // SAFETY: the tensors have been checked against the problem.
@@ -120,7 +121,7 @@ impl plan::CpuCall for CpuCall<'_> {
             let (part, rest) = (number / (sequences.len() * kv_heads), number % (sequences.len() * kv_heads));
             let task = walk::Task { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
-            // worker has its own number. A task writes the gradients of its keys, and its part's query gradients.
+            // worker has its own number. A task writes the gradients of its keys, and the query gradients of its part.
             unsafe { walk::part(c, &task, worker, crew) }
         })?;
         crew.divide(choice.workers, sequences.len() * heads, &|_, number| {

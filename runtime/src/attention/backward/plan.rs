@@ -19,8 +19,8 @@ use elsa_kernels::registry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackwardPlanOptions {
-    /// Largest workspace, in bytes; `None` sets no limit. A small budget divides the keys of a head into fewer parts.
-    /// This changes the order of additions, and therefore the last bits.
+    /// Largest workspace, in bytes; `None` sets no limit. With a small budget, the keys of a head are divided into
+    /// fewer parts. This changes the order of additions, and therefore the last bits of the gradients.
     pub budget: Option<usize>,
     /// `true` if all threads take part even in a small problem. The bits of the result do not change.
     pub all_workers: bool,

@@ -52,7 +52,8 @@ fn all_finite(values: &[f32]) -> bool {
 /// are finite, and whether all its keys and values are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most one chunk, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one chunk. `part` is the
+///   worker's region.
 pub(super) unsafe fn chunk(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -110,8 +111,8 @@ impl TileRows<'_> {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `columns`, `strips` and `convert`
-///   are regions of the worker. `columns` has room for a tile of `padded` dims, the other two for a tile of `width`
-///   dims each.
+///   are regions of the worker. `columns` has room for a tile of `padded` dims. `strips` and `convert` each have room
+///   for a tile of `width` dims.
 unsafe fn both_ways(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -200,7 +201,7 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`. `dst` is the first of `count`
-///   rows of a gradient; the rows are `stride` apart. No other worker writes them.
+///   rows of a gradient; these rows are `stride` values apart, and no other worker writes them.
 pub(super) unsafe fn store(
     src: *const f32,
     width: usize,

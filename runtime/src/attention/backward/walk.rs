@@ -1,4 +1,4 @@
-//! Traverses the keys in chunks for the backward pass, and for each chunk the query tiles that attend it.
+//! Traverses the keys in chunks for the backward pass. For each chunk, traverses the query tiles that attend the chunk.
 //!
 //! ```text
 //! naive:  for each key block, for each query tile:  load both, compute, add to dq in memory
@@ -48,7 +48,7 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
         let start = number * k.chunk();
         let keys = start..sequence.keys.min(start + k.chunk());
         // SAFETY: the keys are in the sequence, and the regions have room for a chunk (layout). The tile's rows are in
-        // the sequence. This task alone writes the gradients of its keys, and its part's query gradients.
+        // the sequence. This task alone writes the gradients of its keys, and the query gradients of its part.
         unsafe {
             let finite = stage::chunk(c, sequence, task.kv_head, &keys, own);
             d_keys.write_bytes(0, (keys.len() + k.tile_keys) * choice.head_row);
@@ -94,8 +94,8 @@ unsafe fn pass(
     let (to, stride) = c.query_gradient(part, tile.sequence.batch, tile.head, tile.token());
     let (dim, count) = (c.problem.forward().head_dim(), tile.rows.len());
     let (any, _) = tile.sequence.ranges(tile.rows.clone());
-    // SAFETY: the tile's rows of the gradient belong to this worker (clause). Tile and blocks point to what their
-    // contracts require, in regions with room for it (layout); *kernel*.
+    // SAFETY: the tile's rows of the gradient belong to this worker (clause). The pointers of the tile and of the
+    // blocks are valid as their contracts require, in regions with enough room (layout); *kernel*.
     unsafe {
         if any.start.max(keys.start) >= any.end.min(keys.end) {
             if is_first {
@@ -167,8 +167,8 @@ pub(super) unsafe fn join(c: &Context<'_>, sequence: &Sequence, head: usize) {
     let (parts, dim, scale) = (c.choice.parts_of(sequence.keys), forward.head_dim(), forward.scale());
     for i in 0..sequence.queries {
         let row = |part| c.query_gradient(part, sequence.batch, head, sequence.query0 + i).0;
-        // SAFETY: row `i` of the gradient is this worker's (clause), and so is row `i` of every later part. If there
-        // are keys, all these rows have been written.
+        // SAFETY: row `i` of the gradient belongs to this worker (clause), and so does row `i` of every later part. If
+        // there are keys, all these rows have been written.
         unsafe {
             let sum = std::slice::from_raw_parts_mut(row(0), dim);
             if parts == 0 {

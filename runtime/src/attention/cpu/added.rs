@@ -16,7 +16,8 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// Returns the view and the address of the elements of `of`; `None` if the call does not have it, or if it is a table.
+/// Returns the view and the address of the elements of the mask or bias `of`; `None` if the call does not have this
+/// operand, or if the operand is a table.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
@@ -26,8 +27,8 @@ fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     Some((view, c.tensor(operand).data))
 }
 
-/// Returns a number that identifies the mask or bias rows of a head. Two heads, even of two sequences, have equal
-/// numbers if they share these rows.
+/// Returns a number that identifies the mask or bias rows of a head. Two heads have equal numbers if they share these
+/// rows, even if they belong to different sequences.
 pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
@@ -40,7 +41,7 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
 }
 
 /// Writes to `at` the values that mask or bias adds to the scores of a tile and the keys of a block, and returns how
-/// they affect the block.
+/// these values affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
@@ -76,7 +77,7 @@ pub(super) unsafe fn write(
 }
 
 /// Returns an upper bound of the magnitude that mask and bias together add to any score of a tile, in natural-log
-/// units. It is not finite if an added value is NaN or `+∞`; a `−∞` does not count.
+/// units. The bound is not finite if an added value is NaN or `+∞`; values of `−∞` are ignored.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `entries` is as for [`write`].
@@ -123,8 +124,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the mask elements of a tile and a block of keys that are to be prefetched. Returns no elements if the mask is
-/// read more than once. If `keys` is empty, returns the first mask rows of the next head.
+/// Returns the mask elements to prefetch for a tile and a block of keys. Returns no elements if the mask is read more
+/// than once. If `keys` is empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -149,7 +150,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
 }
 
 /// Writes to `at` the values that a mask with one row per task adds to the scores of a block's keys, and returns how
-/// they affect the block.
+/// these values affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
@@ -253,8 +254,9 @@ unsafe fn slide(
             continue;
         }
         // SAFETY: the entries of the table are followed by a line of `w` values for each distance, and by room for the
-        // width of a tile (layout). A line overwrites the excess of the previous one. For each key, the tile's values
-        // begin in the lines of the distances that occur, and the bias of the block has room for them (clauses).
+        // width of a tile (layout). Each line overwrites the excess values that the copy of the previous line wrote.
+        // For each key, the tile's values begin in a line of one of the `distances`, and the bias of the block has room
+        // for them (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);

@@ -138,8 +138,8 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add. A mask with a single row is not included. The values are in the cache or in
-/// one of the two regions for a bias: in the second region if the mask has a single row.
+/// Computes the values that mask and bias add. A mask with a single row is not included. The returned values are in the
+/// cache or in one of the two regions for a bias. If the mask has a single row, this region is the second one.
 ///
 /// # Safety
 /// - As for [`cover`].

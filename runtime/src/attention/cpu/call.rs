@@ -138,8 +138,8 @@ impl plan::CpuPlan for CpuPlan {
         let base = memory.lines_for(self.layout.bytes())?;
         let context = Context::new(self, problem, tensors, base);
         let (count, layout) = (problem.sequences(), &self.layout);
-        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
-        // exclusively.
+        // SAFETY: *room*: the memory has the layout, and is borrowed exclusively. The layout reserves a place for each
+        // sequence.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
         let (mut next, mut pairs) = (0, 0.0);

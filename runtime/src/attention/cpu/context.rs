@@ -26,8 +26,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory, including operands with one f32 or `d_v` f32 values per query row. For
-/// masks and biases, whose views are of other types, the returned view is empty.
+/// Returns the view of an operand in memory. The operand may also have one f32 value or `d_v` f32 values per query row.
+/// For masks and biases, whose views are of other types, the returned view is empty.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -48,12 +48,12 @@ pub(super) fn dtype_of(problem: &Problem, operand: Operand) -> DType {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and preserved while the call borrows its tensors:
-/// - *inputs*: every row of every input of the call is readable for its head size, in elements of `dtype`. So is every row
-///   of a present tensor that contains the past, once the new rows have been written. For keys, values, masks and
-///   biases, this covers the keys of `pass`; for all other tensors, the rows of the call's tasks.
-/// - *outputs*: every row of every output of the call is writable if a task computes it, and no two rows of a tensor share
-///   an element. Each array with entries per row is null or writable. If it is writable, this covers one f32 value or
-///   `d_v` f32 values for each row that a task computes.
+/// - *inputs*: every row of every input of the call is readable for its head size, in elements of `dtype`. So is every
+///   row of a present tensor that contains the past, once the new rows have been written. For keys, values, masks and
+///   biases, this clause covers the keys of `pass`; for all other tensors, it covers the rows of the call's tasks.
+/// - *outputs*: every row of every output of the call is writable if a task computes it, and no two rows of a tensor
+///   share an element. Each array with entries per row is null or writable. A writable array has room for one f32 value
+///   or `d_v` f32 values for each row that a task computes.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the CPU has the instruction set of `kernel`.
 #[derive(Clone)]
@@ -159,7 +159,7 @@ pub(super) struct Task<'a> {
     pub index: usize,
     pub head: usize,
     pub tiles: Range<usize>,
-    /// Index of the task. Method math keeps a score matrix for each task.
+    /// Index of the task. The method math keeps a score matrix for each task.
     pub number: usize,
     /// Index of the task's first tile among the resident tiles; `None` if its tiles are in the worker's region.
     pub resident: Option<usize>,

@@ -5,8 +5,8 @@
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
 //! ```
 //!
-//! [`own_score`] computes the bound. It uses the queries that the tile has loaded. The key and the added number of each
-//! row are read from their tensors, in the element type of the tensor.
+//! [`own_score`] computes the bound. It uses the queries that the tile has loaded. The own key of each row, and the
+//! number added to its score, are read from their tensors in the element type of the tensor.
 
 use super::context::{Context, TileRows};
 use super::stage::for_past_and_new;

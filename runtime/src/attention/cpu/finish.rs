@@ -56,8 +56,8 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     }
 }
 
-/// Writes every output of the only row of `tile`, which is a tile of width one. The inputs are the row's state, the sum
-/// of its skipped weights in the units of the state, and the share of these weights.
+/// Writes every output of the only row of `tile`, whose width is one. The inputs are the row's state, the sum of its
+/// skipped weights in the units of the state, and the share of these weights.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The plan records skipped weights, the row belongs to this worker, and `part` is the

@@ -2,8 +2,9 @@
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
-//! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever the row of a
-//!    task differs from that of the previous task. Each block is then known to be fully masked, unmasked or neither.
+//! 2. *A mask row that all queries share*, for example the row of a padding mask. It is read block by block whenever
+//!    the row of a task differs from that of the previous task. Each block is then known to be fully masked, unmasked
+//!    or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The side of each token of a shifted window.* Only tokens on the same side attend each other.
 //!
@@ -17,8 +18,8 @@ use std::ops::Range;
 /// Number of words of the header line.
 const WORDS: usize = 16;
 
-/// The header. The first three numbers identify the kept biases: mask rows, bias rows and first tile. The others are
-/// the head of the table's entries, the shared row of the mask, and the sides of the window.
+/// The header. The first three numbers identify the kept biases: mask rows, bias rows and first tile. The other three
+/// identify the head of the kept table entries, the shared mask row, and the sides of the window.
 type Names = [usize; 6];
 
 /// The masks and biases that a worker keeps.

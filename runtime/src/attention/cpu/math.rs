@@ -123,8 +123,8 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
-        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums in which each key
-        // is a dim.
+        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums, with one key in
+        // place of each dim.
         unsafe {
             (p.entries.softmax)(p.scores, keys, &p.sums);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);

@@ -110,8 +110,8 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Measures piece `i` of `n` pieces of keys and values. The pieces together contain the keys of the pass that some row of
-/// the task's sequence may attend.
+/// Measures piece `i` of `n` pieces of keys and values. All pieces together contain those keys of the pass that at
+/// least one row of the task's sequence may attend.
 ///
 /// # Safety
 /// - As for [`inputs`].

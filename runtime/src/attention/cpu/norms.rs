@@ -19,8 +19,8 @@ pub(super) struct Known {
     pub key: f64,
     /// Largest magnitude of an element of the values; NaN if an element is NaN.
     pub value: f32,
-    /// Smallest row maximum. The maximum of a row of values is its largest magnitude; rows without a nonzero element do
-    /// not count.
+    /// Smallest maximum of a row of values. The maximum of a row is the largest magnitude of its elements; rows that
+    /// contain only zeros are ignored.
     pub least: f32,
 }
 
@@ -43,7 +43,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
     of(c, unsafe { place(c, index, kv_head, part).read() })
 }
 
-/// Returns the measurements of all parts of a key head of sequence `index`, merged.
+/// Returns the merged measurements of all parts of a key head of sequence `index`.
 ///
 /// # Safety
 /// - As for [`measure`]. All items have been measured. The plan measures parts.

@@ -1,8 +1,9 @@
 //! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
 //!
 //! A pass is the traversal of an in-memory call, restricted to the blocks of the chunk. Buffers contain excerpts of
-//! tensors. The address of an excerpt's tensor is where the first byte of the complete tensor would be. Rows, heads and
-//! keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside the excerpt is read.
+//! tensors. A pass uses the address that the first byte of the complete tensor would have, not the address of the
+//! excerpt. Rows, heads and keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside
+//! the excerpt is read.
 
 use super::context::{Context, Pass, Task, dtype_of};
 use super::mask_cache::MaskCache;
@@ -119,10 +120,11 @@ impl Resident {
     /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes the unit's outputs if `ends` is
     /// set. `self.sequences` are the sequences of the unit. If `begins` is set, the unit's queries are in the chunk.
     ///
-    /// `places` must come from a `Frame` of the same problem and choice, for the same unit and keys, and both buffers
-    /// must have the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for `keys`;
-    /// outputs are in `self.rows`, without overlap. A bias table is complete. Unless `begins` is set, the last pass was
-    /// for the same unit, over the preceding keys. The engine ensures that the CPU has the kernel's instruction set.
+    /// `places` must come from a `Frame` of the same problem and choice, for the same unit and keys, and `chunk` and
+    /// `self.rows` must have the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for
+    /// `keys`; outputs are in `self.rows`, without overlap. A bias table is complete. Unless `begins` is set, the last
+    /// pass was for the same unit, over the preceding keys. The engine ensures that the CPU has the kernel's
+    /// instruction set.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.

@@ -96,7 +96,7 @@ unsafe fn gather(
 /// Returns the keys of a block in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most one block.
+/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one block.
 /// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,

@@ -31,8 +31,8 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
 /// - The invariants of [`Context`]. The call has all keys. The present tensors have been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
-    // SAFETY: the callee's clauses are those of this function: nothing writes the inputs, and nothing writes the
-    // present tensors any longer.
+    // SAFETY: the callee's clauses are those of this function: nothing writes the inputs, and all writes to the present
+    // tensors are done.
     unsafe {
         let of = |operand| elements(c, operand, c.dtype);
         let mut inputs = Inputs::of(|operand| match (operand, spec.bias) {

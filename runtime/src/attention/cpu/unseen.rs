@@ -1,9 +1,9 @@
 //! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
 //! a tile may skip a block before any product of the block is computed.
 //!
-//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
-//! row's scores in the block and the product of norms bound the weights of the block, and
-//! [`fits`](elsa_core::attention::traversal::fits) decides.
+//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): an upper bound of the
+//! block's weights is computed from the largest number added to a row's scores in the block and from the product of
+//! norms. Then [`fits`](elsa_core::attention::traversal::fits) decides.
 //!
 //! **The naive loop:**
 //!
@@ -17,14 +17,14 @@
 //! 1. *A block that cannot be skipped is detected early.* Biases that decrease with distance are largest in a corner of
 //!    the tile and the block. A row that objects to a corner value ends the vote, because the maximum of all elements
 //!    is at least as large.
-//! 2. *Bits.* This module is compiled once, for no particular instruction set: decisions depend only on the bias and
-//!    the totals.
+//! 2. *Bits.* This module is compiled once, and not separately for each instruction set. So decisions depend only on
+//!    the bias and the totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
-//!    totals that `b` relative to it is not finite, the tile processes the block.
-//! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
-//!    reaches its own blocks ([`diagonal`](super::diagonal)). Until a row has visited a key, its reference is the rounded
-//!    lower bound of its own key's score.
+//!    totals that `b` is not finite relative to the segment's reference, the tile processes the block.
+//! 4. *The smallest possible weight of a row's own key* replaces the weights of the keys that the row has not visited,
+//!    until the tile reaches its own blocks ([`diagonal`](super::diagonal)). Until a row has visited a key, its
+//!    reference is the rounded lower bound of its own key's score.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)). They are not copied
 //!    to the worker's region.
 
@@ -125,8 +125,8 @@ impl Vote<'_> {
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
-    /// Returns the larger of the two numbers that are added to row `i`'s scores of the first and the last key of the
-    /// block; `−∞` if both keys are masked.
+    /// Compares the numbers that are added to the scores of row `i` for the first and the last key of the block, and
+    /// returns the larger number; `−∞` if both keys are masked.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].
@@ -150,7 +150,7 @@ impl Vote<'_> {
     /// - As for [`Vote::passes`]. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
         let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
-        // SAFETY: for each key, the bias has `width` values, or one if rows share it; `to` has `width` values
+        // SAFETY: for each key, the bias has `width` values, or one value if all rows share it; `to` has `width` values
         // (clauses).
         unsafe {
             if data.is_null() || is_row {
@@ -208,8 +208,8 @@ impl Vote<'_> {
         true
     }
 
-    /// Adds the upper bound of the weights of a skipped block to `D`: in the totals, and in `sums`, the state of the
-    /// block's segment. If `first`, initialises `sums`.
+    /// Adds the upper bound of the weights of a skipped block to `D` in the totals and in `sums`, which is the state of
+    /// the block's segment. If `first`, initialises `sums`.
     ///
     /// # Safety
     /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.

@@ -20,22 +20,23 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once, when the
-//!    first tile needs them, and stay in cache for the others. So the loop over blocks is the outer one, and every tile has a
-//!    [`Walk`].
+//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once,
+//!    when the first tile needs them, and stay in cache for the other tiles. So the outer loop is the loop over blocks,
+//!    and every tile has a [`Walk`].
 //! 2. *Block bounds are counted from the first key of the sequence*, whichever range a tile attends, so a row executes
 //!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile
 //!    does not attend are skipped, and blocks that it fully attends need no bias.
 //! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] determines which states to merge. A tile keeps
 //!    one state per level of the tree, not one per segment.
 //! 4. *If the kernel can read the bias from the memory of the scores*, the bias is written there: a block then needs a
-//!    third less cache. [`Block`] states the rule.
+//!    third less cache. [`Block`] states when this is allowed.
 //! 5. *Keys may arrive in chunks.* Between two chunks, the tile's region keeps the states and the [`Progress`] of a
 //!    [`Walk`], so the traversal of all chunks executes the same operations as a traversal of all keys at once.
 //! 6. *With an error budget*, a tile votes on skipping each block (`within.rs` of the kernels). If numbers are added to
 //!    scores, it also votes before the block is read ([`unseen`]). Its states then have one more sum, `D`, for the
 //!    weights of skipped blocks.
-//! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
+//! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference of all rows, so no maximum is searched
+//!    and no reference is subtracted.
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
 //!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
@@ -57,7 +58,7 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// Progress of a tile: its current segment, and the stack of segments that its states represent.
+/// Progress of a tile: the current segment of the tile, and the stack of segments that its states represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,
@@ -218,8 +219,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Resets rows that have absorbed no key to the reference of an empty state, after a traversal in which zero was
-    /// the reference of all rows.
+    /// Called after a traversal in which zero was the reference of all rows. Gives rows that have absorbed no key the
+    /// reference of an empty state.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialised.
@@ -392,7 +393,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                 continue;
             }
             // SAFETY: the keys are in the sequence, and the worker's regions have room for a block (layout). Blocks,
-            // and therefore segments, arrive in order. Tile, block and sums point to what their contracts require.
+            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums are valid as
+            // their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);

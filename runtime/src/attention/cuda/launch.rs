@@ -5,7 +5,8 @@
 //!    and new rows, or only new rows if the present tensors already contain the past. The attention kernel then reads
 //!    the present tensors.
 //! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
-//!    block. Method math runs three kernels instead: the scores, their softmax, the product with the values.
+//!    block. The method math runs three kernels instead: for the scores, for their softmax, and for the product with
+//!    the values.
 //! 4. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
 //!    divided among blocks, or if the call outputs states or has no output tensor.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
@@ -203,8 +204,9 @@ impl Attend<'_> {
     }
 }
 
-/// Returns the addresses of the partial states. A run has them if the keys are divided, or if `partial` is set, as in
-/// [`GpuPlan::functions`]; without them, the addresses are zero. Method math always has a reference and a sum per row.
+/// Returns the addresses of the partial states. A run has partial states if the keys are divided, or if `partial` is
+/// set (see [`GpuPlan::functions`]). Without partial states, the addresses are zero, but the method math always has a
+/// reference and a sum per row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,
@@ -257,8 +259,8 @@ fn fill_sequences(
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this entry any
-        // longer.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No pending copy or graph still reads this
+        // entry.
         unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;

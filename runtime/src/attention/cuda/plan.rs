@@ -84,8 +84,8 @@ pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
 }
 
-/// Function that returns the specification of an attention kernel; `None` if the kernel is no candidate. There is one such
-/// function for plans with an error budget and one for plans without.
+/// Function that returns the specification of an attention kernel; `None` if the kernel is not a candidate. There is
+/// one such function for plans with an error budget and one for plans without.
 type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
 
 /// Returns the function that selects the candidate kernels for these options.
@@ -210,7 +210,7 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget, if `partial` is `true` as in [`GpuPlan::functions`].
+    /// Checks that the partial states of a call fit the budget, if `partial` is `true` (see [`GpuPlan::functions`]).
     ///
     /// # Errors
     /// Returns an error with the number of bytes needed if they do not fit.

@@ -1,4 +1,5 @@
-//! Streams on a GPU that read inputs from a source and write outputs to a sink. Both use the layout of tensor files.
+//! Streams on a GPU that read inputs from a source and write outputs to a sink. The source and the sink have the layout
+//! of tensor files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
@@ -186,8 +187,8 @@ impl GpuStream {
         Ok(StreamTimes { written, ..times })
     }
 
-    /// Copies past and new keys and values to the present tensors, for the pair of batch index and key head with index
-    /// `number`. Returns the number of bytes written.
+    /// Copies past and new keys and values to the present tensors, for one pair of a batch index and a key head.
+    /// `number` is the index of this pair. Returns the number of bytes written.
     fn copy(
         &mut self,
         tensors: &Operands<View>,

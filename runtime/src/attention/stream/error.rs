@@ -121,8 +121,7 @@ pub enum StreamError {
         /// Number of bytes that the division needs.
         needed: usize,
     },
-    /// The keys come from another kind of source than the one for which the stream was created, or the device cannot
-    /// use the keys' memory.
+    /// The stream was created for keys from a different kind of source, or the device cannot use the keys' memory.
     #[error("keys: {found}; allowed: {allowed}")]
     Keys {
         /// Location of the keys, for the message.

@@ -2,11 +2,11 @@
 //! memory.
 //!
 //! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part by which a unit
-//! can shrink: one sequence if a unit has several; otherwise one head, or one group of heads that share a key head;
-//! otherwise one query tile. If this makes too many tasks, a task consists of several such parts. Removing a task
-//! shrinks the unit. A finer division halves the segments per chunk, then the task. After the finest division, the
-//! search tries fewer workers and narrower tiles. Kernel, block and segment stay the same, so the output keeps its
-//! bits.
+//! can shrink. If a unit has several sequences, this part is one sequence. If it has one sequence but several heads,
+//! the part is one head, or one group of heads that share a key head. If it has only one head, the part is one query
+//! tile. If this makes too many tasks, a task consists of several such parts. Removing a task shrinks the unit. A finer
+//! division halves first the segments per chunk, and then the task. After the finest division, the search tries fewer
+//! workers and narrower tiles. Kernel, block and segment stay the same, so the bits of the output do not change.
 
 use super::error::StreamError;
 use super::memory::{StreamMemory, allocated};
@@ -33,7 +33,7 @@ pub struct FittedStream {
 }
 
 impl FittedStream {
-    /// Returns the plan. Its division is the one that fits into the memory that the system granted.
+    /// Returns the plan. Its division fits into the memory that the system granted.
     #[must_use]
     pub fn plan(&self) -> &StreamPlan {
         &self.plan
@@ -49,8 +49,8 @@ impl FittedStream {
     /// the first one allocates its memory again.
     ///
     /// # Errors
-    /// Returns the errors of [`StreamPlan::run`]. Errors of memory are possible only in a repeated run of a plan that
-    /// certifies.
+    /// Returns the errors of [`StreamPlan::run`]. Errors caused by refused memory are possible only in a repeated run
+    /// of a plan that certifies.
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
@@ -78,8 +78,8 @@ struct Search<'a> {
 
 impl Engine {
     /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, tries again
-    /// with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. The output keeps its
-    /// bits. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if
+    /// with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. The bits of the output do
+    /// not change. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if
     /// they do not fit.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Measures the memory of the process, as counted by the system.
 
-/// Estimated number of bytes per thread of a run: the used part of its stack, and the system's data for it.
+/// Estimated number of bytes per thread of a run: the used part of the thread's stack, and the system's data for the
+/// thread.
 const THREAD: usize = 96 << 10;
 
 /// Estimated number of bytes for code that has not run yet, for page tables, and for the allocator's own data.

@@ -3,8 +3,8 @@
 //! **The formula** is that of the in-memory run, and the bits are the same: a query tile visits the same blocks,
 //! segments and merges in the same order, and its states stay in memory from the first chunk to the last.
 //!
-//! **The naive way** computes each chunk as a separate call, rounds the states of each call to natural units, and merges
-//! the rounded states. This is another merge tree, with other bits.
+//! **The naive way** computes each chunk as a separate call, rounds the states of each call to natural units, and
+//! merges the rounded states. This is a different merge tree, so its bits differ.
 //!
 //! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row
 //!    of the unit attends are not read.

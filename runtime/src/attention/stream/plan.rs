@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Number of bytes by which the memory of a process before a run may differ between two starts of the same program. Some
-/// pages of a program are not always in memory.
+/// Two starts of the same program may differ by this number of bytes in the memory that the process uses before a run,
+/// because some pages of a program are not always in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
@@ -46,8 +46,8 @@ pub struct StreamOptions {
     pub eta: f64,
     /// `true` if another process may resume the run. This reserves 1 MiB of the budget.
     pub resumable: bool,
-    /// Sizes of units and chunks in the run that this one resumes; `None` for a new run, whose sizes the planner
-    /// chooses.
+    /// Sizes of units and chunks in the earlier run that this run resumes; `None` for a new run, for which the planner
+    /// chooses the sizes.
     pub sizes: Option<UnitSizes>,
 }
 

@@ -19,7 +19,7 @@ pub fn copies(problem: &Problem) -> usize {
     if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
-/// Iterates over chunks of `keys`, each with two flags: whether it is the first one, and whether it is the last one.
+/// Iterates over chunks of `keys`, each with two flags: whether the chunk is the first, and whether it is the last.
 /// Without keys, there is a single empty chunk.
 pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
     let n = keys.len().div_ceil(chunk).max(1);

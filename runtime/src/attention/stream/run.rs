@@ -104,10 +104,11 @@ impl StreamPlan {
 
     /// Computes the outputs from unit `from` on: reads tensors chunk by chunk from `source`, in a separate thread, and
     /// passes outputs to `sink`, unit by unit. To resume a run, set `from` to the first unit that the sink has not
-    /// recorded as finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
+    /// recorded as finished. The bits equal those of an in-memory run, for every budget, chunk length and number of
+    /// threads.
     ///
-    /// Everything is allocated before the first chunk is computed. If memory is refused, the run fails, whereas
-    /// [`Engine::fit_stream`](crate::Engine::fit_stream) makes a smaller plan.
+    /// Everything is allocated before the first chunk is computed. If memory is refused, the run fails. In this case,
+    /// [`Engine::fit_stream`](crate::Engine::fit_stream) instead makes a smaller plan.
     ///
     /// If the plan certifies, queries, keys, values and outputs are measured as they are streamed. Masks and biases are
     /// read one additional time, because chunks that no row attends are not streamed, but are part of an in-memory run's

@@ -146,8 +146,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. In the forward
-    /// pass, a weight must pass through at most `forward` additions on its way into a sum.
+    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. `forward` must
+    /// be at least the number of additions through which a weight passes on its way into a sum of the forward pass.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;
@@ -162,7 +162,7 @@ impl BackwardTaskPlan {
     /// `[batch, heads, queries, d]` for queries, `[batch, kv_heads, keys, d]` for keys and
     /// `[batch, kv_heads, keys, d_v]` for values, with the task's tokens in the task's order. Output, upstream gradient
     /// and statistics are results of the complete attention, for the queries in the problem's tensors. Allocates
-    /// nothing. The bits do not depend on the number of threads, nor on other tokens in the tensors.
+    /// nothing. The bits depend neither on the number of threads nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error and writes nothing if the data do not match the problem, or if the shares do not have the sizes

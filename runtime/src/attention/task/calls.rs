@@ -156,7 +156,7 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns the lengths `given`, marked as those of a call with all queries and keys of the complete problem.
+    /// Returns the lengths `given`, with a chunk that covers all queries and keys of the complete problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }

@@ -127,7 +127,7 @@ impl GradientMerge {
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory. The merge needs one set of gradients of the complete problem,
-    /// and another one for each time that the number of tasks doubles.
+    /// and one more set for each doubling of the number of tasks.
     pub fn new(sizes: &GradientSizes, tasks: usize) -> Result<GradientMerge, PlanError> {
         let slots = (0..MergeStack::capacity(tasks)).map(|_| TaskGradients::zeros(sizes));
         let slots = slots.collect::<Result<_, _>>()?;

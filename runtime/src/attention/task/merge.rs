@@ -27,7 +27,7 @@ impl TaskMerge {
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory. The merge needs one set of states of the complete problem,
-    /// and another one for each time that the number of tasks doubles.
+    /// and one more set for each doubling of the number of tasks.
     pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, PlanError> {
         let rows = sequences.checked_mul(tokens).ok_or(PlanError::TaskMemory { bytes: usize::MAX })?;
         let slots = (0..MergeStack::capacity(tasks)).map(|_| RowStates::empty(rows, dim));

@@ -20,8 +20,8 @@
 //!
 //! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
 //! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without subtracting a maximum, or
-//! recomputes its denominator as `exp(lse)`, which overflows f32 for scores of 88.7 or more. Here every state has its
-//! own maximum.
+//! recomputes its denominator as `exp(lse)`. Both overflow f32 for scores of 88.7 or more. Here every state has its own
+//! maximum.
 //!
 //! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
 //! and room for the largest tile of a mask.
@@ -182,7 +182,7 @@ impl TaskPlan {
 
     /// Computes the states of the task's queries and writes them to `states`, with the queries in the task's order. The
     /// shape of `m` and `S` is `[batch, heads, queries]`, and that of `W` is `[batch, heads, queries, d_v]`. Allocates
-    /// nothing of the size of a tensor. The bits do not depend on the number of threads, nor on other tokens in the
+    /// nothing of the size of a tensor. The bits depend neither on the number of threads nor on other tokens in the
     /// tensors.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::steps::Step;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Problem};
 
-/// Operands of which each step may need a different box.
+/// Operands for which each step may need a different box.
 pub const BOXES: [Operand; 3] = [Operand::Mask, Operand::Bias, Operand::BiasIndex];
 
 /// Returns the area of an operand in buffer `buffer`. A table has the same area for every buffer.

@@ -36,7 +36,8 @@ impl Run<'_, '_, '_> {
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
                 // SAFETY: *room*: the areas do not overlap in page-locked memory, and all their bytes were written when
-                // they were allocated. The step before the previous one used them, and the work of that step is done.
+                // they were allocated. They were last used by the step before the previous one, and the work of that
+                // step is done.
                 let (key, value) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(key, key_bytes),
@@ -59,8 +60,8 @@ impl Run<'_, '_, '_> {
                 None if memory.is_copied(area) => {
                     let bytes = rows * dim * size;
                     if let Some((from, _)) = memory.on_host(area) {
-                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory is the stream's; runs wait for
-                        // copies.
+                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and
+                        // runs wait for copies.
                         unsafe { copies.copy_in(entered, to, from, bytes)? };
                     }
                 }
@@ -74,9 +75,9 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the contiguous rows are in the view, and the caller has the bytes of the view.
-                        // The rows are dense in the area. *alive*: a run of the stream waits for its copies before it
-                        // returns, even if it fails.
+                        // SAFETY: *room*: the contiguous rows are in the view, and the caller's memory has all bytes of
+                        // the view. The rows are dense in the area. *alive*: a run of the stream waits for its copies
+                        // before it returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -106,7 +107,8 @@ impl Run<'_, '_, '_> {
             return Ok(());
         }
         // SAFETY: *room*: the area is in page-locked memory, and all its bytes were written when it was allocated. The
-        // previous run used a table, and the step before the previous one used any other area. The work of both is done.
+        // area of a table was last used by the previous run; any other area was last used by the step before the
+        // previous one. The work of that run and of that step is done.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -154,8 +156,8 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: the step before the previous
-            // one did, and the work of that step is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No pending work reads it: it was last read
+            // by the step before the previous one, and the work of that step is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {
@@ -175,8 +177,8 @@ impl Run<'_, '_, '_> {
         if len < bytes {
             return Err(DeviceError::HostMemory { bytes }.into());
         }
-        // SAFETY: *room*: all bytes of the area were written when it was allocated. The previous block used it, and its
-        // work is done, because its results have been waited for.
+        // SAFETY: *room*: all bytes of the area were written when it was allocated. The previous block used the area,
+        // and the work of that block is done, because the run has waited for its results.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let tokens = StreamTokens { batch: step.batch(), tokens: step.queries() };
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;

@@ -127,9 +127,9 @@ impl StreamRows<'_> {
 pub struct StreamTimes {
     /// Milliseconds that the host spent in the functions that fill keys, values, masks and biases.
     pub fetch_ms: f64,
-    /// Milliseconds that copies of keys, values, masks and biases to the device took, measured by events.
+    /// Duration in milliseconds of the copies of keys, values, masks and biases to the device, measured by events.
     pub copy_ms: f64,
-    /// Milliseconds that products and merges took, measured by events.
+    /// Duration in milliseconds of products and merges, measured by events.
     pub compute_ms: f64,
     /// Milliseconds in which the device had no products to compute: during the first copy, and during all other
     /// transfers that no computation hides.
@@ -146,8 +146,8 @@ pub struct StreamTimes {
 }
 
 impl StreamTimes {
-    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the total time in which the device computes; one if
-    /// the total is zero.
+    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the total time in which the device computes. Returns 1
+    /// if the total is zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

@@ -165,7 +165,7 @@ impl GpuStream {
     /// Frees everything. Dropping a stream does the same, but logs errors instead of returning them.
     ///
     /// # Errors
-    /// Returns the first error that the driver reports. Everything else is freed nevertheless.
+    /// Returns the first error that the driver reports. Everything else is freed even after an error.
     pub fn close(self) -> Result<(), DeviceError> {
         let GpuStream { compute, copy, start, done, marks, memory, .. } = self;
         let mut closed = vec![compute.close(), copy.close(), start.close(), done.close()];

@@ -1,4 +1,4 @@
-//! Fits a stream into budgets: finds the largest division that fits, and tries finer ones if memory is refused.
+//! Fits a stream into budgets: finds the largest division that fits, and tries finer divisions if memory is refused.
 
 use super::engine::GpuStream;
 use super::plan::{self, GpuStreamOptions, KeysFrom, MOST_KEYS, StreamDivision, StreamPlan};
@@ -18,7 +18,7 @@ const SPLIT: [usize; 2] = [1024, 8192];
 /// Smallest number of chunks per run; if splits already have their smallest length, there may be fewer. The copy of the
 /// first chunk is not hidden by computation, so it should be short.
 const CHUNKS: usize = 32;
-/// Largest size in bytes of two splits, one for each of the two chunk buffers.
+/// Largest total size in bytes of two splits, one for each of the two chunk buffers.
 const SPLIT_BYTES: usize = 16 << 20;
 /// Largest number of splits per chunk that the search selects.
 const MOST_SPLITS: usize = 64;
@@ -251,8 +251,8 @@ impl Search<'_> {
         self.blocks(rows, splits).saturating_mul(100) >= self.room().saturating_mul(FILL_PERCENT)
     }
 
-    /// Returns the number of keys per split. It determines the bits of the result, and therefore depends on the problem
-    /// and the device, but not on the budget.
+    /// Returns the number of keys per split. This number determines the bits of the result. It therefore depends only
+    /// on the problem and the device, and not on the budget.
     fn split(&self, limits: &Limits) -> usize {
         let spec = self.problem.spec();
         let mut splits = 1;
@@ -274,9 +274,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the numbers with which the search starts: queries per task, tasks, and splits per chunk. They are the
-    /// fewest splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows
-    /// of one thread block, or more if there would be too many tasks.
+    /// Returns the numbers with which the search starts: queries per task, tasks, and splits per chunk. The number of
+    /// splits is the smallest with which the thread blocks fill the device, and the number of queries is the largest
+    /// that fits the budget. A task has the rows of one thread block, or more if there would be too many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);

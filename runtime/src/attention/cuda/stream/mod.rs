@@ -6,7 +6,7 @@
 //! read the chunk            copy it to the device            (m, S, W) ← (m, S, W) ⊕ attention(block, chunk)
 //! ```
 //!
-//! The device waits for each copy, and a chain of merges produces other bits than the in-memory run.
+//! The device waits for each copy, and a chain of merges produces bits that differ from those of the in-memory run.
 //!
 //! **Why the code differs.**
 //!

@@ -173,8 +173,8 @@ impl StreamPlan {
         Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
     }
 
-    /// Returns a [`GpuPlan`] with this plan's choices. It fills in the kernels' parameters for a chunk of `keys` keys and
-    /// `rows` query rows in total.
+    /// Returns a [`GpuPlan`] with this plan's choices. The returned plan fills in the kernels' parameters for a chunk
+    /// of `keys` keys and for `rows` query rows in total.
     pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
         let mut choice = self.choice;
         choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);

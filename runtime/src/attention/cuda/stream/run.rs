@@ -337,7 +337,8 @@ impl Run<'_, '_, '_> {
             .check()
     }
 
-    /// Enqueues the products of a step and the merge of their states, to start after the copy of the step's keys.
+    /// Enqueues the products of a step and the merge of their states. Both start after the step's keys have been
+    /// copied.
     fn compute(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if step.first {
             self.bring_queries(step)?;
@@ -410,8 +411,8 @@ impl Run<'_, '_, '_> {
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
         // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
-        // keys used in place have the bytes of their views. *alive*: the memory belongs to the stream or to the call;
-        // runs wait.
+        // keys used in place have the bytes of their views. *alive*: the memory belongs to the stream or to the call,
+        // and runs wait for their kernels.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);

@@ -1,5 +1,5 @@
-//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk, and contains the number of
-//! pending states that merge with the state of the chunk.
+//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk. It also states how many
+//! pending states merge with the state of the chunk.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// Returns the number of slots for the pending states of a row with `chunks` chunks: one per level of the tree. Before
-/// the state of a chunk occupies a slot, it merges with every pending state whose subtree it completes.
+/// the state of a chunk occupies a slot, this state merges with every pending state whose subtree the chunk completes.
 pub const fn slots(chunks: usize) -> usize {
     let depth = stack::depth(chunks);
     if depth == 0 { 1 } else { depth }

@@ -18,8 +18,8 @@ fn problem(queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-/// Positions of queries, keys, values, output, and the states' references, sums and weighted sums in one buffer, with
-/// gaps between them.
+/// Positions in one buffer: of queries, keys, values and output, and of the states' references, sums and weighted sums.
+/// There are gaps between these parts.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
@@ -108,7 +108,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
         let (want, copied) = run(&plan, &mut ordinary, &dense, &mut workspace);
         assert_eq!(copied, dense.total * 4);
         assert!(want.iter().all(|y| f32::from_bits(*y).is_finite()));
-        // Gaps that keep the parts aligned to a float4, and one that does not.
+        // The gaps 0, 4 and 1024 keep the parts aligned to a float4; the gap 7 does not.
         for gap in [0, 4, 7, 1024] {
             let parts = parts(queries, keys, gap);
             let mut buffer = filled(&engine, &parts);
@@ -153,7 +153,7 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     let parts = parts(37, 300, 0);
     let mut memory = filled(&engine, &parts);
     let (want, _) = run(&plan, &mut memory, &parts, &mut workspace);
-    // Keys and values are in another buffer than the output.
+    // Keys and values are not in the buffer of the output.
     let inputs_in = filled(&engine, &parts);
     memory.fill(f32::NAN);
     let (inputs, _) = on_device(inputs_in.device_address().unwrap(), &parts);
@@ -280,7 +280,7 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     assert_eq!(small.workspace_bytes(), 0);
     // SAFETY: the workspace has no memory.
     assert!(unsafe { small.workspace_on_device(0, 0) }.is_ok());
-    // A plan that needs bytes rejects such a workspace.
+    // A plan that needs bytes rejects a workspace without memory.
     // SAFETY: the workspace has no memory.
     let mut room = unsafe { small.workspace_on_device(at, 0) }.unwrap();
     let buffer = filled(&engine, &parts(1, 9000, 0));

@@ -128,7 +128,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// Enqueues runs with different lengths that share the workspace's table of sequences.
+/// Enqueues runs that have different lengths and share the workspace's table of sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
@@ -144,7 +144,8 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     assert!(want[0] != want[1] && want[1] != want[2]);
     let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
 
-    // Two runs use device tensors in two streams, and the later one is waited for first. Then a run uses host tensors.
+    // Two runs use device tensors in two streams, and the test waits for the later run first. Then a run uses host
+    // tensors.
     let mut workspace = plan.workspace().unwrap();
     enqueue(&plan, &first, a, &mut workspace);
     enqueue(&plan, &second, b, &mut workspace);
@@ -195,8 +196,8 @@ fn device_tensors_give_the_bits_of_host_tensors() {
 }
 
 /// Checks errors that a caller in C cannot reach, because the C interface rejects such tensors earlier: misaligned
-/// addresses, and tensors that the problem does not have or that the call lacks. Also checks that an allocation that is
-/// one element too short is refused.
+/// addresses, tensors that the problem does not have, and missing tensors. Also checks that an allocation that is one
+/// element too short is refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tensors_that_do_not_fit_the_problem_are_refused() {
