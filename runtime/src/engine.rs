@@ -132,7 +132,7 @@ impl Engine {
     /// # Errors
     /// Returns an error if a requested back end is unknown or absent, or if the number of threads is out of bounds.
     /// Also returns an error if the cores or the priority are out of range, not permitted, or given for lent threads,
-    /// and if the system cannot start a thread. Threads that were already started have then ended.
+    /// or if the system cannot start a thread. Threads that were already started have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -207,7 +207,7 @@ impl Engine {
         self.inner.cpu
     }
 
-    /// Returns why a GPU that was requested by name does not compute. Returns `None` if the GPU computes, or if none
+    /// Returns why a GPU that was requested by name does not compute. Returns `None` if the GPU computes, or if no GPU
     /// was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {

@@ -18,8 +18,8 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of the module if other boards have the same chip, so that this number distinguishes the board from them;
-    /// otherwise empty.
+    /// Module number that distinguishes the board from another board with the same chip; empty if the board is
+    /// recognised by its chip.
     module: &'static str,
     profile: &'static str,
 }
@@ -119,7 +119,7 @@ pub struct Board {
     /// Modules of the family.
     #[serde(default, rename = "module")]
     pub modules: Vec<Module>,
-    /// Clusters of cores, starting with the one for which NEON kernels are tuned; empty if unknown.
+    /// Clusters of cores; empty if unknown. NEON kernels are tuned for the first cluster.
     #[serde(default, rename = "cpu")]
     pub cpus: Vec<Cluster>,
     /// The GPU.

@@ -8,9 +8,9 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's memory. The memory needs at least [`Plan::workspace_bytes`] bytes and no
-    /// alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero; later bytes
-    /// stay unchanged.
+    /// Creates a workspace in the caller's memory. The memory must have at least [`Plan::workspace_bytes`] bytes, and
+    /// may have any alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero;
+    /// later bytes stay unchanged.
     ///
     /// # Errors
     /// Returns an error if the memory is null, too short, or extends beyond the address space, or if the plan

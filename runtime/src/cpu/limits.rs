@@ -68,7 +68,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     })
 }
 
-/// Returns the memory that is available to the process on a system whose files `read` returns.
+/// Returns the memory that is available to the process. `read` returns the text of the system file with a given path.
 fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory> {
     let machine = read("/proc/meminfo").and_then(|text| machine(&text));
     let groups = read("/proc/self/cgroup").zip(read("/proc/self/mountinfo"));
@@ -173,7 +173,7 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
 }
 
 /// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`. Returns `None` if the line does
-/// not mount control groups, or if the groups have another version or do not count memory.
+/// not mount control groups, if its control groups have another version, or if they do not count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;

@@ -8,10 +8,10 @@
 //! **Why the code differs.**
 //!
 //! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next
-//!    phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the
-//!    number of busy workers; then they sleep.
-//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
-//!    processor that the last busy worker needs.
+//!    phase of a call, often follows at once. Workers spin until the generation of the last job changes. The caller
+//!    spins until no worker is busy. If the limit is reached first, the thread sleeps.
+//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning thread may occupy
+//!    the processor that the last busy worker needs.
 //! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only
 //!    if it has seen the current generation. The caller waits under another lock. The last busy worker acquires this
 //!    other lock before it notifies the caller.

@@ -41,7 +41,7 @@ pub(super) struct Target {
     pub past: Option<Past>,
     /// Number of columns in the entire matrix.
     pub columns: usize,
-    /// Index of the first strip at `data`, and the index after that of the last strip.
+    /// Index of the first strip at `data`, and the index of the last strip plus one.
     pub strips: (usize, usize),
     /// `true` for a state, to which tokens add their values; `false` for a transition, to which they add zeros.
     pub values: bool,

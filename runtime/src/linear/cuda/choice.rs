@@ -12,9 +12,8 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 const FACTORED: f64 = 100.0;
 
 /// Number of roundings of a product in a sum over dims or tokens, in the kernels that compute a factor for each pair of
-/// tokens. There are four roundings in a chain of four products, and two in Kahan's summation, plus one for those of
-/// its error terms that grow with the length. There are two for the norms of rows, one for a factor, and one for a
-/// final addition.
+/// tokens. The roundings are four in a chain of four products, two in Kahan's summation, one for the error terms of
+/// this summation that grow with the length, two for the norms of rows, one for a factor, and one for a final addition.
 const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a

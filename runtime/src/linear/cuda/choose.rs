@@ -6,8 +6,8 @@
 //!    runs at once decides between these two. `recurrent` has other bits. Only the number of tokens of a sequence and
 //!    the number of its states select it ([`LinearGpuChoice::crossover`]). The lengths of packed sequences arrive with
 //!    the data, so each packed sequence is computed as if it were alone ([`LinearGpuChoice::recurrent_below`]). The
-//!    bits of `scan` depend on the number of parts, which depends on the tokens of a sequence. `scan` is only chosen on
-//!    request. So is `parallel`, whose time is quadratic.
+//!    bits of `scan` depend on the number of parts, which depends on the tokens of a sequence. `scan` and `parallel`
+//!    are only chosen on request. The time of `parallel` is quadratic.
 //! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
 //!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
 //!    stored.

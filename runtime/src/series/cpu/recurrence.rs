@@ -89,8 +89,8 @@ impl RecurrenceCall<'_> {
                 };
                 let work = RecurrenceTile { a, b, out, tokens: end - start, state, log: s.gate == Gate::Log };
                 match pass {
-                    // The first block of a part begins the part's map. The others update the addend and multiply the
-                    // factors.
+                    // The first block of a part begins the part's map. The other blocks update the addend and multiply
+                    // the factors.
                     Pass::Fold(product) if first => (k.fold)(&work, product),
                     Pass::Fold(product) => {
                         let scratch = RecurrenceTile { state: row, ..work };

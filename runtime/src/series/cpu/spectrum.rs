@@ -24,10 +24,10 @@ impl Transforms {
     /// Upper limit on the size of the tables, in bytes per transformed value.
     pub const BYTES: usize = 64;
 
-    /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
+    /// Plans the transforms of `length` values. Returns `None` if the system refuses memory for their tables.
     pub fn new(length: usize) -> Option<Transforms> {
-        // The planner ends the process if memory is not available, so this statement first checks that as much memory
-        // is available.
+        // The planner ends the process if memory is not available, so this statement first checks that the memory for
+        // the tables is available.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
