@@ -45,8 +45,8 @@ pub(crate) enum DevicePlan<'a, O: Operator> {
     Gpu(&'a O::Gpu),
 }
 
-/// A problem with every decision that does not depend on pointers. A plan belongs to the engine that created it,
-/// and can be bound to the tensors of any number of calls.
+/// A problem and all decisions that do not depend on pointers. A plan belongs to the engine that created it, and can be
+/// bound to the tensors of any number of calls.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};

@@ -49,9 +49,9 @@ pub trait ParallelFor: Send + Sync {
     /// these calls have returned. Several threads may call this function at the same time, and tasks may call this
     /// function again.
     ///
-    /// An implementation that violates this contract slows the run down, but does not change its result: a number that
-    /// is called twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the
-    /// run with [`RunError::Panicked`].
+    /// An implementation that violates this contract slows the run down, but does not change its result: a second call
+    /// with the same number does nothing, the caller computes the shares of omitted numbers, and a late call does
+    /// nothing. A panic ends the run with [`RunError::Panicked`].
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
@@ -148,7 +148,7 @@ impl Slot {
     /// Enters the slot if it is open in this generation, runs the worker's share of the job unless it has been claimed,
     /// and leaves.
     fn visit(&self, generation: u64, worker: usize) {
-        // A task contains only those bits of the generation that fit next to the slot's number.
+        // A task contains the slot's number and as many bits of the generation as fit next to it.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
         let enter =
             |state: u64| (state & OPEN != 0 && state & INSIDE != INSIDE && ours(state)).then_some(state + 1);

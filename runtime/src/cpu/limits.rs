@@ -57,8 +57,8 @@ pub struct AvailableMemory {
 }
 
 /// Returns the memory that is still available to this process. The machine, the control groups of the process and the
-/// limits of the process each leave an amount, and the smallest amount counts. Returns `None` if the system reports
-/// none of these amounts. Systems other than Linux report none of them.
+/// limits of the process each leave an amount of memory. The result is the smallest of these amounts. Returns `None` if
+/// the system reports none of these amounts. Systems other than Linux report none of them.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {

@@ -12,9 +12,9 @@
 //!    spins until no worker is busy. If the limit is reached first, the thread sleeps.
 //! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning thread may occupy
 //!    the processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only
-//!    if it has seen the current generation. The caller waits under another lock. The last busy worker acquires this
-//!    other lock before it notifies the caller.
+//! 3. *No wake-up is lost.* The generation and the job change under one lock. A worker holds this lock when it goes to
+//!    sleep, and does so only if it has seen the current generation. The caller waits under another lock. The last busy
+//!    worker acquires this other lock before it notifies the caller.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] returns only after
 //!    every worker has finished with the function. Nothing is allocated per job.
 //! 5. *Either all threads start or none.* If a core or a priority is requested, a thread counts as started only when it

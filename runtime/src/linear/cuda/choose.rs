@@ -28,9 +28,10 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Smallest number of SMs per block of a batch for which [`Form::Chunk`] is chosen. This form makes two passes over the
-/// chunks. With fewer SMs one pass is faster, because the second pass costs more than the first one saves: a pass that
-/// only stores states takes 0.7 of the time of a pass that also computes outputs (measured on an H200).
+/// [`Form::Chunk`] is chosen if the device has at least this number of SMs for each block of the batch. This form makes
+/// two passes over the chunks. With fewer SMs one pass is faster, because the second pass costs more than the first one
+/// saves: a pass that only stores states takes 0.7 of the time of a pass that also computes outputs (measured on an
+/// H200).
 const SMS_OF_BLOCK: usize = 4;
 
 /// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
@@ -38,7 +39,7 @@ const SMS_OF_BLOCK: usize = 4;
 /// SM to itself, and 1.04 if two blocks share an SM.
 const PAIRED: usize = 2;
 
-/// Number of blocks per SM with which a pass over parts fills the device.
+/// Number of blocks per SM that a pass over parts needs to fill the device.
 const BLOCKS_PER_SM: usize = 4;
 
 /// Number of dims per block in the step-by-step kernel, one per thread.

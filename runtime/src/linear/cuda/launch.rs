@@ -82,8 +82,8 @@ struct Call<'a> {
     scratch: u64,
     sequences: Sequences,
     list: Launches,
-    /// Number of blocks in the last launch that writes outputs. If no launch writes outputs, the number for the last
-    /// launch.
+    /// Number of blocks in the last launch that writes outputs. If no launch writes outputs, the number of blocks in
+    /// the last launch.
     blocks: usize,
 }
 

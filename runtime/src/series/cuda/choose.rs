@@ -199,8 +199,8 @@ mod tests {
             (2, 256, 64, 16),
             (2, 1024, 64, 16),
             (2, 100_000, 128, 8),
-            // With parts, four times as many warps would run at once. But this does not outweigh the doubled work and
-            // the additional launches.
+            // Parts would let four times as many warps run at once. But this does not outweigh the doubled work and the
+            // additional launches.
             (2, 100_000, 256, 1),
             (2, 100_000, 512, 1),
         ] {

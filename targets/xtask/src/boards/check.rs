@@ -2,11 +2,11 @@
 //!
 //! | check | refuses |
 //! |---|---|
-//! | machine | another processor |
+//! | machine | a file for another processor |
 //! | symbol versions | versions beyond the board's C library, and versions of a C++ runtime |
-//! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
+//! | libraries | a `DT_NEEDED` other than the C library's own libraries, libgcc_s and the loader |
 //! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
-//! | name | a shared library without a `DT_SONAME`, or with another one |
+//! | name | a shared library without a `DT_SONAME`, or with a wrong `DT_SONAME` |
 //! | exports | a library that exports names beyond the functions of `elsa.map`, lacks a function, or has one in another version |
 //! | entry | a library for a host, such as ONNX Runtime, that exports anything but its one function |
 //! | paths | paths of the build machine |
