@@ -6,8 +6,8 @@
 //! list of kernels. It also recognises a board from the board's device tree, and converts a profile into the
 //! [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy` use the same data.
 //!
-//! A profile omits unknown properties and lists them under `unknown`. They are `None` here, and zero in a
-//! [`DeviceProfile`].
+//! A profile omits unknown properties and lists them under `unknown`. Unknown properties are `None` in this crate, and
+//! zero in a [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
 use elsa_core::profile::{DeviceProfile, GpuProfile};

@@ -213,7 +213,8 @@ impl Slot {
 
 impl HostThreads {
     /// Calls `job(i)` once for every `i` below `workers`, on threads of the host and on the calling thread. Then waits
-    /// for all these calls, spinning for at most `limit` before it sleeps. `workers` must not exceed [`MAX_WORKERS`].
+    /// for all these calls. The waiting thread spins for at most `limit` before it sleeps. `workers` must not exceed
+    /// [`MAX_WORKERS`].
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.

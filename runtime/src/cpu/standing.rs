@@ -2,8 +2,8 @@
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Both can take
-//! longer than a small call.
+//! **The naive way** starts threads for every call, or wakes sleeping threads through a condition variable. Both can
+//! take longer than a small call.
 //!
 //! **Why the code differs.**
 //!

@@ -8,11 +8,11 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Parts, not tokens.* A scan over parts has few elements. The tokens are passed over twice, before and after this
-//!    scan, and both passes use the code of the other forms.
+//! 1. *Parts, not tokens.* A scan over parts has few elements. Two passes process the tokens, one before and one after
+//!    this scan, and both passes use the code of the other forms.
 //! 2. *`A` is computed like a state.* The columns of a state are independent. So the same kernel computes `A` and `b`.
-//!    For `A`, it starts with the unit matrix as the state, and the values of all tokens are zeros. If all rows are
-//!    independent, a single column of ones replaces the unit matrix.
+//!    For `A`, the kernel starts with the unit matrix as the state, and the values of all tokens are zeros. If all rows
+//!    are independent, a single column of ones replaces the unit matrix.
 //! 3. *A gate of `−∞` clears a row for every earlier state, even one that contains NaN*: the row is replaced, not
 //!    multiplied by zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product
 //!    of gates underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token

@@ -21,7 +21,8 @@
 //!    bits are the same.
 //! 5. *Few tokens work in place.* Packing a state into strips and unpacking it costs as much as processing a few
 //!    tokens. So the strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A
-//!    single token reads them from the past state ([`state::elsewhere`]), which also saves a copy of the state.
+//!    single token reads these columns from the past state ([`state::elsewhere`]), so the past state need not be copied
+//!    first.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};

@@ -19,7 +19,8 @@
 //! must reject.
 //!
 //! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to find
-//! the limits between functions, and between functions and data tables. So instructions are checked before stripping.
+//! the boundaries between functions, and between functions and data tables. So instructions are checked before
+//! stripping.
 
 use super::library::Abi;
 use super::target::Target;
