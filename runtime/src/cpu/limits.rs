@@ -91,7 +91,7 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory
 }
 
 /// Returns the available memory of a machine in bytes, from the text of its `/proc/meminfo`. Kernels before 3.14 do not
-/// report it; the result is then the sum of free pages and file pages.
+/// report the available memory. For these kernels, the result is the sum of free pages and file pages.
 fn machine(meminfo: &str) -> Option<u64> {
     let of = |name| kilobytes(meminfo, name);
     let old = || Some(of("MemFree")?.saturating_add(of("Buffers")?).saturating_add(of("Cached")?));

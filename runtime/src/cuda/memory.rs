@@ -81,7 +81,7 @@ impl<T: Element> HostBuffer<T> {
     }
 
     /// Returns the device address of the first element, for [`Plan::bind_device`](crate::Plan::bind_device). The other
-    /// elements follow as on the host. `None` if the memory is ordinary, or if the buffer is empty.
+    /// elements follow without gaps, as on the host. `None` if the memory is ordinary, or if the buffer is empty.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         self.device

@@ -47,8 +47,8 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
-    /// contains the additional memory of some calls.
+    /// Device memory that every run needs. The plan's layout states the offsets of its regions. If the caller provides
+    /// the memory, it also contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
     /// Additional device memory that some calls need; `None` before the first such call, and always if the workspace is
     /// in the caller's memory.

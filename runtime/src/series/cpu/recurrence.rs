@@ -99,8 +99,9 @@ impl RecurrenceCall<'_> {
                         if finite(factor, w) && finite(state, w) {
                             (k.carry)(factor, row, state);
                         } else {
-                            // If the product of factors exceeds f32, the state cannot be derived from it. If the
-                            // product vanishes, it does not clear non-finite states, although single factors may do so.
+                            // If the product of factors exceeds the range of f32, the state cannot be derived from it.
+                            // If the product vanishes, it does not clear non-finite states, although single factors may
+                            // do so.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
@@ -210,8 +211,8 @@ impl OnCpu for Problem {
                     if finite(factor, w) && finite(before, w) {
                         (place.kernel.carry)(factor, added, after);
                     } else {
-                        // If the product of factors exceeds f32, the state cannot be derived from it. If the product
-                        // vanishes, it does not clear non-finite states.
+                        // If the product of factors exceeds the range of f32, the state cannot be derived from it. If
+                        // the product vanishes, it does not clear non-finite states.
                         call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
                     }
                 }

@@ -39,7 +39,8 @@ impl Transforms {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }
 
-    /// Returns the scratch memory of a worker. It is in the worker's region of the workspace, which begins at `region`.
+    /// Returns the scratch memory of a worker. This memory is in the worker's region, which begins at address `region`
+    /// in the workspace.
     ///
     /// # Safety
     /// - The region is 64-byte aligned and initialised, and nothing else uses it for the lifetime of the result.

@@ -356,7 +356,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
 }
 
 /// Checks the build outputs and the folder `dist`, and prints the result of each check. `handed_out` is `true` if the
-/// folder is shipped. Sizes are checked only then. On this machine, paths are checked only then, too.
+/// folder is shipped. Sizes are checked only in a folder that is shipped. If the folder is for this machine, paths are
+/// checked only if it is shipped, too.
 fn examine(
     tree: &Tree,
     target: &Target,

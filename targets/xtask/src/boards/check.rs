@@ -71,7 +71,8 @@ pub fn machine(bytes: &[u8], target: &Target) -> Found {
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Checks that the file needs no symbol version of the C library above `glibc`, and none of another system library.
+/// Checks that the file needs no symbol version of the C library above `glibc`, and no symbol version of another system
+/// library.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;
