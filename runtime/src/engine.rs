@@ -73,8 +73,8 @@ setters! {
 /// calls that need several worker threads of the CPU take turns. [`Report::workers`](crate::Report::workers) is the
 /// number of workers that a call needs.
 ///
-/// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same
-/// bits. With [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the
+/// In a child of `fork`, an engine of the parent computes on the CPU, and only on the calling thread. The results have
+/// the same bits. With [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`]. An engine that the
 /// child creates has its own threads, but no GPU if the parent has used one. The child must not use page-locked memory
 /// of the parent ([`Engine::host_buffer`]). While one thread of the parent forks, no other thread may create or drop
 /// engines, plans or workspaces.
@@ -132,7 +132,7 @@ impl Engine {
     /// # Errors
     /// Returns an error if a requested back end is unknown or absent, or if the number of threads is out of bounds.
     /// Also returns an error if the cores or the priority are out of range, not permitted, or given for lent threads,
-    /// and if the system cannot start a thread. Threads that were already started have then ended.
+    /// or if the system cannot start a thread. Threads that were already started have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -207,7 +207,7 @@ impl Engine {
         self.inner.cpu
     }
 
-    /// Returns why a GPU that was requested by name does not compute. Returns `None` if the GPU computes, or if none
+    /// Returns why a GPU that was requested by name does not compute. Returns `None` if the GPU computes, or if no GPU
     /// was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {
@@ -305,8 +305,8 @@ impl Engine {
     /// because they return without waiting. If a source or a sink of a streamed run is being called, the source or sink
     /// returns before the run does.
     ///
-    /// The outputs of a cancelled call contain any mixture of old and new elements; nothing else was written. The plan,
-    /// the workspace and calls bound to it remain usable.
+    /// The outputs of a cancelled call may contain any mixture of old and new elements; nothing else was written. The
+    /// plan, its bound calls and the workspace remain usable.
     pub fn cancel(&self) {
         self.inner.pool.cancel();
     }

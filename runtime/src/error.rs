@@ -251,7 +251,7 @@ pub enum PlanError {
         /// The system's error message.
         reason: String,
     },
-    /// A core number exceeds the largest that the system supports.
+    /// A core number exceeds the largest number that the system supports.
     #[error("cores: {found}; allowed: numbers below {max}")]
     CoreRange {
         /// The requested core.

@@ -45,8 +45,8 @@ pub(crate) enum DevicePlan<'a, O: Operator> {
     Gpu(&'a O::Gpu),
 }
 
-/// A problem with every decision that does not depend on pointers. A plan belongs to the engine that created it,
-/// and can be bound to the tensors of any number of calls.
+/// A problem and all decisions that do not depend on pointers. A plan belongs to the engine that created it, and can be
+/// bound to the tensors of any number of calls.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};
@@ -64,7 +64,7 @@ pub struct Plan<O: Operator> {
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
     /// Reason why no GPU computes: the requested GPU is missing, or the engine's GPU does not support the problem.
-    /// `None` if a GPU computes, or if the engine has no GPU and none was requested.
+    /// `None` if a GPU computes, or if the engine has no GPU and no GPU was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
 
@@ -115,7 +115,7 @@ impl<O: Operator> Plan<O> {
     }
 
     /// Returns the reason why no GPU computes: the requested GPU is missing, or the engine's GPU does not support the
-    /// problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
+    /// problem. `None` if a GPU computes, or if the engine has no GPU and no GPU was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()

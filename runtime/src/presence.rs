@@ -31,8 +31,8 @@ pub struct Present {
     pub backend: Backend,
     /// `true` if this build contains the back end and this machine can execute it.
     pub present: bool,
-    /// Name of the back end's kernel for any number of queries; `None` if the back end is not available, and for the
-    /// GPU.
+    /// Name of the back end's kernel for any number of queries; `None` for the GPU, and for a back end that is not
+    /// available.
     pub kernel: Option<&'static str>,
     /// Reason why the GPU is not available; `None` for an available GPU and for the CPU.
     pub absence: Option<DeviceError>,

@@ -19,7 +19,7 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// are of type `dtype`.
     fn tensor(&self, operand: Self::Operand, dtype: DType) -> Tensor;
 
-    /// Returns the properties of the tensors of a call whose elements are of the types `types`.
+    /// Returns the properties of a call's tensors. `types` are the element types of these tensors.
     fn tensors_of(&self, types: &Types<Self::Operand>) -> Operands<Self::Operand, Tensor> {
         Operands::from_fn(|operand| self.tensor(operand, types[operand]))
     }

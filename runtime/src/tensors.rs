@@ -89,7 +89,8 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Wraps f32 tensors at these addresses. During `'a`, each must have the memory that the problem states for it.
+    /// Wraps f32 tensors at these addresses. During `'a`, each address must have the memory that the problem states for
+    /// its tensor.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }

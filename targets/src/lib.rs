@@ -6,8 +6,8 @@
 //! list of kernels. It also recognises a board from the board's device tree, and converts a profile into the
 //! [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy` use the same data.
 //!
-//! A profile omits unknown properties and lists them under `unknown`. They are `None` here, and zero in a
-//! [`DeviceProfile`].
+//! A profile omits unknown properties and lists them under `unknown`. Unknown properties are `None` in this crate, and
+//! zero in a [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
 use elsa_core::profile::{DeviceProfile, GpuProfile};
@@ -18,8 +18,8 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of the module if other boards have the same chip, so that this number distinguishes the board from them;
-    /// otherwise empty.
+    /// Module number that distinguishes the board from another board with the same chip; empty if the board is
+    /// recognised by its chip.
     module: &'static str,
     profile: &'static str,
 }
@@ -119,7 +119,7 @@ pub struct Board {
     /// Modules of the family.
     #[serde(default, rename = "module")]
     pub modules: Vec<Module>,
-    /// Clusters of cores, starting with the one for which NEON kernels are tuned; empty if unknown.
+    /// Clusters of cores; empty if unknown. NEON kernels are tuned for the first cluster.
     #[serde(default, rename = "cpu")]
     pub cpus: Vec<Cluster>,
     /// The GPU.

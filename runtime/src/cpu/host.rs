@@ -5,7 +5,8 @@
 //! once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
 //! **The naive way** passes the host a pointer to the job in the caller's frame and trusts the host. If the host calls
-//! a task twice, omits one, or calls one after the call has ended, results are wrong or a dead frame is read.
+//! a task twice, omits a task, or calls a task after the engine's call has ended, results are wrong or a dead frame is
+//! read.
 //!
 //! **Why the code differs.**
 //!
@@ -42,14 +43,15 @@ const INSIDE: u64 = 0xffff;
 const OPEN: u64 = INSIDE + 1;
 const GENERATION: u64 = OPEN << 1;
 
-/// A thread pool of the host program. An engine that is created with it computes on its threads.
+/// A thread pool of the host program. An engine that is created with the pool computes on the threads of the pool.
 pub trait ParallelFor: Send + Sync {
     /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
-    /// these calls have returned. Several threads may call this function at the same time, and tasks may call it again.
+    /// these calls have returned. Several threads may call this function at the same time, and tasks may call this
+    /// function again.
     ///
-    /// An implementation that violates this contract slows the run down, but does not change its result: a number that
-    /// is called twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the
-    /// run with [`RunError::Panicked`].
+    /// An implementation that violates this contract slows the run down, but does not change its result: a second call
+    /// with the same number does nothing, the caller computes the shares of omitted numbers, and a late call does
+    /// nothing. A panic ends the run with [`RunError::Panicked`].
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
@@ -79,9 +81,9 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The work of a call, as a function of the worker's number, for threads that the host lends. The task may be copied,
-/// kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that received the task,
-/// it does nothing.
+/// The work of a call, for threads that the host lends. It is a function of the worker's number. The task may be
+/// copied, kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that received the
+/// task, it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
@@ -146,7 +148,7 @@ impl Slot {
     /// Enters the slot if it is open in this generation, runs the worker's share of the job unless it has been claimed,
     /// and leaves.
     fn visit(&self, generation: u64, worker: usize) {
-        // A task contains only those bits of the generation that fit next to the slot's number.
+        // A task contains the slot's number and as many bits of the generation as fit next to it.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
         let enter =
             |state: u64| (state & OPEN != 0 && state & INSIDE != INSIDE && ours(state)).then_some(state + 1);
@@ -211,7 +213,8 @@ impl Slot {
 
 impl HostThreads {
     /// Calls `job(i)` once for every `i` below `workers`, on threads of the host and on the calling thread. Then waits
-    /// for all these calls, spinning for at most `limit` before it sleeps. `workers` must not exceed [`MAX_WORKERS`].
+    /// for all these calls. The waiting thread spins for at most `limit` before it sleeps. `workers` must not exceed
+    /// [`MAX_WORKERS`].
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.
@@ -396,7 +399,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 3 * 19);
     }
 
-    /// Checks that a host thread that waits for its tasks, and a task itself, may make further calls.
+    /// Checks that further calls may be made by a host thread that waits for its tasks, and by a task.
     #[test]
     fn calls_nest_and_run_side_by_side() {
         let nested = Arc::new(Mutex::new(None::<Arc<Pool>>));

@@ -8,13 +8,13 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's memory. The memory needs at least [`Plan::workspace_bytes`] bytes and no
-    /// alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero; later bytes
-    /// stay unchanged.
+    /// Creates a workspace in the caller's memory. The memory must have at least [`Plan::workspace_bytes`] bytes, and
+    /// may have any alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero;
+    /// later bytes stay unchanged.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, too short, or extends beyond the address space, or if the plan
-    /// computes on a GPU.
+    /// Returns an error if the memory is null, is too short or extends beyond the address space. Also returns an error
+    /// if the plan computes on a GPU.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the workspace is dropped.
@@ -32,7 +32,7 @@ impl<O: Operator> Plan<O> {
 /// Checks the caller's memory for a workspace of `needed` bytes.
 ///
 /// # Errors
-/// Returns an error if the memory is null, too short, or extends beyond the address space.
+/// Returns an error if the memory is null, is too short, or extends beyond the address space.
 fn check_lent(memory: *const u8, bytes: usize, needed: usize) -> Result<(), PlanError> {
     let (found, address) = (bytes, memory.addr() as u64);
     if memory.is_null() {

@@ -57,8 +57,8 @@ pub struct AvailableMemory {
 }
 
 /// Returns the memory that is still available to this process. The machine, the control groups of the process and the
-/// limits of the process each leave an amount, and the smallest amount counts. Returns `None` if the system reports
-/// none of these amounts. Systems other than Linux report none of them.
+/// limits of the process each leave an amount of memory. The result is the smallest of these amounts. Returns `None` if
+/// the system reports none of these amounts. Systems other than Linux report none of them.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -68,7 +68,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     })
 }
 
-/// Returns the memory that is available to the process on a system whose files `read` returns.
+/// Returns the memory that is available to the process. `read` returns the text of the system file with a given path.
 fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory> {
     let machine = read("/proc/meminfo").and_then(|text| machine(&text));
     let groups = read("/proc/self/cgroup").zip(read("/proc/self/mountinfo"));
@@ -91,7 +91,7 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory
 }
 
 /// Returns the available memory of a machine in bytes, from the text of its `/proc/meminfo`. Kernels before 3.14 do not
-/// report it; the result is then the sum of free pages and file pages.
+/// report the available memory. For these kernels, the result is the sum of free pages and file pages.
 fn machine(meminfo: &str) -> Option<u64> {
     let of = |name| kilobytes(meminfo, name);
     let old = || Some(of("MemFree")?.saturating_add(of("Buffers")?).saturating_add(of("Cached")?));
@@ -173,7 +173,7 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
 }
 
 /// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`. Returns `None` if the line does
-/// not mount control groups, or if the groups have another version or do not count memory.
+/// not mount control groups, if its control groups have another version, or if they do not count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;

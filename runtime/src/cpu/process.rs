@@ -1,12 +1,12 @@
 //! Distinguishes a process from the children that `fork` creates.
 //!
-//! A child has a copy of its parent's memory, but of the parent's threads it has only the one that called `fork`. A
-//! driver that the parent initialised does not work in the child. Values that depend on threads or the driver record
-//! the [`Process`] in which they were created.
+//! A child has a copy of its parent's memory, but only one thread: a copy of the thread that called `fork`. A driver
+//! that the parent initialised does not work in the child. Values that depend on threads or the driver record the
+//! [`Process`] in which they were created.
 //!
 //! **The naive way** compares process numbers. But each comparison takes a system call, and the system reuses numbers.
-//! Here the C library calls a function in every child, which increments a count of forks. A comparison only loads that
-//! count from memory.
+//! Instead, this module registers a function that the C library calls in every child. The function increments a count
+//! of forks, and a comparison only loads that count from memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -26,7 +26,7 @@ pub unsafe fn slice<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts(data.cast(), n) })
 }
 
-/// Returns the elements of an input, with the element type of the call; `None` if the call omits it.
+/// Returns the elements of an input, with the element type of the call; `None` if the call omits the input.
 ///
 /// # Safety
 /// - The clauses of [`slice()`], with the element type of the call.
@@ -71,7 +71,7 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
 }
 
-/// Returns the elements of an output, with the element type of the call; `None` if the call omits it.
+/// Returns the elements of an output, with the element type of the call; `None` if the call omits the output.
 ///
 /// # Safety
 /// - The clauses of [`slice_mut`], with the element type of the call.

@@ -2,19 +2,19 @@
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Both can take
-//! longer than a small call.
+//! **The naive way** starts threads for every call, or wakes sleeping threads through a condition variable. Both can
+//! take longer than a small call.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next
-//!    phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the
-//!    number of busy workers; then they sleep.
-//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
-//!    processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only
-//!    if it has seen the current generation. The caller waits under another lock. The last busy worker acquires this
-//!    other lock before it notifies the caller.
+//!    phase of a call, often follows at once. Workers spin until the generation of the last job changes. The caller
+//!    spins until no worker is busy. If the limit is reached first, the thread sleeps.
+//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning thread may occupy
+//!    the processor that the last busy worker needs.
+//! 3. *No wake-up is lost.* The generation and the job change under one lock. A worker holds this lock when it goes to
+//!    sleep, and does so only if it has seen the current generation. The caller waits under another lock. The last busy
+//!    worker acquires this other lock before it notifies the caller.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] returns only after
 //!    every worker has finished with the function. Nothing is allocated per job.
 //! 5. *Either all threads start or none.* If a core or a priority is requested, a thread counts as started only when it

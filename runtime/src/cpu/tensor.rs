@@ -3,8 +3,8 @@
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 
-/// A tensor: its view, its type, and the address of its first byte. If only an excerpt of the tensor is in memory, the
-/// address is the one that the first byte of the complete tensor would have.
+/// A tensor: its view, its type, and the address of its first byte. If only an excerpt of the tensor is in memory, this
+/// is the address that the first byte would have if the complete tensor were in memory.
 #[derive(Clone, Copy)]
 pub struct Tensor {
     pub view: View,

@@ -51,8 +51,9 @@ impl Copies {
 }
 
 /// Returns the view of an output that is copied back row by row; `None` for other tensors. An output is copied row by
-/// row in two cases. Either it has gaps, which a call must not write, or a run also reads it, so that its old contents
-/// must survive a failed run. Outputs that a call appends to are never copied row by row.
+/// row in two cases. In the first case, the output has gaps, which a call must not write. In the second case, a run
+/// also reads the output, so its old contents must survive a failed run. Outputs that a call appends to are never
+/// copied row by row.
 pub fn rows_of(tensor: &Tensor) -> Option<View> {
     let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }

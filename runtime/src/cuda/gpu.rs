@@ -6,7 +6,7 @@
 //!   once per process, and must export every symbol in the table of [`super::driver`].
 //! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if the GPU is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
-//! - Every engine calls `cuInit`. The first plan in a context that needs a kernel calls `cuModuleLoadDataEx`.
+//! - Every engine calls `cuInit`. In each context, the first plan that needs a kernel calls `cuModuleLoadDataEx`.
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
 //!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
 //!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.

@@ -130,8 +130,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 
     /// Returns the mean time on the device over `calls` consecutive calls. If the driver has graphs and the launches
-    /// are plain ([`Launches::is_plain`]), the calls are enqueued as one graph, which excludes the host's overhead.
-    /// Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
+    /// are plain ([`Launches::is_plain`]), the calls are enqueued as one graph, so that the time excludes the host's
+    /// overhead. Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.

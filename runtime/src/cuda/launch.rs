@@ -3,8 +3,8 @@
 //! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
-//!    The operator has written the table on the host. Before it wrote the table, it waited until the copy by an earlier
-//!    run was done ([`GpuWorkspace::open_table`]).
+//!    The operator has written the table on the host. Before writing, the operator waited until an earlier run had
+//!    finished copying the table ([`GpuWorkspace::open_table`]).
 //! 2. *The kernels before the fork*.
 //! 3. *The kernels after the fork*.
 //! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.

@@ -21,9 +21,9 @@ impl<O: Operator> Plan<O> {
     /// [`DeviceError::LostWorkspace`]: crate::DeviceError::LostWorkspace
     ///
     /// # Errors
-    /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
-    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
-    /// fails.
+    /// Returns an error if the memory is null, misaligned, too short, longer than its allocation, or not memory of the
+    /// plan's device and context. Also returns an error if the plan computes on the CPU, if host memory is not
+    /// available, or if the device fails.
     ///
     /// # Safety
     /// - *lent*: nothing else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for

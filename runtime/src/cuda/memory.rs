@@ -28,8 +28,9 @@ macro_rules! element {
 element!(f32, f16, bf16, u8, i64);
 
 /// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked. An
-/// integrated GPU then uses tensors in any part of the slice in place, and other GPUs copy them faster than from
-/// ordinary memory. Without a GPU the memory is ordinary, so that the same program runs with and without a GPU.
+/// integrated GPU then uses tensors in place, at any position in the slice. Other GPUs copy these tensors faster than
+/// tensors in ordinary memory. Without a GPU the memory is ordinary, so that the same program runs with and without a
+/// GPU.
 ///
 /// Dropping page-locked memory waits for all work in the GPU's context, because enqueued work may use it.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl<T: Element> HostBuffer<T> {
     }
 
     /// Returns the device address of the first element, for [`Plan::bind_device`](crate::Plan::bind_device). The other
-    /// elements follow as on the host. `None` if the memory is ordinary, or if the buffer is empty.
+    /// elements follow without gaps, as on the host. `None` if the memory is ordinary, or if the buffer is empty.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         self.device

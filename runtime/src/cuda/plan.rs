@@ -27,7 +27,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     fn needs(&self) -> Needs;
 
     /// Returns the size in bytes of a workspace in the caller's device memory, for a call with the `given` tensors. The
-    /// size may exceed the size in [`GpuPlan::needs`], which is the default.
+    /// default is the size in [`GpuPlan::needs`]; some calls need more.
     fn room(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> usize {
         let _ = given;
         self.needs().scratch

@@ -26,7 +26,8 @@ pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
 }
 
-/// Appends the packed text of a module to `packed`. Reads the compressed stream to its end, where its checksum is.
+/// Appends the packed text of a module to `packed`. Reads the compressed stream to its end, because the checksum is
+/// stored there.
 fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     let mut reader = LzipReader::new(ptx.lzip);
     let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
@@ -36,8 +37,8 @@ fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     if whole { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Unpacks a text: restores its register numbers and appends it to `text`, at most up to the capacity. Returns `None`
-/// if the text uses a register before its definition, or is longer than the capacity.
+/// Unpacks a text: restores its register numbers and appends it to `text`, within the capacity of `text`. Returns
+/// `None` if the text uses a register before its definition, or is longer than the capacity.
 fn unpack(packed: &[u8], text: &mut Vec<u8>) -> Option<()> {
     // The registers of each class, in order of last use.
     let mut recent = CLASSES.map(|_| Vec::<u32>::new());

@@ -6,7 +6,7 @@ use super::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
-/// Alignment in bytes of a workspace in device memory. The regions at the offsets of its layout have this alignment,
+/// Alignment in bytes of a workspace in device memory. Every region in the layout of the workspace has this alignment,
 /// too.
 const ALIGNMENT: usize = 256;
 
@@ -47,8 +47,8 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
-    /// contains the additional memory of some calls.
+    /// Device memory that every run needs. The plan's layout states the offsets of its regions. If the caller provides
+    /// the memory, it also contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
     /// Additional device memory that some calls need; `None` before the first such call, and always if the workspace is
     /// in the caller's memory.
@@ -110,7 +110,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Stores the facts that a run copies `table` bytes of the table, and whether the run is captured.
+    /// Records that a run copies the first `table` bytes of the table, and whether the run is captured.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -181,7 +181,7 @@ impl Pending {
     ) -> Result<(), DeviceError> {
         match self.work {
             // A stream executes its work in order. For the default stream, equal handles always mean the same stream,
-            // because it is never destroyed.
+            // because the default stream is never destroyed.
             Work::Enqueued(own) if own == stream && own.is_default() => Ok(()),
             Work::Enqueued(_) => self.done.precede(entered, stream),
             Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
@@ -362,8 +362,8 @@ impl GpuWorkspace {
     }
 
     /// Prepares the host table for writing `bytes` bytes and returns its address. If an earlier run is still copying
-    /// the table, waits for that copy, unless a graph makes it. The caller must not change bytes that graphs copy
-    /// ([`Graph::table`]).
+    /// the table, waits until the copy is done. A copy that is part of a graph is not waited for. The caller must not
+    /// change bytes that graphs copy ([`Graph::table`]).
     ///
     /// # Errors
     /// Returns an error if the device fails, if memory is not available, or if the table is too small and graphs copy

@@ -15,7 +15,7 @@ use std::convert::Infallible;
 #[derive(Clone, Copy, Debug)]
 pub struct Linear;
 
-/// A plan of linear attention: a problem with every decision that does not depend on pointers.
+/// A plan of linear attention: a problem and all decisions that do not depend on pointers.
 /// [`Engine::linear_plan`](crate::Engine::linear_plan) creates it, and it can be bound to the tensors of any number of
 /// calls.
 pub type LinearPlan = plan::Plan<Linear>;

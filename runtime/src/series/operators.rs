@@ -21,14 +21,14 @@ pub struct Selective;
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution;
 
-/// A plan of a recurrence: a problem with every decision that does not depend on pointers. It can be bound to the
-/// tensors of any number of calls.
+/// A plan of a recurrence: a problem and all decisions that do not depend on pointers. It can be bound to the tensors
+/// of any number of calls.
 pub type RecurrencePlan = plan::Plan<Recurrence>;
-/// A plan of a selective scan: a problem with every decision that does not depend on pointers. It can be bound to the
+/// A plan of a selective scan: a problem and all decisions that do not depend on pointers. It can be bound to the
 /// tensors of any number of calls.
 pub type SelectivePlan = plan::Plan<Selective>;
-/// A plan of a causal convolution: a problem with every decision that does not depend on pointers. It can be bound to
-/// the tensors of any number of calls.
+/// A plan of a causal convolution: a problem and all decisions that do not depend on pointers. It can be bound to the
+/// tensors of any number of calls.
 pub type ConvolutionPlan = plan::Plan<Convolution>;
 /// The memory that runs of a recurrence plan need in addition to their tensors. Only one run at a time can use it.
 pub type RecurrenceWorkspace = workspace::Workspace<Recurrence>;

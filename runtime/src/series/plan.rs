@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
-    /// GPU contains a standby plan for the CPU. The CPU also computes problems whose states have more than 128 numbers,
-    /// which the GPU does not support.
+    /// GPU contains a standby plan for the CPU. The GPU does not support problems whose states have more than 128
+    /// numbers, so the CPU computes these problems, too.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With

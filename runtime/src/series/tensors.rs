@@ -5,7 +5,7 @@ use elsa_core::dtype::DType;
 use elsa_core::operands::Place;
 use elsa_core::series::OutputTensors;
 
-/// Elements of a series in device memory: the address of the first one, and their type.
+/// Elements of a series in device memory: the address of the first element, and the type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceElements {
     /// Device address of the first element.

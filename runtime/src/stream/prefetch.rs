@@ -9,8 +9,8 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Part `i + 1` is read while part `i` is computed.* Each step then takes the longer of the two times. No more can
-//!    overlap with two buffers.
+//! 1. *Part `i + 1` is read while part `i` is computed.* Each step then takes the longer of the two times. With two
+//!    buffers, no further overlap is possible.
 //! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
 //! 3. *The thread ends with the call*, in all cases. The thread is scoped, and a failure in one thread closes the
 //!    channels on which the other thread waits.

@@ -71,9 +71,9 @@ impl PieceError {
     }
 }
 
-/// Source of the rows of tensors. Every [`Source`] implements this trait: it reads one piece after another, and each
-/// piece is contiguous in the tensor and in the buffer. Some sources generate their rows, or store them in a layout
-/// that differs from the tensor's. Such a source implements this trait itself and supplies complete boxes.
+/// Source of the rows of tensors. Every [`Source`] implements this trait by reading one piece after another. Each piece
+/// is contiguous in the tensor and in the buffer. Some sources generate their rows, or store them in a layout that
+/// differs from the tensor's. Such a source implements this trait itself and supplies complete boxes.
 pub trait RowSource<N> {
     /// Fills the rows of `excerpt` in the buffer `to`, in the layout that the excerpt describes. May also be called for
     /// excerpts without rows.
@@ -95,8 +95,8 @@ impl<N: Copy, S: Source<N>> RowSource<N> for S {
     }
 }
 
-/// Destination of the rows of outputs. Every [`Sink`] implements this trait: it receives one piece after another, and
-/// each piece is contiguous in the tensor and in the buffer.
+/// Destination of the rows of outputs. Every [`Sink`] implements this trait by receiving one piece after another. Each
+/// piece is contiguous in the tensor and in the buffer.
 pub trait RowSink<N> {
     /// Writes the rows of `excerpt` from the buffer `from`, in the layout that the excerpt describes. Every row is
     /// passed exactly once.

@@ -131,10 +131,10 @@ api! {
 /// Error codes of the driver that this library handles specially.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    /// Codes after which a context is unusable. For most of them the driver's header states that all further work
-    /// returns the same error. The header does not state this for the following: a driver that shuts down (4), a
-    /// context that is invalid (201) or destroyed (709), uncorrectable errors of memory and links (214, 220), and an
-    /// unknown error (999).
+    /// Codes after which a context is unusable. For most of these codes, the driver's header states that all further
+    /// work returns the same error. The header does not state this for six codes: the driver shuts down (4), the
+    /// context is invalid (201) or destroyed (709), the memory (214) or a link (220) has an uncorrectable error, or the
+    /// error is unknown (999).
     pub const STICKY: [u32; 19] =
         [4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 }

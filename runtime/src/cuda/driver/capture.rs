@@ -6,8 +6,8 @@
 //! 1. A captured stream cannot wait for work outside the capture, and nothing outside the capture can wait for an event
 //!    recorded in it.
 //! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
-//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]), also while another thread
-//!    captures. Everything that allocates, loads, frees or waits for a workspace uses this mode.
+//!    for events. The mode *relaxed* of the thread permits these calls ([`Entered::relax`]), even while another thread
+//!    captures. All code that allocates memory, loads modules, frees memory or waits for a workspace uses this mode.
 //! 3. A stream that waits for an event of the capture joins the capture. Before the capture ends, the originally
 //!    captured stream must wait for the stream that joined.
 

@@ -118,7 +118,7 @@ impl PinnedBuffer {
         entered.mapped(self.data().expose_provenance() as u64, self.bytes)
     }
 
-    /// Waits for all work in the context, after which no work uses the buffer.
+    /// Waits for all work in the context, so that no work uses the buffer afterwards.
     ///
     /// # Errors
     /// Returns the error that the driver reports, including errors of earlier work.

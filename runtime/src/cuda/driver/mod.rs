@@ -1,7 +1,7 @@
 //! Calls the NVIDIA driver. Only this module uses the names of its API.
 //!
 //! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
-//! machine may have no driver, an old one, or one that fails.
+//! machine may have no driver, an old driver, or a driver that fails.
 //!
 //! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the first
 //!    call. If a function is missing, the error names the function. A driver of CUDA 10.2 exports all functions.

@@ -9,8 +9,8 @@ use std::ffi::{c_uint, c_void};
 struct Allocation {
     start: u64,
     bytes: usize,
-    /// `true` if the memory belongs to no context. This is memory of a pool or of a reserved range. Only some places of
-    /// a reserved range may have memory. Torch's expandable segments are such ranges.
+    /// `true` if the memory belongs to no context. This is memory of a pool or of a reserved range, such as Torch's
+    /// expandable segments. Parts of a reserved range may have no memory.
     pooled: bool,
 }
 
@@ -27,8 +27,9 @@ impl Entered<'_> {
         Ok(free)
     }
 
-    /// Returns the device memory of this context that contains `address`; `None` if no such memory contains it. Asks
-    /// the driver only once, because this function is called for every tensor of every run on device tensors.
+    /// Returns the device memory of this context that contains `address`; `None` if no such memory contains it. If the
+    /// driver reports ranges as attributes, one call to the driver is enough. This matters, because this function is
+    /// called for every tensor of every run on device tensors.
     fn allocation(&self, address: u64) -> Option<Allocation> {
         let (mut kind, mut context, mut start, mut bytes) = (0_u32, 0_usize, 0_u64, 0_usize);
         let mut attributes =

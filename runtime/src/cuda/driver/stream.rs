@@ -39,8 +39,8 @@ impl RawStream {
         self.0.addr() <= DEFAULT_STREAM
     }
 
-    /// Returns `true` if the stream belongs to the entered context. For the default stream the driver is not asked,
-    /// because that would invalidate captures of other streams.
+    /// Returns `true` if the stream belongs to the entered context. For the default stream, this function does not
+    /// query the driver, because a query would invalidate captures of other streams.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

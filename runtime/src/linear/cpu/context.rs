@@ -50,8 +50,8 @@ impl Past {
     }
 }
 
-/// A stretch of tokens: a sequence, one of its states, and a range of tokens, counted in the order in which they update
-/// the state.
+/// A stretch of tokens: a sequence, one of its states, and a range of tokens. Tokens are counted in the order in which
+/// they update the state.
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,

@@ -8,19 +8,20 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Parts, not tokens.* A scan over parts has few elements. The tokens are passed over twice, before and after this
-//!    scan, and both passes use the code of the other forms.
-//! 2. *`A` is computed like a state.* The columns of a state are independent. So `A` is the result of applying the
-//!    tokens to the unit matrix with zeros as values, and the same kernel computes `A` and `b`. If all rows are
-//!    independent, one column of ones is enough.
+//! 1. *Parts, not tokens.* A scan over parts has few elements. Two passes process the tokens, one before and one after
+//!    this scan, and both passes use the code of the other forms.
+//! 2. *`A` is computed like a state.* The columns of a state are independent. So the same kernel computes `A` and `b`.
+//!    For `A`, the kernel starts with the unit matrix as the state, and the values of all tokens are zeros. If all rows
+//!    are independent, a single column of ones replaces the unit matrix.
 //! 3. *A gate of `−∞` clears a row for every earlier state, even one that contains NaN*: the row is replaced, not
 //!    multiplied by zero. A second column of `A` starts as NaN. It distinguishes a cleared row from a row whose product
 //!    of gates underflows. The tokens of a delta rule read all rows. With a delta rule, the gates of the first token
-//!    clear single rows, and a later token clears rows only if its gates clear all of them. The gates decide this. A
-//!    column of zeros in `A` cannot decide it, because the zeros may result from decay. Only clearing a row removes a
-//!    NaN of the earlier state.
-//! 4. *No `A` for the first part.* An element that begins with the sequence contains the effect of the past state. This
-//!    element is always the earlier operand of `⊕`, so its `A` is neither computed nor multiplied.
+//!    clear single rows, and a later token clears rows only if its gates clear all of them. So whether a part clears a
+//!    row is read from the gates. It cannot be read from a column of zeros in `A`, because the zeros may result from
+//!    decay, and decay does not remove a NaN of the earlier state.
+//! 4. *No `A` for the first part.* An element whose first token is the first token of the sequence contains the effect
+//!    of the past state. This element is always the earlier operand of `⊕`, so its `A` is neither computed nor
+//!    multiplied.
 
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
@@ -317,7 +318,8 @@ struct Parts<'a> {
     c: &'a Context<'a>,
     head: &'a Head<'a>,
     count: usize,
-    /// `true` for an element that begins with the sequence. It is a state and has no transition.
+    /// `true` for an element whose first token is the first token of the sequence. This element is a state and has no
+    /// transition.
     states: [bool; MOST_PARTS],
     region: *mut f32,
 }

@@ -7,7 +7,7 @@ use elsa_core::linear::{Form, Operand};
 /// Number of values that are copied at once.
 const VECTOR: usize = 8;
 
-/// Maximum number of tokens in a sequence that update the state in place. With more tokens, packed strips are faster,
+/// Largest number of tokens for which a stretch updates the state in place. For more tokens, packed strips are faster,
 /// because their rows do not compete for the same sets of the first-level cache.
 const FEW: usize = 8;
 

@@ -19,9 +19,10 @@
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first stores the state before
 //!    each chunk, the second computes outputs from it. Together they execute the operations of a single pass, so the
 //!    bits are the same.
-//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as processing a few tokens. So
-//!    the strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A single
-//!    token reads them from the past state ([`state::elsewhere`]), which also saves a copy of the state.
+//! 5. *Few tokens work in place.* Packing a state into strips and unpacking it costs as much as processing a few
+//!    tokens. So the strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A
+//!    single token reads these columns from the past state ([`state::elsewhere`]), so the past state need not be copied
+//!    first.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
@@ -41,7 +42,7 @@ pub(super) struct Target {
     pub past: Option<Past>,
     /// Number of columns in the entire matrix.
     pub columns: usize,
-    /// Index of the first strip at `data`, and the index after that of the last strip.
+    /// Index of the first strip at `data`, and the index of the last strip plus one.
     pub strips: (usize, usize),
     /// `true` for a state, to which tokens add their values; `false` for a transition, to which they add zeros.
     pub values: bool,

@@ -12,9 +12,8 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 const FACTORED: f64 = 100.0;
 
 /// Number of roundings of a product in a sum over dims or tokens, in the kernels that compute a factor for each pair of
-/// tokens. There are four roundings in a chain of four products, and two in Kahan's summation, plus one for those of
-/// its error terms that grow with the length. There are two for the norms of rows, one for a factor, and one for a
-/// final addition.
+/// tokens. The roundings are four in a chain of four products, two in Kahan's summation, one for the summation's error
+/// terms that grow with the length, two for the norms of rows, one for a factor, and one for a final addition.
 const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
@@ -98,9 +97,9 @@ pub struct LinearGpuChoice {
 impl LinearGpuChoice {
     /// Returns the smallest number of tokens for which a sequence is computed in chunks on a device with `sms` SMs, if
     /// no option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. Some
-    /// devices run the blocks in several waves, such as a board with one or two SMs. There, chunks save more time per
-    /// token with every wave, while the cost of their additional launch stays the same. The result is at least 16,
-    /// since a chunk of 16 tokens is always computed completely.
+    /// devices, such as a board with one or two SMs, run the blocks in several waves. On these devices, chunks save
+    /// more time per token with every wave, while the cost of their additional launch stays the same. The result is at
+    /// least 16, since a chunk of 16 tokens is always computed completely.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)

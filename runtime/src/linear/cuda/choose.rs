@@ -3,11 +3,11 @@
 //!
 //! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: in both, the same chunks update a state in the
 //!    same order, and outputs are computed from the state before their chunk. So the number of blocks that a device
-//!    runs at once decides between these two. `recurrent` has other bits. Only the number of tokens of a sequence and
-//!    the number of its states select it ([`LinearGpuChoice::crossover`]). The lengths of packed sequences arrive with
-//!    the data, so each packed sequence is computed as if it were alone ([`LinearGpuChoice::recurrent_below`]). The
-//!    bits of `scan` depend on the number of parts, which depends on the tokens of a sequence. `scan` is only chosen on
-//!    request. So is `parallel`, whose time is quadratic.
+//!    runs at once decides between these two. `recurrent` has different bits. Whether it is chosen depends only on the
+//!    number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The lengths of
+//!    packed sequences arrive with the data, so each packed sequence is computed as if it were alone
+//!    ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts, which depends on the
+//!    tokens of a sequence. `scan` and `parallel` are only chosen on request. The time of `parallel` is quadratic.
 //! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
 //!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
 //!    stored.
@@ -28,9 +28,10 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Smallest number of SMs per block of a batch for which [`Form::Chunk`] is chosen. This form makes two passes over the
-/// chunks. With fewer SMs one pass is faster, because the second pass costs more than the first one saves: a pass that
-/// only stores states takes 0.7 of the time of a pass that also computes outputs (measured on an H200).
+/// The chooser selects [`Form::Chunk`] only if the device has at least this number of SMs for each block of the batch.
+/// This form makes two passes over the chunks. With fewer SMs one pass is faster, because the second pass costs more
+/// than the first one saves: a pass that only stores states takes 0.7 of the time of a pass that also computes outputs
+/// (measured on an H200).
 const SMS_OF_BLOCK: usize = 4;
 
 /// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
@@ -38,7 +39,7 @@ const SMS_OF_BLOCK: usize = 4;
 /// SM to itself, and 1.04 if two blocks share an SM.
 const PAIRED: usize = 2;
 
-/// Number of blocks per SM with which a pass over parts fills the device.
+/// Number of blocks per SM that a pass over parts needs to fill the device.
 const BLOCKS_PER_SM: usize = 4;
 
 /// Number of dims per block in the step-by-step kernel, one per thread.

@@ -6,14 +6,14 @@
 //! | bidirectional | one that writes f32 outputs, then one in reverse that adds to them |
 //! | non-causal | one without outputs, then every token reads the last states |
 //!
-//! If several heads read a state, each computes a separate copy, unless the plan shares states. Each part of a scan
-//! computes a separate copy, too. If the present states are in the memory of the past states, nothing may write this
-//! memory before every copy has read the past. So the last states are written to the workspace first. Then a launch
-//! over no tokens copies them to the present states.
+//! If several heads read a state, each head computes a separate copy of the state, unless the plan shares states. Each
+//! part of a scan computes a separate copy, too. If the present states are in the memory of the past states, nothing
+//! may write this memory until every head and every part has read the past states. So the last states are written to
+//! the workspace first. Then a launch over no tokens copies them to the present states.
 //!
 //! Each packed sequence is computed as if it were alone. Short sequences are computed token by token. If a call has
-//! both long and short sequences, a pass has two parts: the form's launches for the long ones, and a launch that
-//! updates the states of the short ones.
+//! both long and short sequences, a pass consists of the form's launches for the long sequences and a launch that
+//! updates the states of the short sequences.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -82,8 +82,8 @@ struct Call<'a> {
     scratch: u64,
     sequences: Sequences,
     list: Launches,
-    /// Number of blocks in the last launch that writes outputs. If no launch writes outputs, the number for the last
-    /// launch.
+    /// Number of blocks in the last launch that writes outputs. If no launch writes outputs, the number of blocks in
+    /// the last launch.
     blocks: usize,
 }
 

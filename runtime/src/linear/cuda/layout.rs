@@ -18,7 +18,7 @@ pub struct Layout {
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
-    /// this region, then replaces the results by the states after these parts. Its rows are padded.
+    /// this region, then replaces the results by the states after these parts. The rows of this region are padded.
     pub boundaries: u64,
     /// For a scan with a delta rule: transitions of all parts except the last,
     /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.

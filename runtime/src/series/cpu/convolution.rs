@@ -74,8 +74,8 @@ impl ConvolutionCall<'_> {
             let block = Block::of(start..end, tokens, s.reverse);
             let count = end - start;
             // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
-            // have room for a block, and the window also for the inputs before the block (layout). Only this worker
-            // writes these elements of the output (clause).
+            // have room for a block, and the window also has room for the inputs before the block (layout). Only this
+            // worker writes these elements of the output (clause).
             unsafe {
                 let new = window.add(history * w);
                 if s.reverse {

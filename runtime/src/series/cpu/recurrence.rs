@@ -89,8 +89,8 @@ impl RecurrenceCall<'_> {
                 };
                 let work = RecurrenceTile { a, b, out, tokens: end - start, state, log: s.gate == Gate::Log };
                 match pass {
-                    // The first block of a part begins the part's map. The others update the addend and multiply the
-                    // factors.
+                    // The first block of a part begins the part's map. The other blocks update the addend and multiply
+                    // the factors.
                     Pass::Fold(product) if first => (k.fold)(&work, product),
                     Pass::Fold(product) => {
                         let scratch = RecurrenceTile { state: row, ..work };
@@ -99,8 +99,9 @@ impl RecurrenceCall<'_> {
                         if finite(factor, w) && finite(state, w) {
                             (k.carry)(factor, row, state);
                         } else {
-                            // If the product of factors exceeds f32, the state cannot be derived from it. If the
-                            // product vanishes, it does not clear non-finite states, although single factors may do so.
+                            // If the product of factors exceeds the range of f32, the state cannot be derived from it.
+                            // If the product vanishes, it does not clear non-finite states, although single factors may
+                            // do so.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
@@ -210,8 +211,8 @@ impl OnCpu for Problem {
                     if finite(factor, w) && finite(before, w) {
                         (place.kernel.carry)(factor, added, after);
                     } else {
-                        // If the product of factors exceeds f32, the state cannot be derived from it. If the product
-                        // vanishes, it does not clear non-finite states.
+                        // If the product of factors exceeds the range of f32, the state cannot be derived from it. If
+                        // the product vanishes, it does not clear non-finite states.
                         call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
                     }
                 }

@@ -24,10 +24,10 @@ impl Transforms {
     /// Upper limit on the size of the tables, in bytes per transformed value.
     pub const BYTES: usize = 64;
 
-    /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
+    /// Plans the transforms of `length` values. Returns `None` if the system refuses memory for their tables.
     pub fn new(length: usize) -> Option<Transforms> {
-        // The planner ends the process if memory is not available, so this statement first checks that as much memory
-        // is available.
+        // The planner ends the process if memory is not available, so this statement first checks that the memory for
+        // the tables is available.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
@@ -39,7 +39,8 @@ impl Transforms {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }
 
-    /// Returns the scratch memory of a worker, within its region of the workspace at `region`.
+    /// Returns the scratch memory of a worker. This memory is in the worker's region, which begins at address `region`
+    /// in the workspace.
     ///
     /// # Safety
     /// - The region is 64-byte aligned and initialised, and nothing else uses it for the lifetime of the result.

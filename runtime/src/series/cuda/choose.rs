@@ -34,8 +34,8 @@ const TILE_TIME: usize = 20;
 /// Time of the two additional launches that parts need, in the same unit as [`TILE_TIME`].
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// Smallest ratio of the time of a single pass to the time of parts at which parts are chosen. Both times are
-/// estimates. The ratio is above one because parts read the inputs twice.
+/// Parts are chosen only if a single pass takes at least this many times as long as parts. Both times are estimates.
+/// The number is above one because parts read the inputs twice.
 const LEAST_GAIN: usize = 2;
 
 /// Maximum number of parts that the chooser selects.
@@ -102,7 +102,7 @@ fn with_maps(
     }
 }
 
-/// Returns the requested number of parts, limited to the number of tokens; `None` if none was requested.
+/// Returns the requested number of parts, limited to the number of tokens; `None` if the options request no number.
 fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
     match parts {
         Some(found) if !(1..=MAX_PARTS).contains(&found) => {
@@ -199,8 +199,8 @@ mod tests {
             (2, 256, 64, 16),
             (2, 1024, 64, 16),
             (2, 100_000, 128, 8),
-            // Four times as many warps would run at once with parts. But this does not outweigh twice the work and the
-            // launches.
+            // Parts would let four times as many warps run at once. But this does not outweigh the doubled work and the
+            // additional launches.
             (2, 100_000, 256, 1),
             (2, 100_000, 512, 1),
         ] {

@@ -59,7 +59,7 @@ struct Part {
 
 /// The libraries. Their functions catch panics, so they need unwinding tables. The flag makes LLVM move repeated
 /// instructions into a separate function only if that saves at least 36 bytes. The reason is that each new function
-/// also adds an entry of 36 bytes to the unwinding tables, which LLVM does not count.
+/// also adds an entry of 36 bytes to the unwinding tables, and LLVM does not count this entry.
 const LIBRARIES: Part = Part {
     profile: "shipped",
     packages: "-p elsa-capi -p elsa-ort",
@@ -74,8 +74,8 @@ const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cfor
 /// check its structs.
 const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
 
-/// Flags that [`quick`] adds to a cargo command. They include an example, because cargo only then selects the same
-/// features as for the tests and builds nothing twice.
+/// Flags that [`quick`] adds to a cargo command. They include an example, because only then does cargo select the same
+/// features as for the tests and build nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
 /// Folders that contain cargo's build outputs.
@@ -356,7 +356,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
 }
 
 /// Checks the build outputs and the folder `dist`, and prints the result of each check. `handed_out` is `true` if the
-/// folder is shipped. Sizes are checked only then. On this machine, paths are checked only then, too.
+/// folder is shipped. Sizes are checked only in a folder that is shipped. If the folder is for this machine, paths are
+/// checked only if it is shipped, too.
 fn examine(
     tree: &Tree,
     target: &Target,

@@ -2,11 +2,11 @@
 //!
 //! | check | refuses |
 //! |---|---|
-//! | machine | another processor |
+//! | machine | a file for another processor |
 //! | symbol versions | versions beyond the board's C library, and versions of a C++ runtime |
-//! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
+//! | libraries | a `DT_NEEDED` other than the C library's own libraries, libgcc_s and the loader |
 //! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
-//! | name | a shared library without a `DT_SONAME`, or with another one |
+//! | name | a shared library without a `DT_SONAME`, or with a wrong `DT_SONAME` |
 //! | exports | a library that exports names beyond the functions of `elsa.map`, lacks a function, or has one in another version |
 //! | entry | a library for a host, such as ONNX Runtime, that exports anything but its one function |
 //! | paths | paths of the build machine |
@@ -19,7 +19,8 @@
 //! must reject.
 //!
 //! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to find
-//! the limits between functions, and between functions and data tables. So instructions are checked before stripping.
+//! the boundaries between functions, and between functions and data tables. So instructions are checked before
+//! stripping.
 
 use super::library::Abi;
 use super::target::Target;
@@ -70,7 +71,8 @@ pub fn machine(bytes: &[u8], target: &Target) -> Found {
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Checks that the file needs no symbol version of the C library above `glibc`, and none of another system library.
+/// Checks that the file needs no symbol version of the C library above `glibc`, and no symbol version of another system
+/// library.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;

@@ -1,9 +1,9 @@
 //! `cargo xtask deploy`: builds for a board, copies the folder to the board over ssh, runs `elsa verify` and
 //! `elsa bench` there, and stores the measurements in `targets/NAME/bench`.
 //!
-//! All connections use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. They share one
-//! connection to the board, so that a password is requested only once. Without a terminal, no password is requested.
-//! The facts of the board are read before anything is built or copied.
+//! All accesses to the board use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. They share one
+//! connection, so that a password is requested only once. Without a terminal, no password is requested. The facts of
+//! the board are read before anything is built or copied.
 //!
 //! A results file contains one JSON object per line: first the facts of the board (`what` is `board`), then the lines
 //! of `elsa bench --json`. A fact that the board does not report is null. Existing files are never overwritten.

@@ -57,7 +57,7 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
 }
 
-/// Checks that the size of the batch only decides between forms that compute the same bits.
+/// Checks that the size of the batch decides only between forms that compute the same bits.
 #[test]
 fn the_batch_changes_no_bit() {
     for tokens in [1, 15, 16, 24, 47, 48, 1000] {
