@@ -221,7 +221,7 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
-/// Returns the board whose build runs on all boards.
+/// Returns the reference board: programs that are built for it run on all boards.
 pub fn reference() -> Result<Board, String> {
     Board::named(REFERENCE).map_err(|error| error.to_string())
 }

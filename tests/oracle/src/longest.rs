@@ -1,4 +1,5 @@
-//! Measures the number of additions that a run executes on the path of a key, from the roundings of the result.
+//! Measures the number of additions that a run executes on the path of a key. The number is derived from the roundings of the
+//! result.
 //!
 //! Key 0 has the weight 1 or the value 1, and some other keys are *small*: their weights or values are a little more
 //! than half of the distance from 1 to the next f32 number. Whenever a small key is added to the sum that contains key

@@ -39,7 +39,7 @@ pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, S
     Ok(lines)
 }
 
-/// Returns the message `absence` up to its part on allowed values.
+/// Returns the part of the message `absence` that precedes the allowed values.
 fn reason(absence: &str) -> &str {
     absence.split("; allowed").next().unwrap_or(absence)
 }

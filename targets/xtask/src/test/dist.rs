@@ -8,7 +8,8 @@ use crate::shell::Tree;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Returns the folder for a board or this machine, which is built if it is outdated. Adds the checks of the build to `ran`.
+/// Returns the folder for a board or for this machine. If the folder is outdated, builds it first and adds the checks of the
+/// build to `ran`.
 ///
 /// # Errors
 /// Returns an error if the build or a check fails.

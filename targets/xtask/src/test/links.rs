@@ -24,7 +24,7 @@ fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     run.quiet().run().text("moving the folder").map(|_| ())
 }
 
-/// Runs a program that must print at least one line and only lines `ok`.
+/// Runs a program that must print at least one line. Every line must be `ok`.
 fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     let said = run.limit(Duration::from_secs(60)).run().text(what);
     let good = |said: &str| !said.is_empty() && said.lines().all(|line| line == "ok");
@@ -199,8 +199,8 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// Links a program with the library and with a copy of it whose functions have other names. The copy stands for a second
-/// Rust library: both contain the entire standard library. The program calls each of them once.
+/// Links a program with the library and with a copy of it whose functions have other names. The copy represents a second Rust
+/// library, because each of the two contains the entire standard library. The program calls the library and the copy once each.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -236,8 +236,8 @@ fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
 
-/// Links programs with a board's folder by zig, statically and dynamically, runs them in the emulator, and checks that a
-/// board can load them. Returns the static program and the program without the library.
+/// Links programs with the libraries of a board's folder, statically and dynamically. Zig links them. Runs the programs in the
+/// emulator, and checks that a board can load them. Returns the static program and the program without the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
     setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: runs stages, each in a separate process whose output goes to `target/test-logs`, in concurrent lanes,
-//! and records their counts and times.
+//! `cargo xtask test`: runs stages in concurrent lanes, and records the counts and times of the stages. Each stage runs in a
+//! separate process, whose output is written to `target/test-logs`.
 
 mod absent;
 mod arm;

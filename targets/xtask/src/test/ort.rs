@@ -67,7 +67,8 @@ fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> 
     run.limit(Duration::from_secs(120))
 }
 
-/// Returns the commands, with descriptions, that test a runtime on this machine; none unless it is an x86-64 machine.
+/// Returns the commands that test a runtime on this machine, with their descriptions. Returns no commands if this is not an
+/// x86-64 machine.
 fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, Run)> {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();

@@ -107,7 +107,7 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// First lines of the programs of the Rust quick start, and of the blocks with their output.
+/// Programs of the Rust quick start: the first line of each program's block, and the first line of the block with its output.
 const RUST: [(&str, &str); 2] =
     [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 

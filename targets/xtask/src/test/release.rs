@@ -59,7 +59,7 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Checks the dependencies for known vulnerabilities, in a downloaded database. Without the database, nothing is counted.
+/// Checks the dependencies against a downloaded database of known vulnerabilities. Without the database, nothing is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();

@@ -71,8 +71,8 @@ pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
 }
 
-/// Returns git's hash of the working tree, committed or not, without ignored files and files that a long run writes; `None`
-/// outside a checkout.
+/// Returns git's hash of the working tree, including uncommitted changes. Ignored files, and files that a long run writes, do
+/// not count. Returns `None` outside a checkout.
 pub fn content(tree: &Tree) -> Option<String> {
     let git = |line: &str| Run::new(tree, line).quiet();
     let index = git("git rev-parse --git-path index").run();

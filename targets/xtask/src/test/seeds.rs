@@ -244,7 +244,8 @@ fn telemetry() -> Vec<Vec<u8>> {
     streams
 }
 
-/// Builds models with one attention each: with and without an additive mask, with a free batch, and in one node.
+/// Builds models that each contain one attention. The models differ in three respects: an additive mask or none, a fixed or a
+/// free batch size, and attention as several nodes or as one node.
 fn onnx() -> Vec<Vec<u8>> {
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         // Lengths of up to 14 bits.

@@ -47,10 +47,10 @@ pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join("debug"))
 }
 
-/// Runs the tests of the same test programs with the stand-in GPU as an additional back end.
+/// Runs the same test programs again, with the stand-in GPU as an additional back end.
 fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
-    // One test of a process after the other: the stand-in refuses to free page-locked memory while any work is under way.
-    // Sizes of blocks are the processor's.
+    // The tests of a process run one after another, because the stand-in refuses to free page-locked memory while any work is
+    // running. `every_block_size` is skipped, because block sizes only concern the processor's kernels.
     let lines = [
         "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored conformance:: \
          --skip every_block_size --test-threads 1",

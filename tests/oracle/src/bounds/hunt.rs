@@ -95,8 +95,8 @@ impl Hunter {
     }
 }
 
-/// Ratios of four bounds of a row to its error: worst case, likely case, bound from norms, and likely case of the bound
-/// from norms.
+/// For one row, the ratio of each of four error bounds to the error. The bounds are the worst case, the likely case,
+/// the bound from norms, and the likely case of the bound from norms.
 #[derive(Clone, Copy, Debug)]
 pub struct Tightness {
     /// Ratios of the largest component of each bound to the largest component of the error.

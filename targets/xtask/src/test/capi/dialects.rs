@@ -24,7 +24,7 @@ pub const OTHER: [Pair; 6] = [
     ("gcc-11", "g++-11"),
 ];
 
-/// Compiles every header, included twice, with those of `compilers` that this machine has.
+/// For every header, compiles a source that includes the header twice, with each of `compilers` that this machine has.
 pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: &Path) -> Result<(), String> {
     let include = dist.join("include");
     let write = |header: &str| {

@@ -1,5 +1,5 @@
-//! Reads the declarations of the headers of `elsa.h` from their text, which cbindgen writes in a regular
-//! form.
+//! Parses the text of the headers that make up `elsa.h`, and collects their declarations. The text has a regular form,
+//! because cbindgen generates it.
 
 use crate::files;
 use crate::shell::Tree;

@@ -1,4 +1,5 @@
-//! Checks what documents say about the source: where `unsafe` is, names, and one table row per subject.
+//! Checks that documents agree with the source: the listed places of `unsafe` and the mentioned names must be correct. Also
+//! checks that a table has only one row per subject.
 
 use super::files::spans;
 use proc_macro2::{TokenStream, TokenTree};
@@ -64,8 +65,8 @@ pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
     files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()
 }
 
-/// Finds names in a document's code spans (`Name`, `module::name` or `name()`) that are neither a word of the sources nor
-/// a part of one between underscores.
+/// Finds names in a document's code spans (`Name`, `module::name` or `name()`) that do not occur in the sources, neither as a
+/// complete word nor as a part of a word that underscores delimit.
 pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();

@@ -1,6 +1,6 @@
-//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; files must not be
-//! too long, and must belong to a crate; and what documents say about the source must be true: paths and names exist,
-//! `unsafe` is only in the listed files, no table has two rows for the same subject.
+//! Checks the structure, in the stage `check`. Modules of a crate must not use each other in a circle. Files must not be too
+//! long, and must belong to a crate. Documents must agree with the source: the paths and names that they mention exist,
+//! `unsafe` is only in the listed files, and no table has two rows for the same subject.
 //!
 //! | file | contents |
 //! |---|---|

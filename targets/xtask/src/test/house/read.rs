@@ -284,14 +284,15 @@ impl Reader<'_> {
 /// Names in the tokens of an item.
 #[derive(Default)]
 struct Found {
-    /// Paths, where `$crate` is `crate`.
+    /// Paths. A path that begins with `$crate` is stored with `crate` instead.
     mentions: Vec<Mention>,
     imports: Vec<Import>,
     /// Names that the tokens declare.
     locals: BTreeSet<String>,
 }
 
-/// Scans an item, or the body of a macro, in which `self` and `super` refer to the caller's module and are left out.
+/// Scans an item, or the body of a macro if `body` is `true`. In a macro's body, paths that begin with `self` or `super` refer
+/// to the caller's module and are left out.
 fn scan(item: &[TokenTree], body: bool) -> Found {
     let mut found = Found::default();
     walk(item, body, &mut found);
@@ -305,7 +306,8 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// Returns the path that starts at `i`, and the position after the path and a `::` that no name follows.
+/// Returns the path that starts at `i`, and the position after it. If the path ends with a `::` that no name follows, the
+/// position is after the `::`.
 fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(i) {
@@ -380,8 +382,8 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
     }
 }
 
-/// Reads the tokens between `use` and `;`, or an entry of a group. `of` is the line, and whether the import is a re-export
-/// and whether it comes from a macro.
+/// Reads the tokens between `use` and `;`, or an entry of a group. `of` contains the line number, whether the import is a
+/// re-export, and whether it comes from a macro.
 fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
     let start = usize::from(is(tokens.first(), '$'));
     let (names, next) = path(tokens, start);
