@@ -354,8 +354,8 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// Checks that, if a GPU fails at any step, the CPU certifies the results that it computes instead. Only a record of
-/// measurements that cannot be fetched is an error.
+/// Checks that, if a GPU fails at any step, the CPU certifies the results that it computes instead. The only failure
+/// that leads to an error is that the record of measurements cannot be fetched.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {

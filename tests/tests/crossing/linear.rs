@@ -389,8 +389,8 @@ fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// Checks that a short packed sequence has the same parts, and the same number of tokens per pass, as alone. The number
-/// of other packed tokens must not matter.
+/// Checks that packing a short sequence with others changes neither its parts nor its number of tokens per pass. The
+/// number of other packed tokens must not matter.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };

@@ -36,8 +36,8 @@ fn check_frozen(case: &Case, schedule: &Schedule) -> Result<Report, String> {
     if ran.buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }
-    // The path has the additions of a block and over the blocks or, for a recomputed row, those of a segment and the
-    // tree.
+    // The path has the additions within a block and over the blocks. For a recomputed row, it has the additions of a
+    // segment and of the merge tree instead.
     let additions = executed(&case.problem(), schedule, TILE).into_s.max(516);
     case.naive().check_all(&ran.buffers, additions).map_err(|e| format!("{schedule:?}: {e}"))?;
     if ran.report.skipped_row_blocks > 0 || ran.share.iter().chain(&ran.d).any(|x| *x != 0.0) {

@@ -363,7 +363,7 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
 }
 
 /// Provokes failures that the request does not cause: failures of the device and of the system. Also provokes a GPU failure
-/// after which the CPU may take over.
+/// after which the CPU is allowed to continue.
 fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
     let ask = |rest: &str| {
         let run =

@@ -251,8 +251,8 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, {}", row.lse))?;
                     continue;
                 }
-                // Log-sum-exp covers all keys. If D is only an upper bound, log-sum-exp may be too large by as much as
-                // D is.
+                // Log-sum-exp covers all keys. It includes D. If D is only an upper bound, log-sum-exp may therefore be too
+                // large.
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
@@ -367,8 +367,9 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that reported shares are rounded up, for rows whose reference is zero. The share of a row must be at least
-/// that of its sums if these have `additions` roundings. Returns the number of rows that skipped something.
+/// Checks that reported shares are rounded up, for rows whose reference is zero. The share of a row must be at least the share
+/// that follows from its sums `S` and `D`, if each sum has `additions` roundings. Returns the number of rows that skipped
+/// something.
 ///
 /// # Panics
 /// If a share is below this value, or above it by more than a few roundings.

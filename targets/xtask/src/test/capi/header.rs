@@ -1,5 +1,5 @@
-//! Parses the text of the headers that make up `elsa.h`, and collects their declarations. The text has a regular form,
-//! because cbindgen generates it.
+//! Parses the headers that `elsa.h` includes, and collects their declarations. Their text has a regular form, because
+//! cbindgen generates it.
 
 use crate::files;
 use crate::shell::Tree;
