@@ -24,7 +24,7 @@ use std::alloc::System;
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Upper limit of the number of additions between a key and the result: method math sums all keys in one chain, and no
-/// case has more than 4096.
+/// case has more than 4096 keys.
 const ADDITIONS: usize = 4096;
 
 /// Runs the backward pass of a case; returns the number of runs.

@@ -274,7 +274,7 @@ fn the_largest_element_of_each_tensor_matters() {
 }
 
 /// Checks that a run without the option has no certificate and needs a smaller workspace. A certificate belongs to the
-/// last run; warming up and runs without the option leave none.
+/// last run: after warming up, or after a run without the option, there is no certificate.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");

@@ -162,7 +162,8 @@ fn attempt(options: &EngineOptions) {
     }
 }
 
-/// Runs with a query and an output in memory that an integrated GPU accesses in place, and prints the number of copies.
+/// Runs a call whose query and output are in memory that an integrated GPU accesses in place. Prints the number of
+/// copies.
 fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =

@@ -422,7 +422,8 @@ fn packed_sequences_have_parts_of_their_own() {
 }
 
 /// Checks a row of the state that becomes infinite at the end of a part and is cleared by the first token of the next
-/// part. A scan must clear this row, and no other, as the recurrence does, for any number of parts before and after it.
+/// part. Like the recurrence, a scan must clear this row and no other row. This must hold for any number of parts
+/// before and after that part.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };

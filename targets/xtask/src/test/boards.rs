@@ -1,5 +1,5 @@
-//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines them, links programs with
-//! them, and runs these in an emulator.
+//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines the files, links programs with
+//! them, and runs the programs in an emulator.
 
 use super::capi;
 use super::dist::dist;

@@ -1,4 +1,4 @@
-//! Runs the stage `fuzz`: the lints of `tests/fuzz`, and every target in `src/bin` for an equal share of the time.
+//! Runs the stage `fuzz`: checks the lints of `tests/fuzz`, and runs every target in `src/bin` for an equal share of the time.
 
 use super::ask::Ask;
 use super::cargo::{JSON, builds, together};

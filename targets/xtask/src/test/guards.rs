@@ -1,5 +1,5 @@
-//! Guarded files of stages: if they change, the short run includes the stage. The tree contains their hashes from the last
-//! complete run that passed.
+//! Guarded files of stages. If a guarded file changes, the short run includes the stage that guards it. The tree contains the
+//! hashes of the guarded files from the last complete run that passed.
 
 use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};

@@ -164,7 +164,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
     ))
 }
 
-/// Writes a copy of the weights with which the network ignores the output of attention.
+/// Writes a changed copy of the weights. With these weights, the network ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     let bad = || format!("{}: no safetensors file", from.display());
     let mut bytes = files::bytes(from)?;

@@ -17,7 +17,7 @@ pub struct Header {
     pub callbacks: Vec<String>,
     /// Structs.
     pub structs: Vec<Struct>,
-    /// Names of functions, with their declarations in C without the names of the arguments.
+    /// Names of functions. Each is stored with its C declaration, without the names of the arguments.
     pub functions: Vec<(String, String)>,
 }
 

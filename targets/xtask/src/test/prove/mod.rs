@@ -1,10 +1,10 @@
 //! `cargo xtask test --prove`: plants the faults of `tests/faults`, one after another, in a copy of the commit, and
 //! requires that each turns its stage red.
 //!
-//! A patch that does not apply is a failure, so patches must follow the code. So are a fault that does not compile, a
-//! fault that nothing detects, and a command that is red without the fault. The copy is in `target/prove/tree` and
-//! keeps its build products, so that a fault costs only the rebuild of its change. Results are kept by commit, and an
-//! interrupted run is resumed.
+//! A patch that does not apply is a failure, so patches must follow the code. Three other cases are failures too: a
+//! fault that does not compile, a fault that nothing detects, and a command that is red without the fault. The copy is
+//! in `target/prove/tree` and keeps its build products, so that a fault costs only the rebuild of its change. Results
+//! are kept by commit, and an interrupted run is resumed.
 
 mod command;
 mod fault;
