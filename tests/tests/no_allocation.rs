@@ -1,5 +1,5 @@
-//! Checks that no run of a warmed-up plan allocates, not even the first, on any back end and for any problem, and that
-//! a workspace allocates the number of bytes that its plan reports.
+//! Checks that the runs of a warmed-up plan allocate no memory, including the first run, on any back end and for any
+//! problem. Also checks that a workspace allocates the number of bytes that its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

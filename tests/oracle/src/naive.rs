@@ -140,9 +140,9 @@ pub fn attention(case: &Case) -> Answer {
 /// is at least `2^-1/2` relative to the reference.
 const LOST: f64 = -117.0 * std::f64::consts::LN_2;
 
-/// Returns the largest probability that a computation can give to a key with log-probability `ln_p` and a score of
-/// magnitude `size`, if this probability is so small that the key may be lost; otherwise `None`. The error of a score
-/// is at most 1 % of its magnitude, even if products are summed in f16.
+/// Computes the largest probability that a computation can give to a key with log-probability `ln_p` and a score of magnitude
+/// `size`. Returns this probability if it is so small that the key may be lost; otherwise `None`. The error of a score is at
+/// most 1 % of its magnitude, even if products are summed in f16.
 fn lost(ln_p: f64, size: f64) -> Option<f64> {
     let most = ln_p + 0.02 * size;
     (most < LOST).then(|| most.exp())

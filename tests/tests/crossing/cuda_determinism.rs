@@ -25,8 +25,8 @@ fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Checks that a shared workspace is large enough for every plan that it was made for, even if a workspace for the
-/// first or the last plan alone is not.
+/// Checks that a shared workspace is large enough for every plan that it was made for, even if a workspace for only the
+/// first or only the last plan is too small.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {

@@ -190,9 +190,9 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// Checks a call of few tokens, which works directly in the present state. It must have the same bits whether the past
-/// is in the same memory or in other memory, and the same output bits without a present state. Also runs calls without
-/// a past.
+/// Checks a call of few tokens, which works directly in the present state. Its results must have the same bits if the
+/// past state is in the same memory and if it is in other memory. Without a present state, the output must have the
+/// same bits too. Also runs calls without a past.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -256,8 +256,8 @@ fn one_token_of_every_size() {
     }
 }
 
-/// Checks that the state after a token contains only normal numbers and zeros, in place or not, with errors that are
-/// small relative to each number.
+/// Checks that the state after a token contains only normal numbers and zeros, whether or not it is replaced in place.
+/// The error of each number must be small relative to the number.
 #[test]
 fn a_token_leaves_no_subnormal_number() {
     const LEAST: f32 = f32::MIN_POSITIVE;

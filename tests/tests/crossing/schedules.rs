@@ -331,8 +331,8 @@ fn refusals_write_nothing() {
     }
 }
 
-/// Compares rows that pass the norm gate with their bound, for scores up to the limit of the gate, 48 in base-2 units.
-/// The reference of these rows is zero.
+/// Compares the errors of rows that pass the norm gate with their bound. The scores reach the limit of the gate, 48 in
+/// base-2 units. The reference of these rows is zero.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);

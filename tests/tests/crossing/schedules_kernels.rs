@@ -332,7 +332,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// Checks that exactly the blocks with small weights, every second one, are skipped, with 64 queries, blocks of 64
+/// Every second block has small weights. Checks that exactly these blocks are skipped, with 64 queries, blocks of 64
 /// keys, and tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {

@@ -130,7 +130,7 @@ impl Bench<'_> {
         for pair in 0..=pairs {
             let mut ms = [0.0; 2];
             for turn in 0..2 {
-                // The two runs take turns: each comes first in every other pair.
+                // The order of the two runs alternates from pair to pair.
                 let which = (pair as usize + turn) % 2;
                 let report = self.elsa(if which == 0 { &memory } else { &streamed })?;
                 ms[which] = number(&report, "ms")?;

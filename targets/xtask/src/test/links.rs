@@ -115,7 +115,7 @@ fn with_cmake(
 /// Links and runs the programs of this machine.
 pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let (abi, home) = (Abi::read(tree)?, tree.target.join("links/host"));
-    // A file of an earlier run may have the name of a folder of this one.
+    // A file of an earlier run may have the name of a folder that this run creates.
     empty(&home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
         let way = Way {
@@ -132,7 +132,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     with_pkg_config(tree, ran, &abi, &library, &home)?;
     plugin(tree, ran, &abi, &library, &home)?;
     twins(tree, ran, &abi, &library, &home)?;
-    // Programs that hold the library need no folder.
+    // Programs that contain the library do not need its folder.
     fs::rename(&library, &gone).map_err(at(&library))?;
     for (name, ..) in DRIVERS {
         says_ok(ran, &format!("pkg-config, {name}: run"), Run::new(tree, "").arg(home.join(name)));
@@ -340,7 +340,7 @@ fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<St
     if !out.ok {
         return Err(format!("configuring: {}: {}", out.how, out.stderr.trim()));
     }
-    // Trying the cores leaves nothing behind.
+    // The toolchain file tries whether the compiler knows the board's cores. This must leave no files.
     let stray = |folder: &Path| ["null.s", "null.o", "a.out"].iter().any(|name| folder.join(name).exists());
     if stray(&dir) || stray(&tree.root.join(CONSUMER)) {
         return Err(format!("{}: files that no target makes", dir.display()));

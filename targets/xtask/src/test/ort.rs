@@ -45,7 +45,7 @@ pub fn every(tree: &Tree) -> Ran {
         let runs = runtimes.iter().flat_map(|runtime| {
             let run = host(tree, &emulator, &runtime.board, &board, "f32");
             let emulated = (format!("{runtime}, f32, emulated"), run);
-            // The stage `onnx` has run the others.
+            // The stage `onnx` has run the oldest and the newest version.
             let middle = !setup::ort::ENDS.contains(&runtime.version);
             let here = if middle { on_this_machine(tree, runtime, &here) } else { Vec::new() };
             here.into_iter().chain([emulated])

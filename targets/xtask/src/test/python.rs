@@ -65,7 +65,7 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
             .arg(tree.root.join(tests))
             .env("PYTHONPATH", path)
             .env("ELSA_TOOL", folder.join("bin/elsa"))
-            // The library next to the file, and the machine's back end.
+            // Empty values select the library next to `elsa.py`, and the machine's back end.
             .env("ELSA_LIBRARY", "")
             .env("ELSA_BACKEND", "")
             .limit(Duration::from_secs(120))

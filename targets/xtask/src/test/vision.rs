@@ -152,7 +152,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
         return Err(format!("scores differ by {worst:.1e}; allowed: {:.1e}", record.tolerance));
     }
     let accuracy = all["accuracy"].as_f64().unwrap_or_default();
-    // PyTorch's is a quotient of the same whole numbers, in f32.
+    // PyTorch's accuracy is a quotient of the same whole numbers, computed in f32.
     if !within((accuracy - record.accuracy).abs(), f64::from(f32::EPSILON)) {
         return Err(format!("accuracy {accuracy}; PyTorch: {}", record.accuracy));
     }
@@ -397,7 +397,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
             ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_DEVICE", "none"),
         ),
         ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
-        // Reading there fails; opening does not.
+        // This file can be opened, but reading from it fails.
         ("a disk that fails", 3, "/proc/self/mem", ask("/proc/self/mem")),
     ];
     for (what, status, names, run) in cases {

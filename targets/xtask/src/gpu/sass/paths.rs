@@ -6,8 +6,9 @@
 //!
 //! - A jump without a predicate is taken.
 //! - A predicated jump is taken only in two cases. Either it leads to an alternative with more multiply-adds, or the
-//!   code that it skips is rare. Rare code contains one of three things: a store to global memory within a tile (for a
-//!   row whose reference moved), a call (for a division), or a loop without a multiply-add (for masks and biases).
+//!   code that it skips is rare. Code is rare if it stores to global memory or makes a call within a tile (for a row
+//!   whose reference moved, or for a division). Code that contains a loop without a multiply-add (for masks and biases)
+//!   is rare too.
 //!
 //! The trips of a loop follow from its counter: a register that the loop compares with a constant and changes by a
 //! constant. A loop has two trips if the predicate that ends it was copied from another predicate. If a trip count

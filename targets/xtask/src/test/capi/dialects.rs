@@ -45,7 +45,7 @@ pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: 
         of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, "cpp", "")))
     });
     ran.each(all.collect(), |ran, (compiler, standard, language, more)| {
-        // The oldest name the newest standard by its draft, or do not know it.
+        // The oldest compilers know the newest standard only by the name of its draft, or not at all.
         if knows(tree, compiler, standard) {
             let run =
                 Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only {WARNINGS} {more} -I"));

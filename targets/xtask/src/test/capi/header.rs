@@ -75,7 +75,7 @@ impl Header {
                 rest.push('\n');
             }
         }
-        // What follows is compiled into the programs.
+        // The text from the first inline function on is compiled into the programs.
         let rest = rest.split_once("static inline").map_or(rest.as_str(), |(before, _)| before);
         let mut rest = rest.trim();
         while !rest.is_empty() {

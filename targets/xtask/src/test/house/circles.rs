@@ -135,7 +135,7 @@ impl Names<'_> {
             name => self.start(m, scope, name, rest.is_empty(), open)?,
         };
         for name in rest {
-            // A name may be a module and a function; only the module has more names.
+            // A name may denote both a module and a function. Only the module can be followed by another name.
             if targets.iter().any(|target| matches!(target, Target::Module(_))) {
                 targets.retain(|target| matches!(target, Target::Module(_)));
             }
@@ -156,7 +156,7 @@ impl Names<'_> {
     /// Resolves the first name of a path: in the scope of an item, then in the module.
     fn start(&self, m: usize, scope: usize, name: &str, alone: bool, open: &mut Open) -> Option<Vec<Target>> {
         if scope > 0 {
-            // A variable is a whole path.
+            // A variable can only be a path of a single name.
             if alone && self.modules[m].scopes[scope].locals.contains(name) {
                 return Some(Vec::new());
             }

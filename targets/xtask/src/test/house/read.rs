@@ -273,7 +273,7 @@ impl Reader<'_> {
                 self.file(&file, &folder, path, Some(parent))?;
             }
         }
-        // A file that is for tests only adds nothing.
+        // A file that contains only tests adds no module.
         if self.modules.len() > next {
             self.modules[parent].children.push((name, next));
         }
@@ -356,11 +356,12 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
             continue;
         }
         let (names, next) = path(item, i);
-        // A field or method, a lifetime, a parameter of the macro, a path from outside or after generics.
+        // These names are not counted: a field or method, a lifetime, a macro parameter, and a path that starts with `::` or
+        // follows generics.
         let member = is(before(i, 1), '.') && !is(before(i, 2), '.');
         let other = ident == "_" || is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
         let outside = is(before(i, 1), ':') && is(before(i, 2), ':');
-        // A field with its value, or a variable with its type.
+        // A name before a colon is a field with its value, or a variable with its type.
         let label = names.len() == 1 && is(item.get(next), ':');
         let of_call = |token: &TokenTree| matches!(token, TokenTree::Group(x) if x.delimiter() == Delimiter::Parenthesis);
         let call = is(item.get(next), '!');
@@ -398,7 +399,7 @@ fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), foun
             inner.split(|token| is(Some(token), ',')).for_each(|part| import(part, &full, of, found));
         }
         Some(TokenTree::Punct(punct)) if punct.as_char() == '*' => add(full, None),
-        // `name as other`: the loop over names has stopped at `as`.
+        // In `name as other`, the path ends before `as`.
         Some(TokenTree::Ident(word)) if word == "as" => {
             add(full, tokens.get(next + 1).map(ToString::to_string));
         }
