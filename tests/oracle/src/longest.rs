@@ -32,7 +32,7 @@ impl Probe {
     /// Creates a probe from the plan of `engine` for one head with `queries` rows and `keys` keys.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn new(engine: &Engine, queries: usize, keys: usize, method: Method) -> Probe {
         let view = |n| View::dense("q", Layout::Bhnd, &[1, n, DIM], None).unwrap_or_else(|e| panic!("{e}"));

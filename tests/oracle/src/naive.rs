@@ -27,7 +27,8 @@ pub struct Answer {
     pub size: Vec<f64>,
     /// Number of keys that each row attends.
     pub attended: Vec<usize>,
-    /// Length of the longest chain of products that a kernel sums in f16, for the tolerances; zero if it sums in f32.
+    /// Length of the longest chain of products that a kernel sums in f16; zero if the kernel sums in f32. The tolerances depend
+    /// on this length.
     pub half_chain: usize,
     scale: f64,
     output: View,

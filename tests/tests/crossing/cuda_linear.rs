@@ -1,5 +1,5 @@
-//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions and options. Also
-//! tests states that are replaced in place.
+//! Compares linear attention with the recurrence in f64, on the GPU back end. Covers rules, forms, directions and
+//! options. Also tests states that are replaced in place.
 
 use crate::linear_poison::{gates_follow, padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;

@@ -1,4 +1,4 @@
-//! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
+//! Tests error budgets on the GPU back end. Its kernels must skip the tiles that an account in f64 skips. Also tests
 //! the schedules that the CPU computes instead.
 
 use crate::schedules_kernels::{is_counted, little_left};
@@ -87,8 +87,8 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
 }
 
 /// Runs given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on the
-/// kernel of tall blocks. Compares them with the account of each split. Returns the f32 run of the preferred kernel
-/// with unsplit keys.
+/// kernel of tall blocks. Compares the results with the account of each split. Returns the f32 run of the preferred
+/// kernel with unsplit keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
     let engine = gpu_engine(Fallback::Fail);
     let mut found = None;

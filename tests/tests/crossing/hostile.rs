@@ -1,5 +1,6 @@
-//! Compares every back end with the definition in f64 on hostile inputs: values that leak through a mask in naive code,
-//! masks at the end of the f32 range, zeros of both signs, and addresses of any alignment.
+//! Compares the outputs of every back end with the definition in f64, for hostile inputs. These are values that leak
+//! through a mask in naive code, masks at the end of the f32 range, zeros of both signs, and addresses of any
+//! alignment.
 
 use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, MaskView, Outputs, Spec, scalar};
 use elsa_core::dtype::{DType, Elements, ElementsMut};

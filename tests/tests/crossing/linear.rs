@@ -1,4 +1,5 @@
-//! Compares linear attention on every back end with the recurrence in f64: rules, forms, directions and options.
+//! Compares linear attention with the recurrence in f64, on every back end. Covers rules, forms, directions and
+//! options.
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
@@ -190,8 +191,8 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// Checks a call of few tokens, which works directly in the present state. Its results must have the same bits if the
-/// past state is in the same memory and if it is in other memory. Without a present state, the output must have the
+/// Checks a call of few tokens, which works directly in the present state. The bits of its results must not depend on
+/// whether the past state is in the same memory or in other memory. Without a present state, the output must have the
 /// same bits too. Also runs calls without a past.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {

@@ -167,8 +167,8 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-/// Runs given scores inside a budget on every CPU back end, and compares them with the f64 account. Returns the last
-/// run.
+/// Runs given scores inside a budget on every CPU back end, and compares the results with the f64 account. Returns the
+/// last run.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;

@@ -255,8 +255,8 @@ pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Resu
     Ok(made.fixed)
 }
 
-/// Links a board's folder with GCC and checks the programs as [`one_board`] does. Also checks the size that the library
-/// adds to a program, and the tuning in every board's toolchain file.
+/// Links programs with a board's folder, using GCC, and checks them as [`one_board`] does. Also checks the size that the
+/// library adds to a program, and the tuning in every board's toolchain file.
 pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
     let mut lengths = Vec::new();

@@ -1,5 +1,6 @@
-//! Runs the stages `onnx` and `ort`: the operator in several versions of ONNX Runtime, on this machine, on an emulated
-//! Cortex-A57, and from Python; and the tool's linear attention compared with the operators of ONNX and of ONNX Runtime.
+//! Runs the stages `onnx` and `ort`. They test the operator in several versions of ONNX Runtime: on this machine, on an
+//! emulated Cortex-A57, and from Python. They also compare the tool's linear attention with the operators of ONNX and of ONNX
+//! Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;
@@ -109,8 +110,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests models that the tool rewrites: compares `count` random models before and after, and runs the tool's own check in
-/// every runtime.
+/// Tests models that the tool rewrites. Compares `count` random models before and after rewriting, and runs the tool's own
+/// check in every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,

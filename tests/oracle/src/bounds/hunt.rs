@@ -106,8 +106,8 @@ pub struct Tightness {
 }
 
 impl Hunter {
-    /// Measures the tightness of the bounds for every row of a Gaussian problem; empty if the back end does not support
-    /// the problem.
+    /// Measures the tightness of the bounds for every row of a Gaussian problem. The result is empty if the back end
+    /// does not support the problem.
     #[must_use]
     pub fn tightness(&self, seed: u64, queries: usize, keys: usize, d: usize) -> Vec<Tightness> {
         let drawn = Drawn::gaussian(seed, queries, keys, d);

@@ -167,8 +167,8 @@ impl Names<'_> {
         self.lookup(m, name, open)
     }
 
-    /// Returns the module that defines a macro which is called without importing its name; `None` unless exactly one module
-    /// defines it.
+    /// Returns the module that defines a macro which is called without importing its name; `None` if no module or several
+    /// modules define it.
     fn textual(&self, name: &str) -> Option<Vec<Target>> {
         match self.macros.get(name).map(Vec::as_slice) {
             Some(&[only]) => Some(vec![Target::Item(only)]),
