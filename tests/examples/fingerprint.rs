@@ -1,15 +1,16 @@
 //! Prints fingerprints of computed outputs: hashes of all bits that every back end returns for a fixed set of problems.
 //!
-//! They compare two commits: if a change must not change any bit, the hashes before and after it are equal on the same
-//! machine. `cargo xtask fingerprint` runs this program natively, under emulation and on the stand-in GPU.
+//! The fingerprints are used to compare two commits on the same machine: if a change must not alter any bit, the hashes
+//! before and after the change are equal. `cargo xtask fingerprint` runs this program natively, under emulation and on
+//! the stand-in GPU.
 //!
 //! `cargo run --release -p elsa-tests --example fingerprint -- [--cases] [--random N] [BACKEND…]`
 //!
 //! The program runs the named back ends. If no name is given, it runs `core` (the scalar fallback of `elsa_core`) and
 //! every back end that is present, or only the one that `ELSA_BACKEND` names. It prints a line per kernel: back end,
 //! method, block size, number of calls, the hash of all bits, the hash with every NaN treated as equal (Rust promises
-//! no NaN payload), and finally the kernel. `sed 's/ [^ ]*$//'` removes the kernel, because kernels may be renamed.
-//! Refused calls have `refused` as their kernel and the hash of their messages. `--cases` adds a line per call.
+//! no NaN payload), and finally the kernel. `sed 's/ [^ ]*$//'` removes the kernel, because kernels may be renamed. For
+//! refused calls, the kernel is `refused` and the hash is that of the messages. `--cases` adds a line per call.
 //! `--random` is the number of random problems, 300 by default.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Checks that no run of a warmed-up plan allocates, not even the first, on any back end and for any problem, and that
-//! a workspace allocates the number of bytes that its plan reports.
+//! Checks that the runs of a warmed-up plan allocate no memory, including the first run, on any back end and for any
+//! problem. Also checks that a workspace allocates the number of bytes that its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ use std::alloc::System;
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Upper limit of the number of additions between a key and the result: method math sums all keys in one chain, and no
-/// case has more than 4096.
+/// case has more than 4096 keys.
 const ADDITIONS: usize = 4096;
 
 /// Runs the backward pass of a case; returns the number of runs.

@@ -19,7 +19,7 @@
 //! | `gpu-bench` | creates `target/gpu-bench`; `sh run.sh` measures there, compared with PyTorch if installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //! | `hunt` | searches for an error beyond its bound, for `--seconds N` or over `--rows N`; `--schedules` restricts the search to schedules, `--tightness` measures the bounds |
-//! | `abi` | compares everything in `elsa.h` that programs compile in with the committed list; `--write` writes the list |
+//! | `abi` | compares the parts of `elsa.h` compiled into programs with the committed list; `--write` writes the list |
 //! | `fingerprint` | hashes all result bits of all back ends, natively, emulated and on the stand-in GPU, for comparison between commits |
 //!
 //! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board and fetches

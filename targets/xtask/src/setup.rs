@@ -1,5 +1,5 @@
-//! Requirements of the stages beyond the toolchain of the tree. Missing ones are installed; where installing is not
-//! allowed, the error contains the command that installs them.
+//! The stages' requirements in addition to the tree's toolchain. Missing requirements are installed. If installing is
+//! not allowed, the error contains the command that installs them.
 
 pub mod ort;
 
@@ -221,12 +221,13 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
-/// Returns the board whose build runs on all boards.
+/// Returns the reference board: programs that are built for it run on all boards.
 pub fn reference() -> Result<Board, String> {
     Board::named(REFERENCE).map_err(|error| error.to_string())
 }
 
-/// Installs everything that builds for the boards and emulates them; returns the folder that contains cargo-zigbuild.
+/// Installs all programs that are needed to build for the boards and to emulate them. Returns the folder that contains
+/// cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;

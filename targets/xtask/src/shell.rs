@@ -49,8 +49,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Returns the standard output of a successful command. The error of a failed one says how `what` ended, with the
-    /// last line of standard error.
+    /// Returns the standard output of a successful command. For a failed command, the error says how `what` ended, and
+    /// contains the last line of standard error.
     pub fn text(&self, what: &str) -> Result<String, String> {
         let said = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         if self.ok { Ok(self.stdout.clone()) } else { Err(format!("{what}: {}: {said}", self.how)) }

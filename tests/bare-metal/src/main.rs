@@ -1,9 +1,9 @@
-//! Prints the bits of the outputs of [`vectors`], of the error bounds of [`bounds`] and of the stream of [`telemetry`]
-//! in hexadecimal, one line per row.
+//! Prints, in hexadecimal, the bits of three results: the outputs of [`vectors`], the error bounds of [`bounds`] and
+//! the stream of [`telemetry`]. Each row is printed in one line.
 //!
-//! Built for a host, it writes to standard output. Built for a Cortex-M4F, it writes through semihosting and ends the
-//! emulator with a status, so that a fault or a hang is not mistaken for a result. `cargo xtask test --only bare-metal`
-//! runs both builds and compares their lines bit by bit.
+//! If built for a host, the program writes to standard output. If built for a Cortex-M4F, it writes through semihosting
+//! and ends the emulator with a status, so that a fault or a hang is not mistaken for a result. `cargo xtask test
+//! --only bare-metal` runs both builds and compares their lines bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 mod bounds;

@@ -44,9 +44,9 @@ fn record(n: usize) -> Record {
     }
 }
 
-/// Encodes a stream, damages it and decodes it. Calls `row` with words: for `sent`, the bytes of each frame; for
-/// `heard`, the run, the number and the bytes of each decoded record; for `counts`, the counts of the decoder. A stream
-/// with unexpected counts adds a row called `refused`.
+/// Encodes a stream, damages it and decodes it. Calls `row` with three kinds of words. `sent` rows contain the bytes of
+/// each frame. `heard` rows contain the run, the number and the bytes of each decoded record. The `counts` row contains
+/// the counts of the decoder. A stream with unexpected counts adds a row called `refused`.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     let mut encoder = Encoder::new(RUN);
     let mut frame = [0; FRAME];

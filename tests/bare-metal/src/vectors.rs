@@ -70,8 +70,9 @@ const CASES: [Case; 11] = [
     Case { name: "empty", queries: 3, keys: 0, ..PLAIN },
 ];
 
-/// Computes every case and calls `row` for each result: with the name of the case, `y` (an output row) or `lse` (the
-/// log-sum-exp of all rows), and the numbers. A refused problem has a single row called `refused`, without numbers.
+/// Computes every case and calls `row` for each result. The arguments are the name of the case, the kind of result (`y`
+/// for an output row, `lse` for the log-sum-exp of all rows), and the numbers. A refused problem has a single row
+/// called `refused`, without numbers.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     for (seed, case) in (1..).zip(CASES) {
         let mut query = [0.0; HEADS * QUERIES * D];

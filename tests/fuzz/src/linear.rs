@@ -11,7 +11,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
         0 => view.strides[u.choose_index(4)?] = u.int_in_range(0..=99)?,
         1 => view.shape[u.choose_index(4)?] = u.int_in_range(0..=9)?,
         2 => view.strides[u.choose_index(3)?] = u.arbitrary()?,
-        // The layout in which the tokens are the outer axis and the heads the inner one.
+        // In this layout, the tokens are the outer axis and the heads are the inner axis.
         3..=8 => view.strides = [h * n * d, d, h * d, 1],
         _ => {}
     }

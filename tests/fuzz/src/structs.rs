@@ -1,4 +1,5 @@
-//! Statuses of the C interface, and structs that begin with their size, as programs built for any version pass them.
+//! Checks the statuses of the C interface. Makes structs that begin with their size, in the sizes that programs built
+//! for any version pass.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

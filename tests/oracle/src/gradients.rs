@@ -190,7 +190,8 @@ pub struct Exact {
     pub sums: [Vec<f64>; 3],
     /// For each element of `sums`, the sum of the absolute values of its terms.
     pub absolute: [Vec<f64>; 3],
-    /// Largest sum of the magnitudes of a score, its mask and bias, and the row's reference, for [`Structure::bound`].
+    /// Argument of [`Structure::bound`]: over all pairs of a query and a key, the largest sum of the magnitudes of the
+    /// score, of its mask and bias, and of the row's reference.
     pub largest: f64,
     /// Estimated size of the largest sum of products, which scales the allowance for underflow.
     pub magnitude: f64,
@@ -256,8 +257,8 @@ impl Exact {
     /// terms.
     ///
     /// # Errors
-    /// Returns an error if the error of an element exceeds the bound of `structure`, if only one of the computed and
-    /// the exact element is finite, or if an element between rows was written.
+    /// Returns an error in three cases: the error of an element exceeds the bound of `structure`; only one of the
+    /// computed element and the exact element is finite; an element between rows was written.
     pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
         let bound = structure.bound(self.largest);
         // Allowance for probabilities below the smallest normal number and for subnormal products, which lose bits.

@@ -1,4 +1,5 @@
-//! Measures the number of additions that a run executes on the path of a key, from the roundings of the result.
+//! Measures the number of additions that a run executes on the path of a key. The number is derived from the roundings of the
+//! result.
 //!
 //! Key 0 has the weight 1 or the value 1, and some other keys are *small*: their weights or values are a little more
 //! than half of the distance from 1 to the next f32 number. Whenever a small key is added to the sum that contains key
@@ -31,7 +32,7 @@ impl Probe {
     /// Creates a probe from the plan of `engine` for one head with `queries` rows and `keys` keys.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn new(engine: &Engine, queries: usize, keys: usize, method: Method) -> Probe {
         let view = |n| View::dense("q", Layout::Bhnd, &[1, n, DIM], None).unwrap_or_else(|e| panic!("{e}"));

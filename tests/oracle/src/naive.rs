@@ -27,7 +27,8 @@ pub struct Answer {
     pub size: Vec<f64>,
     /// Number of keys that each row attends.
     pub attended: Vec<usize>,
-    /// Length of the longest chain of products that a kernel sums in f16, for the tolerances; zero if it sums in f32.
+    /// Length of the longest chain of products that a kernel sums in f16; zero if the kernel sums in f32. The tolerances depend
+    /// on this length.
     pub half_chain: usize,
     scale: f64,
     output: View,
@@ -140,9 +141,9 @@ pub fn attention(case: &Case) -> Answer {
 /// is at least `2^-1/2` relative to the reference.
 const LOST: f64 = -117.0 * std::f64::consts::LN_2;
 
-/// Returns the largest probability that a computation can give to a key with log-probability `ln_p` and a score of
-/// magnitude `size`, if this probability is so small that the key may be lost; otherwise `None`. The error of a score
-/// is at most 1 % of its magnitude, even if products are summed in f16.
+/// Computes the largest probability that a computation can give to a key with log-probability `ln_p` and a score of magnitude
+/// `size`. Returns this probability if it is so small that the key may be lost; otherwise `None`. The error of a score is at
+/// most 1 % of its magnitude, even if products are summed in f16.
 fn lost(ln_p: f64, size: f64) -> Option<f64> {
     let most = ln_p + 0.02 * size;
     (most < LOST).then(|| most.exp())
@@ -156,7 +157,8 @@ impl Case {
     }
 }
 
-/// Keys and values of a head of a sequence, in f64, so that a loop over keys or over columns reads neighbours.
+/// Keys and values of one head in one sequence, in f64. They are stored such that a loop over keys or over columns reads
+/// adjacent elements.
 #[derive(Default)]
 struct Rows {
     /// Number of keys that are not beyond the sequence's length.
@@ -214,7 +216,7 @@ struct Sequence {
     q0: usize,
     nq: usize,
     k0: usize,
-    /// Number of keys that rows may attend, with those of the past.
+    /// Number of keys that rows may attend, including past keys.
     valid: usize,
 }
 
@@ -297,8 +299,8 @@ fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
             entry as usize * table.heads + h
         }
         (BiasView::Table(table), None, windows) => {
-            // Rows of the table belong to differences of picture rows, and entries of a row to differences of columns.
-            // Both differences are shifted to be non-negative.
+            // The difference of two picture rows selects a row of the table, and the difference of two columns selects an entry
+            // of this row. Both differences are shifted to be non-negative.
             let [rows, columns] = windows.map_or([1, 1], |windows| windows.size.map(|n| n as isize));
             let (i, j) = (i as isize, j as isize);
             let (down, across) = (i / columns - j / columns, i % columns - j % columns);
@@ -333,10 +335,10 @@ impl Answer {
     /// Returns the tolerance of output element `x` of row `at` (of `[batch, heads, queries]`) for a computation in f32
     /// with at most `additions` additions between a key and the result.
     ///
-    /// First-order analysis. The error of a score is at most `δ = (d + 16) u · size`: `d` roundings of the dot product,
-    /// plus those of scale, soft cap, mask and change of base. Weights then have a relative error of `exp(±δ)(1 ± 8u)`,
-    /// and quotients of sums have one of `exp(2δ) (1 + 2 (additions + 8) u)`, relative to `Σ p|v|`. Weights far below
-    /// the largest may be lost, and each product may underflow by `2^-150`. The output is rounded to its type.
+    /// First-order analysis. The error of a score is at most `δ = (d + 16) u · size`: `d` roundings of the dot product, plus
+    /// those of scale, soft cap, mask and change of base. Weights then have a relative error of `exp(±δ)(1 ± 8u)`. Quotients of
+    /// sums have an error of `exp(2δ) (1 + 2 (additions + 8) u)`, relative to `Σ p|v|`. Weights far below the largest may be
+    /// lost, and each product may underflow by `2^-150`. The output is rounded to its type.
     ///
     /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product in
     /// case a sum is subnormal.
@@ -379,7 +381,7 @@ impl Answer {
         self.output.dim()
     }
 
-    /// Returns the index in the output of element `x` of row `at` (of `[batch, heads, queries]`).
+    /// Returns the output index of element `x` in row `at`, which is an index into `[batch, heads, queries]`.
     pub(crate) fn index(&self, at: usize, x: usize) -> usize {
         let [_, heads, tokens, _] = self.output.shape();
         let (b, h, t) = (at / (heads * tokens), at / tokens % heads, at % tokens);

@@ -13,7 +13,7 @@ pub const CHILD: &str = "ELSA_TEST_CHILD";
 /// Returns the folder that `cargo xtask standin` has built, which contains `libcuda.so.1` and `states`.
 ///
 /// # Panics
-/// If the variable `ELSA_STANDIN` does not name such a folder.
+/// Panics if the variable `ELSA_STANDIN` does not name such a folder.
 #[must_use]
 pub fn folder() -> PathBuf {
     let folder = std::env::var_os("ELSA_STANDIN").map(PathBuf::from);
@@ -37,7 +37,7 @@ pub fn is_child() -> bool {
 /// `library`.
 ///
 /// # Panics
-/// If the program cannot be started.
+/// Panics if the program cannot be started.
 #[must_use]
 pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)]) -> Output {
     let program = std::env::current_exe().unwrap_or_else(|e| panic!("this program: {e}"));

@@ -38,7 +38,7 @@ impl Cache {
     }
 }
 
-/// Iterates over all elements of a view, each as batch, head, token and column, with its index.
+/// Iterates over all elements of a view. Yields the batch, head, token and column of each element, and its index.
 fn elements(view: View) -> impl Iterator<Item = ([usize; 4], usize)> {
     let [b, h, n, d] = view.shape();
     let all = (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| (b, h, t))));

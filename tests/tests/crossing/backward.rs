@@ -13,7 +13,7 @@ use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
 use proptest::prelude::*;
 
-/// Compares the gradients of a case on the scalar fallback and on every engine with the exact ones.
+/// Compares the gradients of a case with the exact gradients, on the scalar fallback and on every engine.
 fn check(case: &Case, engines: &[Engine]) {
     let Some(given) = Given::of(case) else { return };
     let exact = given.exact();
@@ -139,7 +139,8 @@ fn states_serve_where_exp_overflows() {
     }
 }
 
-/// Compares the gradients with finite differences of the loss in f64, which do not use the formula of the gradients.
+/// Compares the gradients with finite differences of the loss in f64. The differences do not use the formula of the
+/// gradients.
 #[test]
 fn finite_differences_agree() {
     let causal = Some(Alignment::BottomRight);

@@ -29,8 +29,8 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
-/// Checks, for every kernel that plans choose, that the bound of a run uses the name and the constants of this kernel,
-/// as they are in the table.
+/// Checks, for every kernel that plans choose, that the bound of a run uses the name of this kernel and the constants
+/// that the table lists for it.
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {

@@ -1,6 +1,6 @@
-//! Checks that a cancellation ends the calls that have started, in every operator and in streams, but no later call:
-//! the next call has the bits of an undisturbed one. The calls themselves request the cancellation, so that no test
-//! depends on time.
+//! Checks that a cancellation ends the calls that have already started, but no later call: the next call has the bits
+//! of an undisturbed call. Covers every operator and streams. The calls themselves request the cancellation, so that no
+//! test depends on time.
 
 use super::linear_recurrence::Case as RecurrenceCase;
 use elsa_core::attention::{Operand, StateOut};

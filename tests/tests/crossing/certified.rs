@@ -274,7 +274,7 @@ fn the_largest_element_of_each_tensor_matters() {
 }
 
 /// Checks that a run without the option has no certificate and needs a smaller workspace. A certificate belongs to the
-/// last run; warming up and runs without the option leave none.
+/// last run: after warming up, or after a run without the option, there is no certificate.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");
@@ -354,8 +354,8 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// Checks that, if a GPU fails at any step, the CPU certifies the results that it computes instead. Only a record of
-/// measurements that cannot be fetched is an error.
+/// Checks that, if a GPU fails at any step, the CPU certifies the results that it computes instead. The only failure
+/// that leads to an error is that the record of measurements cannot be fetched.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {

@@ -1,5 +1,5 @@
-//! Compares every back end that this machine can execute with the definition in f64, on all hard cases and on random
-//! problems, and proves that every mask and flag matters.
+//! Compares the outputs of every available back end with the definition in f64, on all hard cases and on random
+//! problems. Also proves that every mask and flag matters.
 
 use elsa_core::state::NaturalMerge;
 use elsa_oracle::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
@@ -241,8 +241,9 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Checks scores of any magnitude that are exact in f32. The output is the softmax of these scores, both from one call
-/// and from states of several parts of the keys, merged outside the library. A part may be empty.
+/// Checks scores of any magnitude that are exact in f32. The output must be the softmax of these scores in two cases:
+/// computed by one call, and computed from the states of several parts of the keys, which are merged outside the
+/// library. A part may be empty.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {
     let (rows, dv) = (5, 6);

@@ -319,8 +319,8 @@ proptest! {
     }
 }
 
-/// Checks that the certificate counts exactly the roundings on the longest path of a key, for tile kernels and kernels
-/// for few rows, with the number of splits that the device suggests.
+/// Checks that the certificate counts exactly the roundings on the longest path of a key. Covers tile kernels and
+/// kernels for few rows, with the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -19,13 +19,14 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Panics unless the buffers contain the correct outputs of the case, which equal bits alone do not prove.
+/// Panics unless the buffers contain the correct outputs of the case. (If two runs have equal bits, both may still be
+/// wrong.)
 fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Checks that a shared workspace is large enough for every plan that it was made for, even if a workspace for the
-/// first or the last plan alone is not.
+/// Checks that a shared workspace is large enough for every plan that it was made for, even if a workspace for only the
+/// first or only the last plan is too small.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
@@ -54,7 +55,7 @@ fn plans_share_a_workspace() {
     assert!(matches!(Workspace::shared(&[]), Err(PlanError::NoPlan)));
 }
 
-/// Panics unless every run has the same bits, and the first one the correct outputs. For each number in `runs`, the
+/// Panics unless all runs have the same bits and the first run has the correct outputs. For each number in `runs`, the
 /// case runs that many times in a new workspace and new buffers.
 fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
     let mut want: Option<Vec<u32>> = None;

@@ -72,8 +72,9 @@ fn tell(what: &str, report: &Report, answer: &str) {
     println!("{what}: {} {answer} {}", report.backend, reason.replace('\n', " "));
 }
 
-/// Runs the scenario in a child process. Each line that it prints begins with a word: `engine`, `plan`, `workspace` or
-/// `bind` with an error, `run` with back end, verdict and reason of the fallback, `warning`, or `end`.
+/// Runs the scenario in a child process. Each line that it prints begins with a word. After `engine`, `plan`,
+/// `workspace` or `bind`, the line contains an error. After `run`, it contains the back end, the verdict and the reason
+/// of the fallback. Other lines begin with `warning` or `end`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -161,7 +162,8 @@ fn attempt(options: &EngineOptions) {
     }
 }
 
-/// Runs with a query and an output in memory that an integrated GPU accesses in place, and prints the number of copies.
+/// Runs a call whose query and output are in memory that an integrated GPU accesses in place. Prints the number of
+/// copies.
 fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =

@@ -182,8 +182,8 @@ fn every_allocation_may_be_refused() {
             let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
             (found, std::fs::read_to_string(log.path()).unwrap())
         };
-        // Without a fit nothing runs. A run allocates page-locked memory of its own, so the calls of one fit are the
-        // difference between two fits and one fit.
+        // If nothing is fitted, no stream runs. Otherwise, the last stream runs and allocates additional page-locked
+        // memory. The calls of one fit are therefore the calls with two fits minus the calls with one fit.
         let (_, none) = logged(0);
         let ((plain, want), once) = logged(1);
         let (_, twice) = logged(2);

@@ -1,5 +1,5 @@
-//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions and options. Also
-//! tests states that are replaced in place.
+//! Compares linear attention with the recurrence in f64, on the GPU back end. Covers rules, forms, directions and
+//! options. Also tests states that are replaced in place.
 
 use crate::linear_poison::{gates_follow, padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;
@@ -277,8 +277,9 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// Checks that a packed sequence has the same bits alone and packed with any others, if its form or its parts depend on
-/// its number of tokens. The same holds for states that are replaced in place while several heads read them.
+/// Checks that a packed sequence has the same bits alone and packed with any others. In the tested problems, the form
+/// or the parts of a sequence depend on its number of tokens. The same holds for states that are replaced in place
+/// while several heads read them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {

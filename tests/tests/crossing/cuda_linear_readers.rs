@@ -120,8 +120,8 @@ fn who_shares_a_state() {
     }
 }
 
-/// Compares layouts, packed sequences (some of them computed token by token), and queries that are not finite, with the
-/// recurrence in f64. Queries of one reader affect no other reader and no state.
+/// Compares outputs with the recurrence in f64, for different layouts, for packed sequences (some of them computed
+/// token by token), and for queries that are not finite. Queries of one reader affect no other reader and no state.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {

@@ -1,4 +1,4 @@
-//! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
+//! Tests error budgets on the GPU back end. Its kernels must skip the tiles that an account in f64 skips. Also tests
 //! the schedules that the CPU computes instead.
 
 use crate::schedules_kernels::{is_counted, little_left};
@@ -86,9 +86,9 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
     (0..queries).step_by(rows).map(|at| at..queries.min(at + rows)).collect()
 }
 
-/// Runs given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on that of
-/// tall blocks, and compares them with the account of each split. Returns the f32 run of the preferred kernel with
-/// unsplit keys.
+/// Runs given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on the
+/// kernel of tall blocks. Compares the results with the account of each split. Returns the f32 run of the preferred
+/// kernel with unsplit keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
     let engine = gpu_engine(Fallback::Fail);
     let mut found = None;
@@ -418,7 +418,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// Checks that exactly the tiles with small weights, every second one, are skipped.
+/// Every second tile has small weights. Checks that exactly these tiles are skipped.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {

@@ -1,6 +1,6 @@
-//! Compares recurrence, selective scan and convolution on the GPU back end with f64: the cases of the CPU's tests,
-//! lengths around the sizes of tiles and parts, and values that are not finite. Also tests states that are replaced in
-//! place.
+//! Compares recurrence, selective scan and convolution with f64, on the GPU back end. Covers the cases of the CPU's
+//! tests, lengths around the sizes of tiles and parts, and values that are not finite. Also tests states that are
+//! replaced in place.
 
 use super::linear_convolution::Case as Convolution;
 use super::linear_recurrence::{self, Case as Recurrence};

@@ -81,8 +81,9 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Checks that the rows of one head of one sequence, or only the first of them, have the same bits alone and in the
-/// complete call if the same kernel computes both. Calls with very few queries use another kernel.
+/// Computes all rows, or only the first rows, of one head in one sequence in a separate call. Checks that these rows
+/// have the same bits as in the complete call. The two calls use the same kernel; only calls with very few queries
+/// would use another one.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };
@@ -133,7 +134,8 @@ fn a_row_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// Host threads in no order: some workers run twice, and some only on threads that the host does not wait for.
+/// Host threads that run workers in an unusual order: some workers run twice, and some run only on threads that the
+/// host does not wait for.
 struct Unruly;
 
 impl ParallelFor for Unruly {

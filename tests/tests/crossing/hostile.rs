@@ -1,5 +1,6 @@
-//! Compares every back end with the definition in f64 on hostile inputs: values that leak through a mask in naive code,
-//! masks at the end of the f32 range, zeros of both signs, and addresses of any alignment.
+//! Compares the outputs of every back end with the definition in f64, for hostile inputs. These are values that leak
+//! through a mask in naive code, masks at the end of the f32 range, zeros of both signs, and addresses of any
+//! alignment.
 
 use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, MaskView, Outputs, Spec, scalar};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -47,8 +48,8 @@ fn column(x: &[f32]) -> (View, &[f32]) {
     (View::dense("x", Layout::Bhnd, &[x.len(), 1], None).unwrap(), x)
 }
 
-/// Computes a case whose queries are 1, so that its keys are the scores, with an optional mask, as [`all`] does. Runs
-/// one query and twenty queries, which use different kernels. Returns names and outputs.
+/// Computes a case as [`all`] does. Its queries are 1, so that its keys are the scores; a mask is optional. Runs the
+/// case with one query and with twenty queries, for which different kernels are used. Returns names and outputs.
 fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String, f32)> {
     let ((view, keys), (_, values)) = (column(scores), column(values));
     let mut out = Vec::new();

@@ -59,11 +59,11 @@ fn exact(keys: &[Key]) -> Exact {
     }
 }
 
-/// Compares a state with f64. A weight is `2^(score − m)`, with one rounding of the difference, whose magnitude is at
-/// most `2^7` if the weight is not floored, and a few roundings of the exponential. Its product with a value rounds
-/// once, and each of at most `additions` additions rounds once. Numerator and denominator have the same bound. Floored
-/// weights are too large by up to `2^WEIGHT_FLOOR`, relative to a sum of at least `2^-HEADROOM / 2`; dropped weights
-/// cause a smaller error.
+/// Compares a state with f64. A weight is `2^(score − m)`. The difference is rounded once; its magnitude is at most
+/// `2^7` if the weight is not floored. The exponential has a few roundings. The product of the weight and a value is
+/// rounded once, and each of at most `additions` additions is rounded once. Numerator and denominator have the same
+/// bound. Floored weights are too large by up to `2^WEIGHT_FLOOR`, relative to a sum of at least `2^-HEADROOM / 2`;
+/// dropped weights cause a smaller error.
 fn assert_exact(state: &S, keys: &[Key], additions: usize) -> Result<(), TestCaseError> {
     let want = exact(keys);
     let weight = 100.0 * std::f64::consts::LN_2 * U + 4.0 * U;

@@ -9,9 +9,9 @@ use elsa_core::room::Span;
 use elsa_kernels::registry::ATTENTION;
 use elsa_oracle::cases::{Case, Params, hard_cases};
 
-/// Returns the regions of a layout in order, each with its name and the smallest number of f32 values that it must
-/// contain. Those before the score matrices of [`Method::Math`] belong to the first worker, its first tile and its first
-/// state; all workers share the remaining regions.
+/// Returns the regions of a layout in order, each with its name and the smallest number of f32 values that it must contain. The
+/// regions before the score matrices of [`Method::Math`] belong to the first worker, its first tile and its first state. All
+/// workers share the remaining regions.
 fn regions(choice: &CpuChoice, layout: &WorkspaceLayout) -> [(&'static str, Span, usize); 21] {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };

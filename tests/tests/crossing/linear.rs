@@ -1,4 +1,5 @@
-//! Compares linear attention on every back end with the recurrence in f64: rules, forms, directions and options.
+//! Compares linear attention with the recurrence in f64, on every back end. Covers rules, forms, directions and
+//! options.
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
@@ -190,9 +191,9 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// Checks a call of few tokens, which works directly in the present state. It must have the same bits whether the past
-/// is in the same memory or in other memory, and the same output bits without a present state. Also runs calls without
-/// a past.
+/// Checks a call of few tokens, which works directly in the present state. The bits of its results must not depend on
+/// whether the past state is in the same memory or in other memory. Without a present state, the output must have the
+/// same bits too. Also runs calls without a past.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -256,8 +257,8 @@ fn one_token_of_every_size() {
     }
 }
 
-/// Checks that the state after a token contains only normal numbers and zeros, in place or not, with errors that are
-/// small relative to each number.
+/// Checks that the state after a token contains only normal numbers and zeros, whether or not it is replaced in place.
+/// The error of each number must be small relative to the number.
 #[test]
 fn a_token_leaves_no_subnormal_number() {
     const LEAST: f32 = f32::MIN_POSITIVE;
@@ -389,8 +390,8 @@ fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// Checks that a short packed sequence has the same parts, and the same number of tokens per pass, as alone. The number
-/// of other packed tokens must not matter.
+/// Checks that packing a short sequence with others changes neither its parts nor its number of tokens per pass. The
+/// number of other packed tokens must not matter.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };
@@ -422,7 +423,8 @@ fn packed_sequences_have_parts_of_their_own() {
 }
 
 /// Checks a row of the state that becomes infinite at the end of a part and is cleared by the first token of the next
-/// part. A scan must clear this row, and no other, as the recurrence does, for any number of parts before and after it.
+/// part. Like the recurrence, a scan must clear this row and no other row. This must hold for any number of parts
+/// before and after that part.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };

@@ -22,8 +22,8 @@ fn forms() -> Vec<LinearPlanOptions> {
     ]
 }
 
-/// Computes a case of one head without gaps by the naive loop in f64, in which a gate of `−∞` clears its rows. Returns
-/// the outputs, and the state after the last token.
+/// Computes a case with one head and no gaps by the naive loop in f64. In this loop, a gate of `−∞` clears its rows.
+/// Returns the outputs, and the state after the last token.
 fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (tokens, scale) = (case.problem.tokens(), f64::from(case.problem.scale()));

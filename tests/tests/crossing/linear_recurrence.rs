@@ -1,5 +1,5 @@
-//! Compares the first-order recurrence on the scalar fallback and on every CPU back end with f64, and compares the f64
-//! recurrence with the definition.
+//! Compares the first-order recurrence with a recurrence in f64, on the scalar fallback and on every CPU back end. Also
+//! compares the f64 recurrence with the definition.
 
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};

@@ -1,5 +1,5 @@
-//! Compares the selective scan on the scalar fallback and on every CPU back end with f64, and compares the f64 scan
-//! with the definition in `mamba_ssm`.
+//! Compares the selective scan with an f64 scan, on the scalar fallback and on every CPU back end. Also compares the
+//! f64 scan with the definition in `mamba_ssm`.
 
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -424,8 +424,8 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     }
 }
 
-/// Checks time steps whose softplus underflows to zero, with an infinite rate that nevertheless clears the state, and
-/// factors beyond the range of f32 that multiply the state.
+/// Checks time steps whose softplus underflows to zero: an infinite rate must nevertheless clear the state. Also checks
+/// factors beyond the range of f32, which must multiply the state.
 pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();

@@ -1,4 +1,4 @@
-//! Tests every scan at every length: compares scans of an exact monoid that does not commute with a fold, and scans of
+//! Tests every scan at every length: compares scans of an exact, non-commutative monoid with a fold, compares scans of
 //! softmax states with f64, and counts the merges along each path.
 
 use elsa_core::argument::ArgumentError;

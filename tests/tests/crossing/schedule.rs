@@ -58,7 +58,7 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
                     let found = coverage(&problem, &sequence, tile.rows.clone(), keys.clone());
                     counts[found as usize] += 1;
                     // A block that lengths, causality and window leave empty is skipped. A block that is attended
-                    // completely needs inspection only if a mask, a bias or sides may exclude keys.
+                    // completely needs inspection only if a mask, a bias or the sides of a window may exclude keys.
                     let divided = case.spec.windows.is_some_and(|windows| windows.sides(index).is_some());
                     let changed = case.mask.is_some() || case.bias.is_some() || divided;
                     let want = match (some, all, changed) {

@@ -36,8 +36,8 @@ fn check_frozen(case: &Case, schedule: &Schedule) -> Result<Report, String> {
     if ran.buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }
-    // The path has the additions of a block and over the blocks or, for a recomputed row, those of a segment and the
-    // tree.
+    // The path has the additions within a block and over the blocks. For a recomputed row, it has the additions of a
+    // segment and of the merge tree instead.
     let additions = executed(&case.problem(), schedule, TILE).into_s.max(516);
     case.naive().check_all(&ran.buffers, additions).map_err(|e| format!("{schedule:?}: {e}"))?;
     if ran.report.skipped_row_blocks > 0 || ran.share.iter().chain(&ran.d).any(|x| *x != 0.0) {
@@ -331,8 +331,8 @@ fn refusals_write_nothing() {
     }
 }
 
-/// Compares rows that pass the norm gate with their bound, for scores up to the limit of the gate, 48 in base-2 units.
-/// The reference of these rows is zero.
+/// Compares the errors of rows that pass the norm gate with their bound. The scores reach the limit of the gate, 48 in
+/// base-2 units. The reference of these rows is zero.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);

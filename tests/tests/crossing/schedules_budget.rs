@@ -79,7 +79,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// Checks that λ skips blocks, either for all rows if they agree or for single rows, and that `D` is at least the
+/// Checks that λ skips blocks: for all rows if the rows agree, or for single rows. Also checks that `D` is at least the
 /// skipped sum.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {

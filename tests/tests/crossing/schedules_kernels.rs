@@ -27,8 +27,9 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     Ran::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
-/// Compares all settings in tables 3 and 4 of the VFA article, and a budget, with core's scalar run in tiles of the
-/// same number of rows, bit for bit, on hard cases and for several numbers of threads.
+/// Compares every CPU back end with core's scalar run, bit for bit, on hard cases and for several numbers of threads.
+/// Covers all settings in tables 3 and 4 of the VFA article, a budget, and the gate. The scalar run uses tiles of the
+/// same number of rows as the back end.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3
@@ -166,8 +167,8 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-/// Runs given scores inside a budget on every CPU back end, and compares them with the f64 account. Returns the last
-/// run.
+/// Runs given scores inside a budget on every CPU back end, and compares the results with the f64 account. Returns the
+/// last run.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;
@@ -331,7 +332,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// Checks that exactly the blocks with small weights, every second one, are skipped, with 64 queries, blocks of 64
+/// Every second block has small weights. Checks that exactly these blocks are skipped, with 64 queries, blocks of 64
 /// keys, and tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {

@@ -60,8 +60,8 @@ fn blocks_before_the_diagonal_go_unseen() {
             let ran = try_run(&case, &schedule, tile).unwrap();
             let tiles: Vec<_> =
                 (0..queries).step_by(rows).map(|start| start..queries.min(start + rows)).collect();
-            // The counts are not compared: the core counts only the keys of a block that a row attends, the account all
-            // keys.
+            // The counts are not compared: in each block, the core counts only the keys that a row attends, and the
+            // account counts all keys.
             let report = &ran.report;
             assert!(5 * report.unseen_blocks > 3 * report.blocks, "{report:?}");
             assert!(report.recomputed == 0 && judge(&case, &schedule, tile, &ran) <= 1.0);
@@ -104,8 +104,8 @@ fn an_own_key_that_is_masked_bounds_nothing() {
             let core = |case| try_run(case, &Schedule::within(budget), tile).unwrap();
             assert!(unseen(&core(&masked)) < unseen(&core(&plain)), "{row}");
         }
-        // The dot product of the own key counts as well as its addend. Here, some own keys point away from their
-        // queries.
+        // The bound of an own key includes its dot product with the query, in addition to its addend. Here, some own
+        // keys point away from their queries.
         let mut away = plain.clone();
         for row in [3, 40] {
             (0..8).for_each(|x| away.q.set(row * 8 + x, 1.0));

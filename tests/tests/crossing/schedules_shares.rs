@@ -37,7 +37,7 @@ fn shares_are_rounded_outwards() {
     assert_eq!(rounded_outwards(&run_and_judge(&case, &schedule, tile), additions), 61);
 }
 
-/// Checks that the skipped sum of a tile of one row is rescaled to the reference of the block that is being decided.
+/// Checks that the skipped sum of a one-row tile is rescaled to the reference of the block that is being decided.
 #[test]
 fn totals_follow_the_reference_in_tiles_of_any_height() {
     let ([k, v], mut seen) = (rising_once(BLOCK), 0);

@@ -195,8 +195,8 @@ fn only_numbers_tell() {
     }
 }
 
-/// Checks that a block is computed if numbers and norms together do not prove that its weights are small: with a key of
-/// large norm, and with a number that does not decrease.
+/// Checks that a block is computed if added numbers and norms together do not prove that its weights are small. One
+/// test case has a key of large norm. In another, the mask does not decrease at one key.
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);

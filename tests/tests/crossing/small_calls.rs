@@ -118,7 +118,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Compares the gradients of all cases without a past with f64.
+/// Compares gradients with f64, for all cases without a past.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
@@ -204,8 +204,8 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// Checks that a workspace is refused if it is too small, even if only for the table of sequences, and that nothing is
-/// written.
+/// Checks that a workspace is refused if it is too small, even if it lacks space only for the table of sequences.
+/// Nothing may be written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);

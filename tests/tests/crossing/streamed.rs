@@ -279,7 +279,7 @@ fn bits_are_those_in_memory() {
     for (i, backend) in processors().into_iter().enumerate() {
         let (one, many) = (engine(backend, 1), engine(backend, 3));
         for (j, case) in cases.iter().enumerate() {
-            // The first back end runs all cases, each of the others a quarter of them.
+            // The first back end runs all cases. Each other back end runs a quarter of the cases.
             if i > 0 && (i + j) % 4 != 0 {
                 continue;
             }

@@ -1,5 +1,5 @@
 //! Tests the tasks of quorums on every back end. Their states merge into the result of the entire problem, with its
-//! masks, lengths and windows, and a task gives the same bits if its tensors contain only its tokens.
+//! masks, lengths and windows. A task gives the same bits if its tensors contain only the tokens of the task.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, StateOut, Window};

@@ -1,4 +1,5 @@
-//! Checks that one workspace works for every plan that needs at most its bytes, for any shapes and in any order.
+//! Checks that one workspace works for every plan that needs at most as many bytes as the workspace has. The plans may
+//! have any shapes and any order.
 
 use elsa_core::attention::Alignment;
 use elsa_core::linear::Rule;

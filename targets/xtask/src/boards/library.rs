@@ -7,7 +7,7 @@
 //! 1. The members that the functions of `elsa.h` need are merged into one relocatable object. Its sections stay
 //!    separate, so that a program linked with `--gc-sections` still drops the functions that it does not call.
 //! 2. All other symbols become local. Before that, groups of sections are dissolved, because the linker would otherwise
-//!    merge groups that have the same name as groups of other libraries.
+//!    merge them with groups of the same name in other libraries.
 //! 3. Bitcode for optimisation across crates is removed.
 //! 4. `libelsa.so` is linked from that archive, with its name and the versions of its symbols. (Rust's compiler cannot
 //!    do this: it passes its own version script to the linker, and that script cannot be combined with one that names
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 /// Path of the library's version script.
 const MAP: &str = "runtime/capi/elsa.map";
-/// Names of the sections that contain bitcode and the options with which it was compiled.
+/// Names of two sections: the first contains bitcode, the second the options with which the bitcode was compiled.
 const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
 /// Linker flags for the system libraries that Rust's standard library needs.
 const SYSTEM: &str = "-lutil -lrt -lpthread -lm -ldl";

@@ -6,7 +6,7 @@ use elsa_targets::Board;
 use object::Architecture;
 use std::path::PathBuf;
 
-/// Name of the target for the machine on which the build runs.
+/// Name of the target that stands for the machine on which the build runs.
 pub const HOST: &str = "host";
 
 /// Target of a build: a board, or this machine.

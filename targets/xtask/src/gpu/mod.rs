@@ -1,4 +1,5 @@
-//! Device code: PTX for GPUs, a stand-in driver for machines without one, tests and measurements for machines with one.
+//! Device code: PTX for GPUs, a stand-in driver for machines without a GPU, and tests and measurements for machines
+//! with a GPU.
 
 pub mod gpu_bench;
 pub mod gpu_test;

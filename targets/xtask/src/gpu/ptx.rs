@@ -250,7 +250,7 @@ fn compile(
         most.spilled = most.spilled.max(takes.spilled);
         most.seconds = most.seconds.max(takes.seconds);
     }
-    // The last assembly is for `sass::TARGET`.
+    // The file contains machine code for `sass::TARGET`, because ptxas assembles for this target last.
     let cost = sass::cost(tree, &tools.nvdisasm, &out.with_extension("cubin"), kernel, most.threads)?;
     Ok((text, most, cost))
 }

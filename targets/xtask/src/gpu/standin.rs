@@ -78,7 +78,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
          -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
         variant.flags()
     );
-    // Returns whether it compiled anything.
+    // Compiles an outdated object. Returns whether it compiled anything.
     let compile = |source: &Path, object: &Path, kernel: Option<&Path>| -> Result<bool, String> {
         let mut inputs = headers.clone();
         inputs.push(source.to_owned());

@@ -19,7 +19,7 @@ struct Counted {
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Number of cache lines that missed the L1 cache. The next field counts those of them that came from memory.
+    /// Number of cache lines that missed the L1 cache. The next field counts only the lines that came from memory.
     lines: u64,
     far_lines: u64,
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 /// Arguments that reduce the number of random problems, for the emulator.
 const FEW: &str = "--random 100";
 
-/// Runs `cargo xtask fingerprint`, which writes the lines to `file`, each prefixed with the place where it ran.
+/// Runs `cargo xtask fingerprint`, which writes the lines to `file`. Each line is prefixed with the name of the place
+/// where it was computed, such as `host`.
 pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
     const EXAMPLE: &str = "build --release -p elsa-tests --example fingerprint";
     let driver = standin::build(tree, Variant::Plain)?;

@@ -1,8 +1,8 @@
 //! `cargo xtask stream-figures`: memory and speed of streamed runs of the tool on this machine.
 //!
 //! Every figure comes from reports of `elsa run --json` on files of random numbers, which are removed at the end. The
-//! time of a streamed run includes reading and writing, the time of a run in memory only the computation: their ratio
-//! favours the run in memory.
+//! time of a streamed run includes reading and writing. The time of a run in memory includes only the computation, so
+//! the ratio of the two times favours the run in memory.
 
 use crate::shell::{Run, Tree};
 use elsa_core::random;
@@ -130,7 +130,7 @@ impl Bench<'_> {
         for pair in 0..=pairs {
             let mut ms = [0.0; 2];
             for turn in 0..2 {
-                // The two runs take turns: each comes first in every other pair.
+                // The order of the two runs alternates from pair to pair.
                 let which = (pair as usize + turn) % 2;
                 let report = self.elsa(if which == 0 { &memory } else { &streamed })?;
                 ms[which] = number(&report, "ms")?;

@@ -17,7 +17,7 @@ pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, S
         let (Some(name), Some(present)) = (backend["name"].as_str(), backend["present"].as_bool()) else {
             return Err(format!("elsa info --json: {backend}: no name, or not known to be present"));
         };
-        // The stage that executes a back end elsewhere.
+        // The stage that executes the back end in an emulator or on the stand-in, not on this machine's hardware.
         let elsewhere = match name {
             "neon" => Some("arm"),
             "cuda" if !fast => Some("host"),
@@ -39,7 +39,7 @@ pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, S
     Ok(lines)
 }
 
-/// Returns the message `absence` up to its part on allowed values.
+/// Returns the part of the message `absence` that precedes the allowed values.
 fn reason(absence: &str) -> &str {
     absence.split("; allowed").next().unwrap_or(absence)
 }
@@ -75,7 +75,7 @@ mod tests {
                 "not run: neon (another architecture; the stage arm emulates it)",
             ]
         );
-        // A stand-in is not a GPU; an emulated processor executes the kernels.
+        // A stand-in does not count as a GPU. An emulated processor counts, because it executes the kernels.
         assert_eq!(
             not_run(&machine, &["host", "arm"], false).unwrap(),
             [

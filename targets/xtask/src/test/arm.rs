@@ -110,7 +110,8 @@ pub fn every_test(tree: &Tree) -> Ran {
     })
 }
 
-/// Compares the results of the program without an operating system, on an emulated Cortex-M4F and on this machine, bit by bit.
+/// Runs the program for machines without an operating system, on an emulated Cortex-M4F and on this machine. Compares the
+/// results bit by bit.
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;

@@ -1,5 +1,5 @@
-//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines them, links programs with
-//! them, and runs these in an emulator.
+//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines the files, links programs with
+//! them, and runs the programs in an emulator.
 
 use super::capi;
 use super::dist::dist;
@@ -76,7 +76,7 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let elsa = |rest: &str, seconds: u64| {
         let run = Run::new(tree, &setup::emulator()).arg(dist.join("bin/elsa")).args(rest);
         let out = run.limit(Duration::from_secs(seconds)).machine().run();
-        // Rows that other programs disturbed are as correct as others.
+        // If other programs disturbed a measurement, its rows are still correct.
         let disturbed = rest.starts_with("bench") && out.code == Some(deploy::UNCLEAN);
         if disturbed { Ok(out.stdout) } else { out.text(&format!("elsa {rest}")) }
     };
@@ -100,7 +100,8 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
         }
     };
     ran.note("elsa bench, emulated", measured.as_ref().map_err(Clone::clone).and_then(all));
-    // The GPU's kernels are looked for in the file: an emulator has no driver.
+    // Only the processor's kernels are checked here, because an emulator has no GPU driver. The GPU's kernels are searched for
+    // in the file.
     let mut processor = board.clone();
     processor.required.retain(|required| matches!(required, elsa_targets::Required::Cpu(_)));
     let info = info.ok().and_then(|lines| lines.into_iter().next()).unwrap_or_default();

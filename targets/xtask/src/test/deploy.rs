@@ -81,7 +81,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited on its own.
+        // Errors are ignored, because the server may already have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -120,7 +120,7 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         let out = run.args("-- --force --shape 1,1,64,64,64 --seconds 0.05").run();
         ran.note("deploy to this machine", out.text("deploy").map(|_| "done".to_owned()));
     }
-    // A copy of the library for each of its names would take the place of links.
+    // The links must arrive as links, not as copies of the library.
     let links = Abi::read(tree)?
         .links()
         .into_iter()
@@ -156,7 +156,7 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; allowed: 3")) },
     );
 
-    // What must be refused, and words of the message.
+    // Requests that must be refused, each with words of the message.
     let nowhere = server.path("empty");
     crate::files::folder(&nowhere)?;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());

@@ -8,7 +8,8 @@ use crate::shell::Tree;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Returns the folder for a board or this machine, which is built if it is outdated. Adds the checks of the build to `ran`.
+/// Returns the folder for a board or for this machine. If the folder is outdated, builds it first and adds the checks of the
+/// build to `ran`.
 ///
 /// # Errors
 /// Returns an error if the build or a check fails.
@@ -16,7 +17,7 @@ pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
     let target = Target::named(tree, name)?;
     let dist = target.dist(tree);
     let stamp = tree.target.join(format!("test-results/dist-{name}.json"));
-    // `cargo xtask build` may have made another folder there.
+    // The time of the tool is compared too, because `cargo xtask build` may have replaced the folder.
     let state = || Some((content(tree)?, written(&dist.join("bin/elsa"))?));
     if state().is_some_and(|state| read(&stamp) == Some(state)) {
         return Ok(dist);

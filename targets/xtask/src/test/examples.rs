@@ -126,7 +126,8 @@ fn summary(out: &Output) -> Result<Value, String> {
     serde_json::from_str(&out.text("the loop")?).map_err(|error| format!("no JSON: {error}"))
 }
 
-/// Checks a summary: at least `frames` frames in the time that follows from the rate, each counted exactly once.
+/// Checks a summary: the run has the number of frames `frames`, or at least this number if a signal ended the run. The run
+/// takes at least the time that follows from the rate, and each frame is counted in exactly one class.
 fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) -> Result<String, String> {
     let number = |name: &str| all[name].as_u64().unwrap_or(u64::MAX);
     let float = |name: &str| all[name].as_f64().unwrap_or(f64::NAN);
@@ -150,8 +151,8 @@ fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) 
     }
 }
 
-/// Runs the loop on this machine with and without pictures, ended by a signal, and on a GPU that works, is missing or is
-/// lost.
+/// Runs the loop on this machine: with pictures, without pictures, until a signal ends it, and on a GPU that works, is missing
+/// or is lost.
 fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path) {
     let here = |rest: &str| asked(tree, "", dir, rest);
     let out = here("--rate 200 --frames 360 --backend scalar").arg(pictures).run();

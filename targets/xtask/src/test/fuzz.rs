@@ -1,4 +1,4 @@
-//! Runs the stage `fuzz`: the lints of `tests/fuzz`, and every target in `src/bin` for an equal share of the time.
+//! Runs the stage `fuzz`: checks the lints of `tests/fuzz`, and runs every target in `src/bin` for an equal share of the time.
 
 use super::ask::Ask;
 use super::cargo::{JSON, builds, together};
@@ -33,7 +33,7 @@ pub fn fuzz(tree: &Tree, ask: Ask) -> Ran {
         let name = |path: &PathBuf| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let names: Vec<String> = targets.iter().map(name).collect();
         fuzz_run(tree, "cargo build --bins", &host).run().text("the fuzz targets do not build")?;
-        // As many run at a time as there are cores.
+        // The number of targets that run at the same time is the number of cores.
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         let seconds = (ask.minutes * 30 * cores / names.len().max(1) as u64).max(1);
         let mut runs = Vec::new();

@@ -1,5 +1,5 @@
-//! Guarded files of stages: if they change, the short run includes the stage. The tree contains their hashes from the last
-//! complete run that passed.
+//! Guarded files of stages. If a guarded file changes, the short run includes the stage that guards it. The tree contains the
+//! hashes of the guarded files from the last complete run that passed.
 
 use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};
@@ -34,7 +34,7 @@ fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
     files.dedup();
     let mut hash = Sha256::new();
     for name in files {
-        // One that is listed and was removed counts as removed.
+        // A file that git lists, but that was removed, is left out of the hash.
         let Ok(content) = std::fs::read(tree.root.join(name)) else { continue };
         hash.update(format!("{name}\0{}\0", content.len()));
         hash.update(content);
@@ -58,8 +58,8 @@ fn passed(tree: &Tree) -> PathBuf {
     tree.target.join("test-results/guards.json")
 }
 
-/// Returns the stages whose guarded files differ both from the last long run and from the content for which
-/// they passed on this machine.
+/// Returns the stages whose guarded files have changed. They differ from the files of the last long run, and also from the
+/// files with which the stage last passed on this machine.
 pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     let Some(written) = written(tree)? else {
         println!("{FILE}: absent; cargo xtask test --all writes it");

@@ -37,7 +37,7 @@ struct Fence<'a> {
 
 /// Returns the fenced blocks of `page`.
 fn fences(page: &str) -> Vec<Fence<'_>> {
-    // Between two fences: every second piece.
+    // The blocks are the pieces between an opening and a closing fence, which are every second piece.
     let blocks = page.split("```").skip(1).step_by(2).filter_map(|piece| piece.split_once('\n'));
     let fence = |(info, text)| {
         let (language, rest): (&str, &str) = str::split_once(info, ' ').unwrap_or((info, ""));
@@ -112,7 +112,7 @@ pub fn pages(tree: &Tree, ran: &mut Ran, built: &Path, dist: &Path, python: &Pat
     };
     let interpreter = format!("{} -Bc", python.display());
     let mut pages = files::below(&tree.root.join("docs/src"), &["md"])?;
-    // The page about the tool writes the tensors that the others read.
+    // The page about the tool comes first, because it writes the tensors that the other pages read.
     pages.sort_by_key(|path| (!path.ends_with("tool.md"), path.clone()));
     pages.push(tree.root.join("README.md"));
     let (mut untested, mut written) = (0, false);

@@ -34,9 +34,9 @@ fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
-/// Returns a fault if a run on a quiet machine took too long. A quiet machine has at least two cores, and other programs,
-/// including other guests of its host, used `others` processor seconds: at most the share [`QUIET`]. A machine whose system
-/// does not report this is not quiet.
+/// Returns a fault if a run on a quiet machine took too long. `others` are the processor seconds that other programs used,
+/// including other guests of the machine's host. A quiet machine has at least two cores, and its other programs used at most
+/// the share [`QUIET`] of the processors' time. A machine whose system does not report `others` is not quiet.
 fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<String> {
     let quiet = cores >= 2.0 && others.is_some_and(|others| others <= QUIET * seconds * cores);
     let text = || {
@@ -71,8 +71,8 @@ mod tests {
     fn only_a_quiet_machine_is_held_to_the_limit() {
         let late = |others, cores| judge(1441.0, 1200.0, others, cores).is_some();
         assert!(late(Some(100.0), 2.0));
-        // Other programs had more than a twentieth of two cores, or of a single core, or the system does not report
-        // it.
+        // These machines are not quiet: other programs used more than a twentieth of two cores; the machine has a single core;
+        // the system does not report the time of other programs.
         assert!(!late(Some(145.0), 2.0) && !late(Some(0.0), 1.0) && !late(None, 2.0));
         assert_eq!(judge(1440.0, 1200.0, Some(0.0), 2.0), None);
         assert!(judge(1500.0, 1200.0, Some(0.0), 2.0).unwrap().contains("allowed: 1200 s"));

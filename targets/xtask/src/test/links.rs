@@ -24,7 +24,7 @@ fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     run.quiet().run().text("moving the folder").map(|_| ())
 }
 
-/// Runs a program that must print at least one line and only lines `ok`.
+/// Runs a program that must print at least one line. Every line must be `ok`.
 fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     let said = run.limit(Duration::from_secs(60)).run().text(what);
     let good = |said: &str| !said.is_empty() && said.lines().all(|line| line == "ok");
@@ -115,7 +115,7 @@ fn with_cmake(
 /// Links and runs the programs of this machine.
 pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let (abi, home) = (Abi::read(tree)?, tree.target.join("links/host"));
-    // A file of an earlier run may have the name of a folder of this one.
+    // A file of an earlier run may have the name of a folder that this run creates.
     empty(&home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
         let way = Way {
@@ -132,7 +132,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     with_pkg_config(tree, ran, &abi, &library, &home)?;
     plugin(tree, ran, &abi, &library, &home)?;
     twins(tree, ran, &abi, &library, &home)?;
-    // Programs that hold the library need no folder.
+    // Programs that contain the library do not need its folder.
     fs::rename(&library, &gone).map_err(at(&library))?;
     for (name, ..) in DRIVERS {
         says_ok(ran, &format!("pkg-config, {name}: run"), Run::new(tree, "").arg(home.join(name)));
@@ -199,8 +199,8 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// Links a program with the library and with a copy of it whose functions have other names. The copy stands for a second
-/// Rust library: both contain the entire standard library. The program calls each of them once.
+/// Links a program with the library and with a copy of it whose functions have other names. The copy represents a second Rust
+/// library, because each of the two contains the entire standard library. The program calls the library and the copy once each.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -236,8 +236,8 @@ fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
 
-/// Links programs with a board's folder by zig, statically and dynamically, runs them in the emulator, and checks that a
-/// board can load them. Returns the static program and the program without the library.
+/// Links programs with the libraries of a board's folder, statically and dynamically. Zig links them. Runs the programs in the
+/// emulator, and checks that a board can load them. Returns the static program and the program without the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
     setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
@@ -255,8 +255,8 @@ pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Resu
     Ok(made.fixed)
 }
 
-/// Links a board's folder with GCC and checks the programs as [`one_board`] does. Also checks the size that the library
-/// adds to a program, and the tuning in every board's toolchain file.
+/// Links programs with a board's folder, using GCC, and checks them as [`one_board`] does. Also checks the size that the
+/// library adds to a program, and the tuning in every board's toolchain file.
 pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
     let mut lengths = Vec::new();
@@ -340,7 +340,7 @@ fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<St
     if !out.ok {
         return Err(format!("configuring: {}: {}", out.how, out.stderr.trim()));
     }
-    // Trying the cores leaves nothing behind.
+    // The toolchain file tries whether the compiler knows the board's cores. This must leave no files.
     let stray = |folder: &Path| ["null.s", "null.o", "a.out"].iter().any(|name| folder.join(name).exists());
     if stray(&dir) || stray(&tree.root.join(CONSUMER)) {
         return Err(format!("{}: files that no target makes", dir.display()));

@@ -52,7 +52,7 @@ mod tests {
         let shown = ends(&log, &["cargo test --lib: a::b: failed".to_owned()]);
         assert_eq!(shown.len(), 1);
         assert!(shown[0].starts_with("$ cargo test --lib\nline 40\n") && shown[0].ends_with("line 99"));
-        // A fault that names none is explained by the end of the log.
+        // For a fault that names no command, the end of the log is shown.
         let shown = ends(&log, &["the folder: missing".to_owned()]);
         assert!(shown.len() == 1 && shown[0].ends_with("$ cargo doc\nlast"));
         assert!(ends("", &["x".to_owned()]).is_empty());

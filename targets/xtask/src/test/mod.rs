@@ -1,5 +1,5 @@
-//! `cargo xtask test`: runs stages, each in a separate process whose output goes to `target/test-logs`, in concurrent lanes,
-//! and records their counts and times.
+//! `cargo xtask test`: runs stages in concurrent lanes, and records the counts and times of the stages. Each stage runs in a
+//! separate process, whose output is written to `target/test-logs`.
 
 mod absent;
 mod arm;
@@ -104,7 +104,7 @@ fn told_by(tree: &Tree, stage: &Stage) -> PathBuf {
 fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
     let start = Instant::now();
     let ran = (stage.run)(tree, ask).close();
-    // A stage that failed before any of its tests could counts as one.
+    // If a stage failed before any of its tests could fail, this counts as one failed check.
     let failed = ran.failed.max(u64::from(!ran.faults.is_empty()));
     let outcome = Outcome {
         passed: ran.passed,
@@ -128,7 +128,7 @@ fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
 /// Runs a stage in a separate process and returns its outcome.
 fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
     let (log, told) = (log_of(tree, stage), told_by(tree, stage));
-    // One that an earlier run left would be taken for this one's.
+    // An outcome that an earlier run left would be mistaken for the outcome of this run.
     let _ = std::fs::remove_file(&told);
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -176,7 +176,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     for (stage, _) in &done {
         println!("{:<10}has passed for the tree as it is", stage.name);
     }
-    // Stages run one after another if the processor has one core, or a run one lane.
+    // Stages run one after another if the processor has only one core, or if the run has only one lane.
     let ran = side_by_side(progress.lanes(), |lane: Vec<&'static Stage>| {
         let run = |stage: &'static Stage| {
             progress.begin(stage);
@@ -221,7 +221,7 @@ fn finish(
 ) -> ExitCode {
     let mut open: Vec<&str> = Vec::new();
     if asked.all {
-        // Other parts may have been run before.
+        // Earlier runs may have run the stages of other parts.
         let absent = |stage: &&Stage| done.iter().all(|(ran, _)| ran.name != stage.name);
         for stage in STAGES.iter().filter(absent).collect::<Vec<_>>() {
             match results.green(stage.name, asked.minutes) {

@@ -1,5 +1,6 @@
-//! Runs the stages `onnx` and `ort`: the operator in several versions of ONNX Runtime, on this machine, on an emulated
-//! Cortex-A57, and from Python; and the tool's linear attention compared with the operators of ONNX and of ONNX Runtime.
+//! Runs the stages `onnx` and `ort`. They test the operator in several versions of ONNX Runtime: on this machine, on an
+//! emulated Cortex-A57, and from Python. They also compare the tool's linear attention with the operators of ONNX and of ONNX
+//! Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;
@@ -45,7 +46,7 @@ pub fn every(tree: &Tree) -> Ran {
         let runs = runtimes.iter().flat_map(|runtime| {
             let run = host(tree, &emulator, &runtime.board, &board, "f32");
             let emulated = (format!("{runtime}, f32, emulated"), run);
-            // The stage `onnx` has run the others.
+            // The stage `onnx` has run the oldest and the newest version.
             let middle = !setup::ort::ENDS.contains(&runtime.version);
             let here = if middle { on_this_machine(tree, runtime, &here) } else { Vec::new() };
             here.into_iter().chain([emulated])
@@ -67,7 +68,8 @@ fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> 
     run.limit(Duration::from_secs(120))
 }
 
-/// Returns the commands, with descriptions, that test a runtime on this machine; none unless it is an x86-64 machine.
+/// Returns the commands that test a runtime on this machine, with their descriptions. Returns no commands if this is not an
+/// x86-64 machine.
 fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, Run)> {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
@@ -108,8 +110,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests models that the tool rewrites: compares `count` random models before and after, and runs the tool's own check in
-/// every runtime.
+/// Tests models that the tool rewrites. Compares `count` random models before and after rewriting, and runs the tool's own
+/// check in every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,

@@ -148,7 +148,7 @@ mod tests {
             names.sort_unstable();
             assert_eq!(all, names, "{of} parts");
         }
-        // No part has more to do than another by more than the longest stage takes.
+        // The times of any two parts differ by at most the time of the longest stage.
         let load = |part: &Part| part.of(STAGES, 30).iter().map(|stage| seconds(stage, 30)).sum::<f64>();
         let loads: Vec<f64> = (1..=3).map(|this| load(&Part { this, of: 3 })).collect();
         let most = |f: fn(f64, f64) -> f64, from| loads.iter().copied().fold(from, f);

@@ -50,7 +50,8 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the number `name` from the first line of `text` that ends in a JSON object with this name.
+/// Returns the number that a JSON object stores under `name`. The object is the end of the first line of `text` whose object
+/// has such a number.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
@@ -65,9 +66,9 @@ pub fn executions(text: &str) -> u64 {
 
 /// Compares the words that board and host print: returns the numbers of equal and of different words, and the first fault.
 ///
-/// Each line has a case, a kind of row and words in hexadecimal; the last line has `end` and the number of words (see
-/// `tests/bare-metal`). Board and host must both print the announced number of words and refuse no problem, and each case
-/// with more than one word, except `empty`, must have more than one value.
+/// Each line contains the name of a case, a kind of row, and words in hexadecimal. The last line contains `end` and the total
+/// number of words (see `tests/bare-metal`). Board and host must both print this number of words, and must refuse no problem.
+/// The words of a case must not all be equal, except in the case `empty` and in cases with a single word.
 pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
     let (mut agree, mut differ, mut first) = (0u64, 0u64, None);
     let mut fault = |differ: &mut u64, text: String| {

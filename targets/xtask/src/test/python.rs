@@ -1,6 +1,7 @@
-//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's Python,
-//! and the stage `python` Python 3.6. Each runs with and without the folder's compiled module. A module that replaces
-//! torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models` runs the tests that need torch.
+//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's Python, and
+//! the stage `python` Python 3.6. Each stage runs the tests with and without the folder's compiled module. A module that
+//! replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models` runs the tests that need
+//! torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;
@@ -64,7 +65,7 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
             .arg(tree.root.join(tests))
             .env("PYTHONPATH", path)
             .env("ELSA_TOOL", folder.join("bin/elsa"))
-            // The library next to the file, and the machine's back end.
+            // Empty values select the library next to `elsa.py`, and the machine's back end.
             .env("ELSA_LIBRARY", "")
             .env("ELSA_BACKEND", "")
             .limit(Duration::from_secs(120))

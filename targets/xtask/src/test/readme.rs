@@ -29,7 +29,8 @@ pub const FOLLOWED: [&str; 9] = [
 /// Returns the fenced block whose first line is `first`.
 fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     let fault = || format!("{PAGE}: no fenced block that starts with the line '{first}'");
-    // Between two fences, with the language in front: every second piece.
+    // The blocks are the pieces between an opening and a closing fence, which are every second piece. A piece begins with the
+    // language.
     let blocks = page.split("```").skip(1).step_by(2).filter_map(|piece| piece.split_once('\n'));
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
@@ -107,7 +108,7 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// First lines of the programs of the Rust quick start, and of the blocks with their output.
+/// Programs of the Rust quick start: the first line of each program's block, and the first line of the block with its output.
 const RUST: [(&str, &str); 2] =
     [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 

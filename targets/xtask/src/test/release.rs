@@ -59,7 +59,7 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Checks the dependencies for known vulnerabilities, in a downloaded database. Without the database, nothing is counted.
+/// Checks the dependencies against a downloaded database of known vulnerabilities. Without the database, nothing is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
@@ -111,7 +111,7 @@ fn published(tree: &Tree) -> Result<Vec<Value>, String> {
     let what = "cargo metadata --format-version 1 --no-deps";
     let value: Value = serde_json::from_str(&Run::new(tree, what).quiet().run().text(what)?)
         .map_err(|error| format!("{what}: {error}"))?;
-    // Null is any registry, an empty list is none.
+    // Null means that any registry is allowed; an empty list means that no registry is.
     let public = |package: &&Value| package["publish"].is_null();
     let packages: Vec<Value> =
         value["packages"].as_array().into_iter().flatten().filter(public).cloned().collect();
@@ -137,7 +137,7 @@ pub fn msrv(tree: &Tree) -> Ran {
         };
         let all = packages.iter().fold(check(), |run, package| run.arg("-p").arg(name(package)));
         builds(ran, all);
-        // The code for the boards; the tool has none.
+        // Checks the code that is compiled for the boards. The packages of the tool have no such code.
         builds(ran, check().args("-p elsa-edge -p elsa-targets --target").arg(&board));
         Ok(())
     })
@@ -270,7 +270,7 @@ mod tests {
         let oldest = numbers(manifest["workspace"]["package"]["rust-version"].as_str().unwrap());
         let pinned = numbers(read("rust-toolchain.toml")["toolchain"]["channel"].as_str().unwrap());
         assert!(oldest <= pinned, "{oldest:?} {pinned:?}");
-        // The guide promises it.
+        // The guide must state this version.
         let page = fs::read_to_string(tree.root.join("docs/src/start-rust.md")).unwrap();
         let promise = format!("Rust {}.{} or later", oldest[0], oldest[1]);
         assert!(page.contains(&promise), "start-rust.md: no '{promise}'");

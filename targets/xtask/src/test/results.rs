@@ -71,8 +71,8 @@ pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
 }
 
-/// Returns git's hash of the working tree, committed or not, without ignored files and files that a long run writes; `None`
-/// outside a checkout.
+/// Returns git's hash of the working tree, including uncommitted changes. Ignored files, and files that a long run writes, do
+/// not count. Returns `None` outside a checkout.
 pub fn content(tree: &Tree) -> Option<String> {
     let git = |line: &str| Run::new(tree, line).quiet();
     let index = git("git rev-parse --git-path index").run();
@@ -87,7 +87,7 @@ pub fn content(tree: &Tree) -> Option<String> {
         out.ok.then(|| out.stdout.trim().to_owned())
     };
     let name = name();
-    // A copy that stays is only in the way.
+    // An error is ignored: a copy that is not removed does no harm.
     let _ = fs::remove_file(&copy);
     name.filter(|name| !name.is_empty())
 }
@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(results.content.is_some(), wanted);
             results
         };
-        // Outside a checkout nothing is kept.
+        // Outside a checkout, no result is stored.
         let none = results(false);
         none.add(&tree, "host", &outcome(1, 0, 0)).unwrap();
         assert_eq!(none.green("host", 0), None);
@@ -173,7 +173,7 @@ mod tests {
         first.add(&tree, "host", &outcome(1, 1, 0)).unwrap();
         assert_eq!(first.green("fuzz", 3), Some(outcome(1, 0, 3)));
         assert_eq!((first.green("fuzz", 4), first.green("host", 0)), (None, None));
-        // Another content has results of its own, and the first has them again.
+        // Changed content has separate results. When the first content is restored below, its results are found again.
         fs::write(tree.root.join("b"), "2").unwrap();
         assert_eq!(results(true).green("fuzz", 3), None);
         // A result obtained while the tree changed belongs to neither version.

@@ -91,7 +91,7 @@ impl<'a> Sanitizer<'a> {
 
     /// Returns the command that runs tests of the packages that work with raw memory.
     pub(super) fn test(&self, targets: &str, tests: &str) -> Run {
-        // `--lib` would compile the kernels once more, as a program of tests that has none.
+        // With `--lib`, cargo would compile the kernels once more, as a test program that contains no tests.
         let kernels = if targets.contains("--lib") { "" } else { "-p elsa-kernels" };
         let packages = format!("{kernels} -p elsa-runtime -p elsa-tests");
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
@@ -102,7 +102,7 @@ impl<'a> Sanitizer<'a> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.
         for (targets, which, device) in [
-            // Modules of PTX are unpacked by safe code alone, slowly when instrumented.
+            // The tests of PTX modules are skipped: only safe code unpacks these modules, and it is slow when instrumented.
             ("--lib", "cuda:: --skip cuda::ptx::", ""),
             ("--test crossing", "cuda_conformance::random", "large"),
             ("--test crossing", "cuda_sanitized::", ""),

@@ -42,7 +42,7 @@ fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 /// Builds an `.npy` file with the given element type, order, shape, data and format version.
 fn npy_file((kind, order, shape): (&str, &str, &str), data: &[u8], version: u8) -> Vec<u8> {
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
-    // The length of a header is two bytes in version 1, four later.
+    // The field for the header's length has two bytes in version 1, and four bytes in later versions.
     let prefix = if version == 1 { 10 } else { 12 };
     while (prefix + header.len() + 1) % 64 != 0 {
         header.push(' ');
@@ -93,7 +93,7 @@ fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
         true => fill(ZipWriter::new_stream(Vec::new()), members).map(|to| to.into_inner()),
         false => fill(ZipWriter::new(Cursor::new(Vec::new())), members).map(Cursor::into_inner),
     };
-    // Memory takes every archive.
+    // Writing an archive to memory does not fail.
     file.unwrap_or_default()
 }
 
@@ -148,7 +148,7 @@ fn states() -> Vec<Vec<u8>> {
             ("key_sums.npy", list(&vec![1; rows as usize])),
             ("runs.npy", places()),
         ];
-        // As many keys as queries, of one key head.
+        // There are as many keys as queries. There is one key head.
         let each = || float(&format!("(1, 2, {rows}, 1)"), &row);
         let of_keys = || float(&format!("(1, 1, {rows}, 1)"), &row[rows as usize..]);
         match shares {
@@ -214,8 +214,8 @@ fn safetensors() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds telemetry streams: one for each kind of record, one with a complete run, and one with two runs, the second of
-/// which lost its first record.
+/// Builds telemetry streams: one for each kind of record, one with a complete run, and one with two runs. In the last stream,
+/// the second run lost its first record.
 fn telemetry() -> Vec<Vec<u8>> {
     let records = [
         Record::Start(Start {
@@ -232,7 +232,7 @@ fn telemetry() -> Vec<Vec<u8>> {
         let (mut encoder, mut stream) = (Encoder::new(run), vec![0]);
         encoder.skip(skipped);
         for record in records {
-            // A buffer of that size has room for any record.
+            // A buffer of `FRAME` bytes has room for any record.
             stream.extend(encoder.encode(record, &mut [0; FRAME]).unwrap_or_default());
         }
         stream
@@ -244,7 +244,8 @@ fn telemetry() -> Vec<Vec<u8>> {
     streams
 }
 
-/// Builds models with one attention each: with and without an additive mask, with a free batch, and in one node.
+/// Builds models that each contain one attention. The models differ in three respects: an additive mask or none, a fixed or a
+/// free batch size, and attention as several nodes or as one node.
 fn onnx() -> Vec<Vec<u8>> {
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         // Lengths of up to 14 bits.

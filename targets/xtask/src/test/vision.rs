@@ -24,7 +24,8 @@ const EXAMPLE: &str = "examples/cpp-vision";
 const PROGRAMS: [&str; 2] = ["elsa-vision", "vision-tests"];
 pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
 /// Roundings on the longest path: in each of three blocks two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96),
-/// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream; in addition, patch and head.
+/// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream. The remaining terms are for the patches and
+/// the head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
 /// Number of standard deviations that are allowed.
 const LAMBDA: f64 = 4.0;
@@ -151,7 +152,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
         return Err(format!("scores differ by {worst:.1e}; allowed: {:.1e}", record.tolerance));
     }
     let accuracy = all["accuracy"].as_f64().unwrap_or_default();
-    // PyTorch's is a quotient of the same whole numbers, in f32.
+    // PyTorch's accuracy is a quotient of the same whole numbers, computed in f32.
     if !within((accuracy - record.accuracy).abs(), f64::from(f32::EPSILON)) {
         return Err(format!("accuracy {accuracy}; PyTorch: {}", record.accuracy));
     }
@@ -163,7 +164,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
     ))
 }
 
-/// Writes a copy of the weights with which the network ignores the output of attention.
+/// Writes a changed copy of the weights. With these weights, the network ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     let bad = || format!("{}: no safetensors file", from.display());
     let mut bytes = files::bytes(from)?;
@@ -184,8 +185,8 @@ fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     files::write(to, bytes)
 }
 
-/// Configures `example` in `dir` with the folder `dist` and the CMake of a folder or of the system, and builds its
-/// `targets`.
+/// Configures `example` in `dir` with the folder `dist`, and builds its `targets`. Uses the CMake in a given folder, or the
+/// system's CMake.
 pub(super) fn make(
     tree: &Tree,
     example: &str,
@@ -361,8 +362,8 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     if good { Ok(found) } else { Err(found) }
 }
 
-/// Provokes failures of the device and of the system that are not errors of the request, and a GPU failure after which the
-/// CPU may take over.
+/// Provokes failures that the request does not cause: failures of the device and of the system. Also provokes a GPU failure
+/// after which the CPU is allowed to continue.
 fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
     let ask = |rest: &str| {
         let run =
@@ -396,7 +397,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
             ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_DEVICE", "none"),
         ),
         ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
-        // Reading there fails; opening does not.
+        // This file can be opened, but reading from it fails.
         ("a disk that fails", 3, "/proc/self/mem", ask("/proc/self/mem")),
     ];
     for (what, status, names, run) in cases {

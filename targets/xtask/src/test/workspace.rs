@@ -47,10 +47,10 @@ pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join("debug"))
 }
 
-/// Runs the tests of the same test programs with the stand-in GPU as an additional back end.
+/// Runs the same test programs again, with the stand-in GPU as an additional back end.
 fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
-    // One test of a process after the other: the stand-in refuses to free page-locked memory while any work is under way.
-    // Sizes of blocks are the processor's.
+    // The tests of a process run one after another, because the stand-in refuses to free page-locked memory while any work is
+    // running. `every_block_size` is skipped, because block sizes only concern the processor's kernels.
     let lines = [
         "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored conformance:: \
          --skip every_block_size --test-threads 1",
@@ -61,7 +61,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
          --skip cuda_conformance:: --test-threads 1",
         "cargo test --workspace --exclude elsa-kernels --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ];
-    // The previous command covers the back ends of the processor.
+    // Only the GPU is tested here: a previous command tests the back ends of the processor.
     let run = |line: &str| with_standin(Run::new(tree, line).env("ELSA_ONLY", "cuda"), driver);
     for (line, out) in together(lines.map(run).into()) {
         add_tests(ran, &line, &out);
@@ -94,25 +94,25 @@ pub fn miri(tree: &Tree) -> Ran {
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {
         return Ran::fault(ran.counted, fault);
     }
-    // Made once, before several commands need it.
+    // Miri's standard library is built once, before several commands need it.
     if !Run::new(tree, "cargo +nightly miri setup").run().ok {
         return Ran::fault(ran.counted, "cargo +nightly miri setup: failed".to_owned());
     }
-    // Each is one thread; the longest first.
+    // Each command uses one thread. The longest command comes first.
     let lines = [
-        // Whole calls through the engine.
+        // Complete calls through the engine.
         "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls::calls_agree",
         "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls --skip calls_agree",
-        // It forbids unsafe; what counts and compares for long is left to the stage `host`.
+        // This crate forbids unsafe code. Its long tests are skipped here; the stage `host` runs them.
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast -- --skip quorum:: \
          --skip backward:: --skip plan:: --skip rounding:: --skip certified::",
         "cargo +nightly miri test -p elsa-kernels --tests --no-fail-fast",
-        // Miri maps no files. The others that are left out have no unsafe code.
+        // Tests of mapped files are skipped, because Miri maps no files. The other skipped tests execute no unsafe code.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped --skip tuned \
          --skip steps:: --skip guard::",
     ];
     let run = |line: &str| {
-        // Without isolation the variables below reach the tests, and proptest finds its folder.
+        // Isolation is disabled, so that the variables below reach the tests and proptest finds its folder.
         Run::new(tree, line)
             .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-deterministic-floats")
             .env("ELSA_REQUIRE", "scalar")

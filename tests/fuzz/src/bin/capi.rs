@@ -402,7 +402,7 @@ fn extent(rows: &elsa_rows) -> usize {
     last * rows.element_bytes as usize
 }
 
-/// Counts one call down, and returns an error that ends the run when no call is left.
+/// Decrements the number of calls left. Returns an error, which ends the run, when no call is left.
 fn counted(left: &mut usize) -> i32 {
     *left = left.saturating_sub(1);
     if *left == 0 { -4 } else { 0 }
@@ -485,7 +485,8 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
     Ok(())
 }
 
-/// Picks a reference: none, any 32-bit pattern, or a number at most a few units in the last place above `centre`.
+/// Picks the reference of a state: none, any 32-bit pattern, or a number at most a few units in the last place above
+/// `centre`.
 fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     Ok(match u.int_in_range(0..=7)? {
         0 => f32::NEG_INFINITY,
@@ -495,8 +496,8 @@ fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     })
 }
 
-/// Merges states with references of any magnitude, and compares the sums with f64. States that no run produces must be
-/// refused.
+/// Merges states with references of any magnitude, and compares the merged sums with the same sums in f64. The library
+/// must refuse states that no run produces.
 fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
     let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
     let [read, written] = arenas.map(|arena| arena.cast::<f32>());

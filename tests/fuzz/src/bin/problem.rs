@@ -1,7 +1,7 @@
 //! Checks problems with hostile shapes: nothing may panic, and accepted problems must be consistent.
 //!
-//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end
-//! of the address space. A small accepted problem gets buffers, some of them too short or of the wrong type. If
+//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent size or a size near the
+//! end of the address space. A small accepted problem gets buffers, some of them too short or of the wrong type. If
 //! [`Inputs::check`] accepts the data, the keys of every row are compared with the definition in
 //! `elsa_core::attention`, in arithmetic that cannot overflow.
 #![no_main]
@@ -309,7 +309,7 @@ fn length(u: &mut Unstructured<'_>, most: usize) -> Result<i64> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=most as i64) }
 }
 
-/// Picks cumulative lengths of `n` sequences over `total` tokens, occasionally wrong.
+/// Picks cumulative lengths of `n` sequences over `total` tokens, occasionally wrong ones.
 fn bounds(u: &mut Unstructured<'_>, n: usize, total: usize, list: &mut Vec<i64>) -> Result<()> {
     list.push(0);
     for _ in 1..n.min(SMALL) {

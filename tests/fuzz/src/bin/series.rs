@@ -2,8 +2,9 @@
 //! message. Accepted problems are computed by the scalar code of core and by an engine, within the bound of the f64
 //! oracle.
 //!
-//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end
-//! of the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers are occasionally too short.
+//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent size or a size near the
+//! end of the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers are occasionally too
+//! short.
 #![no_main]
 
 use elsa_core::argument::ArgumentError;

@@ -1,6 +1,6 @@
 //! Decodes arbitrary bytes as telemetry frames. They are decoded to records or counted as losses. A decoded record
-//! stays the same when it is encoded and decoded again, and a frame after a zero byte is read, regardless of earlier
-//! bytes.
+//! stays the same when it is encoded and decoded again. A frame that follows a zero byte must be read, regardless of
+//! earlier bytes.
 #![no_main]
 
 use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};

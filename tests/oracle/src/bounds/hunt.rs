@@ -95,8 +95,8 @@ impl Hunter {
     }
 }
 
-/// Ratios of four bounds of a row to its error: worst case, likely case, bound from norms, and likely case of the bound
-/// from norms.
+/// For one row, the ratio of each of four error bounds to the error. The bounds are the worst case, the likely case,
+/// the bound from norms, and the likely case of the bound from norms.
 #[derive(Clone, Copy, Debug)]
 pub struct Tightness {
     /// Ratios of the largest component of each bound to the largest component of the error.
@@ -106,8 +106,8 @@ pub struct Tightness {
 }
 
 impl Hunter {
-    /// Measures the tightness of the bounds for every row of a Gaussian problem; empty if the back end does not support
-    /// the problem.
+    /// Measures the tightness of the bounds for every row of a Gaussian problem. The result is empty if the back end
+    /// does not support the problem.
     #[must_use]
     pub fn tightness(&self, seed: u64, queries: usize, keys: usize, d: usize) -> Vec<Tightness> {
         let drawn = Drawn::gaussian(seed, queries, keys, d);

@@ -51,8 +51,8 @@ pub fn any_params() -> impl Strategy<Value = Params> {
         ),
     );
     let packed = proptest::option::weighted(0.2, proptest::collection::vec((0usize..=9, 0usize..=12), 1..=4));
-    // Kinds of bias: 0 is none, 1 is dense, 2 is a table that windows index if the case has them, and 3 is a table with
-    // an explicit index.
+    // Kinds of bias: 0 is none, 1 is dense, 2 is a table, which the windows index if the case has windows, and 3 is a
+    // table with an explicit index.
     let bias = (
         select(vec![0, 0, 0, 1, 2, 3]),
         select(vec![DType::F32, DType::F32, DType::F16, DType::Bf16]),

@@ -16,7 +16,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Creates `len` elements, rounded to `dtype`, from the function `of` of their index.
+    /// Creates `len` elements, rounded to `dtype`. Each element is `of(index)`.
     pub fn of(dtype: DType, len: usize, of: impl FnMut(usize) -> f32) -> Data {
         let elements = (0..len).map(of);
         match dtype {

@@ -64,8 +64,8 @@ pub fn windowed(cases: &mut Vec<Case>) {
     hostile(cases, &base);
 }
 
-/// Adds cases in which the mask, the bias or the shift of the windows masks a key for which the mask or the bias
-/// contains NaN or an infinity. Also adds a case in which the lowest finite numbers of mask and bias add up.
+/// Adds cases with a masked key for which the mask or the bias contains NaN or an infinity. The mask, the bias or the
+/// shift of the windows masks this key. Also adds a case in which the lowest finite numbers of mask and bias add up.
 fn hostile(cases: &mut Vec<Case>, base: &Params) {
     for (name, bad) in [("NaN", f32::NAN), ("+inf", f32::INFINITY)] {
         let p = Params { bias: dense(&[23, 75], 1.0), mask: mask(F32, &[23, 75]), ..base.clone() };

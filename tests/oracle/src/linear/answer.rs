@@ -118,7 +118,7 @@ impl Case {
     /// Plans and runs the case with `engine`. Returns all outputs.
     ///
     /// # Panics
-    /// Panics if the plan, the call or its run is refused, or if the run used another back end than the plan's.
+    /// Panics if the plan, the call or its run is refused, or if the run used a back end other than the plan's.
     #[must_use]
     pub fn run_on(&self, engine: &Engine, options: &LinearPlanOptions) -> Found {
         let plan = engine.linear_plan(&self.problem, options).expect("a plan of the case");

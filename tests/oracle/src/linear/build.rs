@@ -237,8 +237,8 @@ impl Case {
 }
 
 impl Case {
-    /// Splits a case of one head without gaps after its first `tokens` tokens. The caller sets the past of the second
-    /// part.
+    /// Splits a case after its first `tokens` tokens. The case must have one head and no gaps between rows. The caller
+    /// sets the past of the second part.
     ///
     /// # Panics
     /// Panics if the case has several heads or sequences.

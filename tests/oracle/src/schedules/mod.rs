@@ -37,7 +37,7 @@ impl Ran {
     /// are equal. Returns the first, and the tile whose rows decide together.
     ///
     /// # Panics
-    /// If a run is refused, or if the second differs from the first.
+    /// Panics if a run is refused, or if the second differs from the first.
     pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (Ran, Tile) {
         let mut once = || {
             let (buffers, _) = case.run(plan, workspace);
@@ -78,7 +78,7 @@ impl Merged {
     /// the length of the longest chain of sums.
     ///
     /// # Panics
-    /// If a row exceeds its limit.
+    /// Panics if a row exceeds its limit.
     pub fn check(&self, problem: &Problem, inputs: &Inputs<'_>, budget: f32, additions: usize, near: f64) {
         let [m, s, d, w] = self.0.as_ref().expect("a part");
         let (dv, values) = (problem.value_dim(), problem.spec().value);
@@ -115,7 +115,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
 /// Returns the error of the run.
 ///
 /// # Panics
-/// If the problem of the case is refused.
+/// Panics if the problem of the case is refused.
 pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
     let problem = case.problem();
     let mut buffers = case.buffers();
@@ -132,7 +132,7 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, Argu
 /// Runs a case with a schedule, as [`try_run`] does.
 ///
 /// # Panics
-/// If the case or its run is refused.
+/// Panics if the case or its run is refused.
 #[must_use]
 pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
@@ -142,7 +142,7 @@ pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
 /// products are the scores in base-2 units.
 ///
 /// # Panics
-/// If `q`, `k` and `v` do not make a valid problem.
+/// Panics if `q`, `k` and `v` do not make a valid problem.
 #[must_use]
 pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
     scored_in(DType::F32, [q, k, v])
@@ -151,7 +151,7 @@ pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
 /// Creates the case of [`scored`] with elements of the type `dtype`, to which `q`, `k` and `v` are rounded.
 ///
 /// # Panics
-/// As for [`scored`].
+/// Panics as [`scored`] does.
 #[must_use]
 pub fn scored_in(dtype: DType, [q, k, v]: [&[f32]; 3]) -> Case {
     let params = Params {
@@ -251,8 +251,8 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, {}", row.lse))?;
                     continue;
                 }
-                // Log-sum-exp covers all keys. If D is only an upper bound, log-sum-exp may be too large by as much as
-                // D is.
+                // Log-sum-exp covers all keys. It includes D. If D is only an upper bound, log-sum-exp may therefore be too
+                // large.
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
@@ -288,7 +288,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
 /// Judges a run of core's scalar code as [`judged`] does, but panics instead of returning an error.
 ///
 /// # Panics
-/// If an error exceeds its bound.
+/// Panics if an error exceeds its bound.
 #[must_use]
 pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
     judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
@@ -297,7 +297,7 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
 /// Judges a run as [`judged`] does, but panics instead of returning an error.
 ///
 /// # Panics
-/// As for [`judge`].
+/// Panics as [`judge`] does.
 #[must_use]
 pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f64 {
     judged(case, schedule, by, ran).unwrap_or_else(|e| panic!("{e}"))
@@ -306,7 +306,7 @@ pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f6
 /// Runs a case with a schedule and judges it.
 ///
 /// # Panics
-/// If the case is refused, or an error exceeds its bound.
+/// Panics if the case is refused, or an error exceeds its bound.
 pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     let ran = ran(case, schedule, tile);
     let used = judge(case, schedule, tile, &ran);
@@ -330,7 +330,7 @@ pub struct Account {
 /// and the number of skipped pairs of a tile and a block.
 ///
 /// # Panics
-/// If a decision is so close that arithmetic in f32 could decide differently.
+/// Panics if a decision is so close that arithmetic in f32 could decide differently.
 #[must_use]
 pub fn account(
     [q, k, v]: [&[f32]; 3],
@@ -367,11 +367,12 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that reported shares are rounded up, for rows whose reference is zero. The share of a row must be at least
-/// that of its sums if these have `additions` roundings. Returns the number of rows that skipped something.
+/// Checks that reported shares are rounded up, for rows whose reference is zero. The share of a row must be at least the share
+/// that follows from its sums `S` and `D`, if each sum has `additions` roundings. Returns the number of rows that skipped
+/// something.
 ///
 /// # Panics
-/// If a share is below this value, or above it by more than a few roundings.
+/// Panics if a share is below this value, or above it by more than a few roundings.
 #[must_use]
 pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     let mut rows = 0;
@@ -388,7 +389,7 @@ pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
 /// Compares the sums, the shares and the outputs of a run of [`scored`] with the accounts of its rows.
 ///
 /// # Panics
-/// If an error exceeds a few roundings.
+/// Panics if an error exceeds a few roundings.
 pub fn compare(ran: &Ran, rows: &[Account]) {
     let rounding = match ran.buffers.output.elements().dtype() {
         DType::F32 => 0.0,

@@ -6,11 +6,12 @@
 //!
 //! - A jump without a predicate is taken.
 //! - A predicated jump is taken only in two cases. Either it leads to an alternative with more multiply-adds, or the
-//!   code that it skips is rare. Rare code consists of stores to global memory or calls within a tile (for a row whose
-//!   reference moved, or for a division), or loops without a multiply-add (for masks and biases).
+//!   code that it skips is rare. Code is rare if it stores to global memory or makes a call within a tile (for a row
+//!   whose reference moved, or for a division). Code that contains a loop without a multiply-add (for masks and biases)
+//!   is rare too.
 //!
 //! The trips of a loop follow from its counter: a register that the loop compares with a constant and changes by a
-//! constant. A loop has two trips if it ends by a predicate that was copied from another predicate. If a trip count
+//! constant. A loop has two trips if the predicate that ends it was copied from another predicate. If a trip count
 //! remains unknown, it follows from the number of multiply-adds that a tile of keys requires.
 
 use super::code::Instruction;
@@ -120,8 +121,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Minimum number of additions in a piece of code. With at least this number, the code counts as the addition of a
-/// lane's sums to memory.
+/// Code with at least this many additions counts as the addition of a lane's sums to memory.
 const ADDS: usize = 16;
 
 /// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.

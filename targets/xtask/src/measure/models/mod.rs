@@ -15,9 +15,10 @@ const TORCH: [&str; 3] = [
 /// Test of linear attention layers whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
-/// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch and compares it with
-/// torch's attention, tests layers of linear attention, exports the models whose names contain every one of `words`,
-/// and prints the tables of the comparison. `arguments`, such as `--threads 1,2` or `--rounds N`, go to the comparison.
+/// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch, and compares it with
+/// torch's attention. Tests layers of linear attention. Exports the models whose names contain every one of `words`,
+/// compares them, and prints the tables of the comparison. `arguments`, such as `--threads 1,2` or `--rounds N`, are
+/// passed to the comparison.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
     build::run(tree, HOST, false)?;

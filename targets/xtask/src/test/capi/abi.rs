@@ -1,5 +1,5 @@
-//! `cargo xtask abi`, also a part of the stage `arm`: lists everything that programs compile in (functions, constants, and
-//! the layout of every struct) and compares the list of `elsa.h` with `runtime/capi/abi.txt`, which has one fact per line.
+//! `cargo xtask abi`, also a part of the stage `arm`: lists the parts of `elsa.h` that are compiled into programs (functions,
+//! constants, and the layout of every struct). The list is compared with `runtime/capi/abi.txt`, which has one fact per line.
 //! `--write` writes that file.
 
 use super::header::Header;
@@ -138,8 +138,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
-/// Checks that extensible structs have no gap between fields and no padding at the end. A padding byte may hold anything,
-/// but a longer version of the struct requires that a caller's bytes after the end of this version are zero.
+/// Checks that extensible structs have no gap between fields and no padding at the end. A caller may leave any value in a
+/// padding byte. A longer version of the struct, however, requires that the bytes after the end of this version are zero.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {

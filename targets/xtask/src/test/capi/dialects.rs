@@ -14,7 +14,8 @@ const OF_CPP: [&str; 4] = ["c++14", "c++17", "c++20", "c++23"];
 type Pair = (&'static str, &'static str);
 /// The GNU compilers.
 pub const GNU: [Pair; 1] = [("gcc", "g++")];
-/// The LLVM compilers, and old GNU compilers that this machine may have: the oldest ones that boards come with.
+/// The LLVM compilers, and the oldest GNU compilers that boards come with. This machine may lack some of these
+/// compilers.
 pub const OTHER: [Pair; 6] = [
     ("clang-19", "clang++-19"),
     ("gcc-7", "g++-7"),
@@ -24,7 +25,7 @@ pub const OTHER: [Pair; 6] = [
     ("gcc-11", "g++-11"),
 ];
 
-/// Compiles every header, included twice, with those of `compilers` that this machine has.
+/// For every header, compiles a source that includes the header twice, with each of `compilers` that this machine has.
 pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: &Path) -> Result<(), String> {
     let include = dist.join("include");
     let write = |header: &str| {
@@ -44,7 +45,7 @@ pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: 
         of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, "cpp", "")))
     });
     ran.each(all.collect(), |ran, (compiler, standard, language, more)| {
-        // The oldest name the newest standard by its draft, or do not know it.
+        // The oldest compilers know the newest standard only by the name of its draft, or not at all.
         if knows(tree, compiler, standard) {
             let run =
                 Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only {WARNINGS} {more} -I"));

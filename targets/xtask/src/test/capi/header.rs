@@ -1,5 +1,5 @@
-//! Reads the declarations of the headers of `elsa.h` from their text, which cbindgen writes in a regular
-//! form.
+//! Parses the headers that `elsa.h` includes, and collects their declarations. Their text has a regular form, because
+//! cbindgen generates it.
 
 use crate::files;
 use crate::shell::Tree;
@@ -17,7 +17,7 @@ pub struct Header {
     pub callbacks: Vec<String>,
     /// Structs.
     pub structs: Vec<Struct>,
-    /// Names of functions, with their declarations in C without the names of the arguments.
+    /// Names of functions. Each is stored with its C declaration, without the names of the arguments.
     pub functions: Vec<(String, String)>,
 }
 
@@ -75,7 +75,7 @@ impl Header {
                 rest.push('\n');
             }
         }
-        // What follows is compiled into the programs.
+        // The text from the first inline function on is compiled into the programs.
         let rest = rest.split_once("static inline").map_or(rest.as_str(), |(before, _)| before);
         let mut rest = rest.trim();
         while !rest.is_empty() {

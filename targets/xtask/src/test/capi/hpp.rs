@@ -1,5 +1,5 @@
-//! Tests `elsa.hpp`: compiles programs that use it, in standards after C++14, and lines that must not compile. The error
-//! of a compiler must name the number of the line.
+//! Tests `elsa.hpp`: compiles and runs programs that use it, in standards after C++14. Also compiles lines that must not
+//! compile: the compiler's error must name the number of the line.
 
 use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;

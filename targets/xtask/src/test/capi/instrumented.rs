@@ -1,6 +1,6 @@
-//! Builds programs of `tests/capi` and the library with a sanitizer, as a part of the stages `asan` and `tsan`, and runs
-//! them. This detects memory errors and data races between program and library. The libraries of both stages panic on
-//! request; that of `tsan` has local symbols like the shipped library, whose panics unwind too.
+//! Builds programs of `tests/capi` and the library with a sanitizer, as a part of the stages `asan` and `tsan`, and runs them.
+//! This detects memory errors and data races between program and library. The libraries of both stages panic on request. The
+//! library of the stage `tsan` has local symbols and panics that unwind, like the shipped library.
 
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
 use crate::boards::library::{self, Abi};
@@ -13,7 +13,7 @@ use std::path::Path;
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 5] = ["concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
-/// The program whose exceptions, in the variant that throws, unwind through callbacks of the library.
+/// The program with a variant that throws exceptions. These exceptions unwind through callbacks of the library.
 pub const UNWINDS: &str = "stream.cpp";
 
 /// Runs the programs under AddressSanitizer, with the archive of the library.
@@ -34,8 +34,9 @@ pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
 pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     let programs =
         PROGRAMS.iter().filter(|(source, flags)| flags.is_empty() && WITH_THREADS.contains(source));
-    // Its symbols are local, because panics unwind in the shipped library. (AddressSanitizer registers the
-    // globals of a module, and mistakes one object of many modules for duplicates.)
+    // The symbols of this library are local, like those of the shipped library, in which panics unwind too. (The stage `asan`
+    // cannot do this: AddressSanitizer registers the globals of each module, and would mistake an object that is merged from
+    // many modules for duplicates.)
     let mut abi = Abi::read(tree)?;
     abi.functions.insert("elsa_test_panic_next".to_owned());
     let folder = super::programs::home(tree, "inject")?;

@@ -150,7 +150,8 @@ impl Compiled {
 /// Runs a program that prints the number of its checks at the end, and counts them.
 pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
-    // Under valgrind, on a busy machine, the longest takes more than five minutes; one that does not end has hung.
+    // Under valgrind, on a busy machine, the longest program takes more than five minutes. A program that exceeds this limit
+    // has hung.
     let out = run.limit(Duration::from_secs(900)).whole().run();
     let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());
     let good = out.ok && count.is_some_and(|n| n > 0);
@@ -166,7 +167,7 @@ pub fn chosen(
     home: &Path,
     choose: impl Fn(&str, &str) -> bool,
 ) {
-    // The last are C++, which takes longest.
+    // Starts with the last programs: they are written in C++, which takes longest.
     let programs = PROGRAMS.iter().rev().filter(|(source, flags)| choose(source, flags));
     ran.each(programs.collect(), |ran, (source, flags)| {
         if let Some(program) = compiled(tree, ran, compilers, (source, flags), dist, home) {
@@ -206,7 +207,7 @@ pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
 pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path, home: &Path) {
     let sources: BTreeSet<&str> = ON_A_GPU.iter().map(|(source, ..)| *source).collect();
     ran.each(sources.into_iter().collect(), |ran, source| {
-        // One of all programs has been made.
+        // A program of [`PROGRAMS`] has already been built.
         let made = PROGRAMS.contains(&(source, "")).then(|| home.join(source));
         let made = made.or_else(|| compiled(tree, ran, &Compilers::gcc(), (source, ""), dist, home));
         let Some(program) = made else { return };

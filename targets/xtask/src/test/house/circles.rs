@@ -1,9 +1,9 @@
 //! Finds which modules use each other, and circles among them.
 //!
-//! A module uses another if an import or a path in its code names an item that the other defines. A re-exported item
-//! counts for the module that defines it. Four things are not uses: `mod child;`, the re-export of an item that a
-//! descendant defines, a method call, and the import of a module (the paths that start with it count instead).
-//! Inside a macro's body, this import counts too: the paths may be in the body of another macro.
+//! A module uses another if an import or a path in its code names an item that the other defines. A re-exported item counts for
+//! the module that defines it. Four things are not uses: `mod child;`, the re-export of an item that a descendant defines, a
+//! method call, and the import of a module (the paths that start with it count instead). Inside a macro's body, the import of a
+//! module counts too, because the paths that start with it may be in the body of another macro.
 //!
 //! `cargo modules --acyclic` is no replacement: it does not read paths in function bodies, it does not count the import of
 //! an item as a use of the item's module, and installing it compiles rust-analyzer.
@@ -74,7 +74,8 @@ impl Names<'_> {
         Some(found)
     }
 
-    /// Resolves a name by the imports of one scope; if `globs`, also by glob imports if no other import has the name.
+    /// Resolves a name by the imports of one scope. If no import has the name and `globs` is `true`, also tries the glob
+    /// imports.
     fn imported(
         &self,
         m: usize,
@@ -124,7 +125,7 @@ impl Names<'_> {
         }
     }
 
-    /// Resolves a path from a scope of a module; empty if its start is not in this crate.
+    /// Resolves a path from a scope of a module. The result is empty if the path starts outside this crate.
     fn resolve(&self, m: usize, scope: usize, path: &[String], open: &mut Open) -> Option<Vec<Target>> {
         let (first, rest) = path.split_first()?;
         let mut targets = match first.as_str() {
@@ -134,7 +135,7 @@ impl Names<'_> {
             name => self.start(m, scope, name, rest.is_empty(), open)?,
         };
         for name in rest {
-            // A name may be a module and a function; only the module has more names.
+            // A name may denote both a module and a function. Only the module can be followed by another name.
             if targets.iter().any(|target| matches!(target, Target::Module(_))) {
                 targets.retain(|target| matches!(target, Target::Module(_)));
             }
@@ -155,7 +156,7 @@ impl Names<'_> {
     /// Resolves the first name of a path: in the scope of an item, then in the module.
     fn start(&self, m: usize, scope: usize, name: &str, alone: bool, open: &mut Open) -> Option<Vec<Target>> {
         if scope > 0 {
-            // A variable is a whole path.
+            // A variable can only be a path of a single name.
             if alone && self.modules[m].scopes[scope].locals.contains(name) {
                 return Some(Vec::new());
             }
@@ -166,7 +167,8 @@ impl Names<'_> {
         self.lookup(m, name, open)
     }
 
-    /// Returns the module that defines a macro, for a call without an import of the macro's name.
+    /// Returns the module that defines a macro which is called without importing its name; `None` if no module or several
+    /// modules define it.
     fn textual(&self, name: &str) -> Option<Vec<Target>> {
         match self.macros.get(name).map(Vec::as_slice) {
             Some(&[only]) => Some(vec![Target::Item(only)]),
@@ -187,8 +189,8 @@ impl Names<'_> {
     /// Returns the modules that define the items of an import.
     fn uses_of_import(&self, m: usize, scope: usize, import: &Import) -> Vec<usize> {
         let targets = self.resolve(m, 0, &import.path, &mut Open::new()).unwrap_or_default();
-        // If a name is a module, the code shows which of its items are used, or whether a function of that name is
-        // meant.
+        // If the import names a module, the paths in the code show which items of the module are used, or whether the name
+        // means a function instead.
         let of_modules = targets.iter().filter_map(|target| match target {
             Target::Module(module) => Some(*module),
             Target::Item(_) => None,

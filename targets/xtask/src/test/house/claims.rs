@@ -1,4 +1,5 @@
-//! Checks what documents say about the source: where `unsafe` is, names, and one table row per subject.
+//! Checks that documents agree with the source: the listed places of `unsafe` and the mentioned names must be correct. Also
+//! checks that a table has only one row per subject.
 
 use super::files::spans;
 use proc_macro2::{TokenStream, TokenTree};
@@ -46,7 +47,7 @@ pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<Stri
             None => faults.push(format!("{path}: unsafe; allowed: in the rooms that {document} lists")),
         }
     }
-    // The section also names who forbids it.
+    // Spans without `/` are ignored, because the section also names code that forbids `unsafe`.
     let idle = rooms.iter().filter(|room| room.contains('/') && !used.contains(*room));
     faults
         .extend(idle.map(|room| format!("{document}: `{room}` is listed as a room of unsafe and has none")));
@@ -64,8 +65,8 @@ pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
     files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()
 }
 
-/// Finds names in a document's code spans (`Name`, `module::name` or `name()`) that are neither a word of the sources nor
-/// a part of one between underscores.
+/// Finds names in a document's code spans (`Name`, `module::name` or `name()`) that do not occur in the sources. A name occurs
+/// if it is a word of the sources, or a part of a word between underscores.
 pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();
@@ -81,7 +82,7 @@ pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Ve
             continue;
         }
         named += 1;
-        // A part of a name of a kernel has a meaning of its own.
+        // Documents also mention single parts of kernel names, because each part has its own meaning.
         let within = |part: &str| words.iter().any(|word| format!("_{word}_").contains(&format!("_{part}_")));
         if let Some(part) = parts.iter().find(|part| !words.contains(*part) && !within(part)) {
             faults.push(format!("{document}:{line}: `{span}`: no source has {part}"));

@@ -20,8 +20,8 @@ pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<Strin
     found.chain(stale).collect()
 }
 
-/// Returns files in a folder `src`, or next to the `main.rs` of a test program, that no module declares, so that the
-/// compiler never sees them.
+/// Returns files that the compiler never sees because no module declares them. Examines the folders `src` and the
+/// folders that contain the `main.rs` of a test program.
 pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     let known = |path: &Path| files.iter().any(|(file, _)| Path::new(file) == path);
     let of_crate = |path: &str| {

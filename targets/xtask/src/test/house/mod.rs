@@ -1,6 +1,6 @@
-//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; files must not be
-//! too long, and must belong to a crate; and what documents say about the source must be true: paths and names exist,
-//! `unsafe` is only in the listed files, no table has two rows for the same subject.
+//! Checks the structure, in the stage `check`. Modules of a crate must not use each other in a circle. Files must not be too
+//! long, and must belong to a crate. Documents must agree with the source: the paths and names that they mention exist,
+//! `unsafe` is only in the listed files, and no table has two rows for the same subject.
 //!
 //! | file | contents |
 //! |---|---|
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_reexport_is_charged_to_the_module_that_defines() {
-        // b uses a through the facade at the root, under another name.
+        // `b` uses `a` through a re-export at the root, under another name.
         let files = [
             ("lib.rs", "mod a;\nmod b;\npub use a::A as First;\npub use b::*;\n"),
             ("a.rs", "use crate::B;\npub struct A(B);\n"),
@@ -227,11 +227,11 @@ mod tests {
             circles_of(&[("lib.rs", "mod make;\nmod a;\n"), ("make.rs", &make), ("a.rs", user)])
         };
         assert_eq!(files("fn f(_: $crate::a::A) {}", user), 1);
-        // Imports of the body, in groups and by module.
+        // The macro's body imports the module and an item of it, in a group.
         assert_eq!(files("use $crate::{a::{self, B}}; fn f(_: a::A) {}", user), 1);
-        // A body that names nothing of it; `super` is the caller's.
+        // This body names nothing that `a` defines, because `super` refers to the caller's parent module.
         assert_eq!(files("fn f(_: super::a::A, a: u8) { a.A(); let A: u8 = 0; }", user), 0);
-        // By its name in the order of the text, and in the arguments of another macro.
+        // The macro is called without an import, then in the arguments of another macro.
         assert_eq!(files("$crate::a::f()", "pub fn f() { make!() }\n"), 1);
         assert_eq!(files("$crate::a::f()", "pub fn f() { assert!(1 < make!(), \"{}\", 1) }\n"), 1);
     }

@@ -273,7 +273,7 @@ impl Reader<'_> {
                 self.file(&file, &folder, path, Some(parent))?;
             }
         }
-        // A file that is for tests only adds nothing.
+        // A file that contains only tests adds no module.
         if self.modules.len() > next {
             self.modules[parent].children.push((name, next));
         }
@@ -284,14 +284,15 @@ impl Reader<'_> {
 /// Names in the tokens of an item.
 #[derive(Default)]
 struct Found {
-    /// Paths, where `$crate` is `crate`.
+    /// Paths. A path that begins with `$crate` is stored with `crate` instead.
     mentions: Vec<Mention>,
     imports: Vec<Import>,
     /// Names that the tokens declare.
     locals: BTreeSet<String>,
 }
 
-/// Scans an item, or the body of a macro, in which `self` and `super` refer to the caller's module and are left out.
+/// Scans an item, or the body of a macro if `body` is `true`. In a macro's body, paths that begin with `self` or `super` refer
+/// to the caller's module and are left out.
 fn scan(item: &[TokenTree], body: bool) -> Found {
     let mut found = Found::default();
     walk(item, body, &mut found);
@@ -305,7 +306,8 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// Returns the path that starts at `i`, and the position after the path and a `::` that no name follows.
+/// Returns the path that starts at `i`, and the position after it. If the path ends with a `::` that no name follows, the
+/// position is after the `::`.
 fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(i) {
@@ -354,11 +356,12 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
             continue;
         }
         let (names, next) = path(item, i);
-        // A field or method, a lifetime, a parameter of the macro, a path from outside or after generics.
+        // These names are not counted: a field or method, a lifetime, a macro parameter, and a path that starts with `::` or
+        // follows generics.
         let member = is(before(i, 1), '.') && !is(before(i, 2), '.');
         let other = ident == "_" || is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
         let outside = is(before(i, 1), ':') && is(before(i, 2), ':');
-        // A field with its value, or a variable with its type.
+        // A name before a colon is a field with its value, or a variable with its type.
         let label = names.len() == 1 && is(item.get(next), ':');
         let of_call = |token: &TokenTree| matches!(token, TokenTree::Group(x) if x.delimiter() == Delimiter::Parenthesis);
         let call = is(item.get(next), '!');
@@ -380,8 +383,8 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
     }
 }
 
-/// Reads the tokens between `use` and `;`, or an entry of a group. `of` is the line, and whether the import is a re-export
-/// and whether it comes from a macro.
+/// Reads the tokens between `use` and `;`, or an entry of a group. `of` contains the line number, whether the import is a
+/// re-export, and whether it comes from a macro.
 fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
     let start = usize::from(is(tokens.first(), '$'));
     let (names, next) = path(tokens, start);
@@ -396,7 +399,7 @@ fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), foun
             inner.split(|token| is(Some(token), ',')).for_each(|part| import(part, &full, of, found));
         }
         Some(TokenTree::Punct(punct)) if punct.as_char() == '*' => add(full, None),
-        // `name as other`: the loop over names has stopped at `as`.
+        // In `name as other`, the path ends before `as`.
         Some(TokenTree::Ident(word)) if word == "as" => {
             add(full, tokens.get(next + 1).map(ToString::to_string));
         }

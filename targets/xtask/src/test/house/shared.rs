@@ -17,7 +17,7 @@ fn is_room(path: &str) -> bool {
     path.split('/').any(|part| OPERATORS.contains(&part.trim_end_matches(".rs")))
 }
 
-/// Returns the first operator through whose module a path in the code leads. Items for tests do not count.
+/// Returns the first operator whose module occurs in a path of the code. Items for tests do not count.
 fn named(stream: TokenStream) -> Option<&'static str> {
     let mut tokens = stream.into_iter().peekable();
     while let Some(token) = tokens.next() {

@@ -141,7 +141,7 @@ fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
             None => run,
         })
     };
-    // One after the other, as the stand-in needs it.
+    // The stand-in requires that tests run one after another.
     let which = match how {
         How::Standin => format!("--include-ignored {which} --test-threads 1"),
         _ => which.to_owned(),

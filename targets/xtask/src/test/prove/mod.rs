@@ -1,10 +1,10 @@
 //! `cargo xtask test --prove`: plants the faults of `tests/faults`, one after another, in a copy of the commit, and
 //! requires that each turns its stage red.
 //!
-//! A patch that does not apply is a failure, so patches must follow the code. So are a fault that does not compile, a
-//! fault that nothing detects, and a command that is red without the fault. The copy is in `target/prove/tree` and
-//! keeps its build products, so that a fault costs only the rebuild of its change. Results are kept by commit, and an
-//! interrupted run is resumed.
+//! A patch that does not apply is a failure, so patches must follow the code. Three other cases are failures too: a
+//! fault that does not compile, a fault that nothing detects, and a command that is red without the fault. The copy is
+//! in `target/prove/tree` and keeps its build products, so that a fault costs only the rebuild of its change. Results
+//! are kept by commit, and an interrupted run is resumed.
 
 mod command;
 mod fault;
@@ -104,7 +104,7 @@ impl Copy {
         }
         done(git(&root, "fetch --quiet origin HEAD"))?;
         done(git(&root, "checkout --quiet --force --detach").arg(&commit))?;
-        // Ignored files, and so build products, stay.
+        // Ignored files, which include the build products, are kept.
         done(git(&root, "clean --quiet -d --force"))?;
         let copy = Copy { tree: Tree { target: root.join("target"), root }, commit };
         copy.share(tree)?;
@@ -223,7 +223,8 @@ fn show(out: &Output) {
     println!("{}{}", out.stderr, out.stdout);
 }
 
-/// Returns the line of a failed command's output that contains the text expected of the fault, [`Fault::red`].
+/// Searches the output of a failed command for the expected text of the fault, [`Fault::red`]. Returns the line that
+/// contains it.
 ///
 /// # Errors
 /// Returns the reason why the run proves nothing: it passed, did not end, or failed for another reason than the fault.
@@ -237,7 +238,7 @@ fn red(fault: &Fault, out: &Output) -> Result<String, String> {
     let failed = |line: &&str| {
         of_fault(line) && (is_test(line) && line.ends_with("FAILED") || line.starts_with("---- "))
     };
-    // Other tests of the command, which pass or are ignored, prove nothing.
+    // Lines of tests that pass or are ignored prove nothing.
     let other = || lines().filter(|line| !is_test(line)).find(of_fault);
     match lines().find(failed).or_else(other) {
         Some(line) => {
@@ -268,7 +269,7 @@ mod tests {
             let check =
                 |line: &str| Run::new(&tree, "git apply --check").args(line).arg(&fault.patch).quiet().run();
             let out = check("");
-            // In a copy in which it is planted, it can be taken back.
+            // If this tree is a copy in which the fault is planted, the patch must be revertible instead.
             assert!(out.ok || check("--reverse").ok, "{}: {}", fault.name, out.stderr);
             Command::check(&fault.run).unwrap_or_else(|why| panic!("{}: {why}", fault.name));
         }
