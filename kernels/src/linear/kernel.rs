@@ -368,5 +368,5 @@ pub(super) const FEW: usize = 12;
 /// Number of rows that are multiplied with the same keys one after another if products are summed in f64.
 pub(super) const ROWS_TOGETHER: usize = 32;
 
-/// Number of tokens in one pass over the state under the delta rules.
+/// Largest number of tokens in one pass over the state under the delta rules.
 pub const MOST_TOGETHER: usize = 4;

@@ -89,7 +89,7 @@ const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 const ANY: usize = usize::MAX;
 /// Limit for a kernel that supports no rows of one kind of problem.
 const NONE: usize = 0;
-/// Largest number of query rows for which blocks with half as many rows as other blocks occupy a device better.
+/// Largest number of query rows for which blocks of 32 rows occupy a device better than larger blocks.
 const FEW: usize = 960;
 /// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
 /// rows, because the larger blocks leave SMs idle.
