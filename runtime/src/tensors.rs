@@ -11,7 +11,7 @@ use std::ptr;
 
 /// Properties of a tensor that a problem determines for all its calls.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tensor {
+pub struct TensorSpec {
     /// Name in error messages.
     pub argument: &'static str,
     /// Memory of the elements; `None` if the problem does not have the tensor.
@@ -31,7 +31,7 @@ pub struct Tensor {
     pub forbidden: Option<&'static str>,
 }
 
-impl Tensor {
+impl TensorSpec {
     /// Returns the size of the tensor's memory in bytes; zero if the problem does not have the tensor.
     pub fn bytes(&self) -> usize {
         self.memory.map_or(0, |memory| memory.bytes())

@@ -9,7 +9,7 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
 use elsa_oracle::cases::{Buffers, Case, some_hard_cases};
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::linear::Params;
 use elsa_oracle::naive::Answer;
 use elsa_oracle::present;
@@ -29,7 +29,7 @@ const ADDITIONS: usize = 4096;
 
 /// Runs the backward pass of a case; returns the number of runs.
 fn gradients(engine: &Engine, case: &Case) -> usize {
-    let Some(given) = Given::of(case) else { return 0 };
+    let Some(given) = GradientCase::of(case) else { return 0 };
     let options = BackwardPlanOptions::default().all_workers(true);
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     // Threads started by an earlier run may still be allocating their names.

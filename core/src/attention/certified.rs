@@ -19,7 +19,7 @@ use super::certificate::Certificate;
 use super::measured::{Flags, Measured};
 use super::problem::Problem;
 use super::scalar;
-use super::traversal::{Report, Schedule, Shares, Skip};
+use super::traversal::{Schedule, Shares, Skip, TraversalReport};
 use core::fmt;
 
 /// Reason why a certificate claims nothing.
@@ -101,7 +101,7 @@ impl<'a> Certified<'a> {
         self,
         problem: &Problem,
         schedule: &Schedule,
-        report: &Report,
+        report: &TraversalReport,
         shares: &Shares,
     ) -> Certified<'a> {
         let norms = Norms { query: self.measured.query, key: self.measured.key, bias: self.measured.added };

@@ -15,7 +15,7 @@
 use super::data::Inputs;
 use super::problem::Problem;
 use super::rule::Direction;
-use super::token::Head;
+use super::token::StateTokens;
 
 /// Returns the number of f64 values of scratch that [`head`] needs.
 #[must_use]
@@ -43,7 +43,7 @@ pub fn head(
     present: &mut [f64],
     scratch: &mut [f64],
 ) {
-    let head = Head::new(problem, inputs, sequence, state);
+    let head = StateTokens::new(problem, inputs, sequence, state);
     let (rows, columns) = (problem.key_dim(), problem.value_dim());
     let (first, readers) = problem.readers(state);
     assert_eq!(output.len(), readers * head.tokens * columns, "output of the oracle");

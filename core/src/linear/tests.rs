@@ -4,7 +4,7 @@ extern crate std;
 
 use super::law::{Affine, AffineSlots, Transition, settled};
 use crate::random::Random;
-use crate::scan::{Form as ScanForm, Scan, Slots};
+use crate::scan::{Scan, ScanForm, Slots};
 use std::{vec, vec::Vec};
 
 const ALL: [Transition; 3] = [Transition::Scalar, Transition::Diagonal, Transition::Dense];

@@ -9,7 +9,7 @@ use crate::dtype::Elements;
 use crate::view::View;
 
 /// One state of a sequence, and the tokens that update it.
-pub(super) struct Head<'a> {
+pub(super) struct StateTokens<'a> {
     spec: &'a Spec,
     inputs: &'a Inputs<'a>,
     gates: Gates,
@@ -33,12 +33,17 @@ pub(super) enum Gate {
     Dims(usize),
 }
 
-impl<'a> Head<'a> {
+impl<'a> StateTokens<'a> {
     /// Returns the head for state `state` of sequence `sequence`.
     ///
     /// # Panics
     /// Panics if `sequence` or `state` is out of bounds.
-    pub fn new(problem: &'a Problem, inputs: &'a Inputs<'a>, sequence: usize, state: usize) -> Head<'a> {
+    pub fn new(
+        problem: &'a Problem,
+        inputs: &'a Inputs<'a>,
+        sequence: usize,
+        state: usize,
+    ) -> StateTokens<'a> {
         let spec = problem.spec();
         let (batch, start, tokens) = match spec.packed.and(inputs.cu_seqlens) {
             Some(bounds) => {
@@ -48,7 +53,7 @@ impl<'a> Head<'a> {
             None => (sequence, 0, spec.query.tokens()),
         };
         assert!(batch < spec.query.batch() && state < spec.value.heads(), "state of the sequences");
-        Head { spec, inputs, gates: problem.gates(), sequence, batch, start, tokens, state }
+        StateTokens { spec, inputs, gates: problem.gates(), sequence, batch, start, tokens, state }
     }
 
     fn load(&self, view: &View, data: &Elements<'_>, head: usize, token: usize, to: &mut [f64]) {

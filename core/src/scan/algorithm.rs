@@ -1,6 +1,6 @@
 //! All scan algorithms, as one enum.
 
-use super::form::Form;
+use super::form::ScanForm;
 use super::slots::{Scratched, Slots};
 use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
 use crate::argument::ArgumentError;
@@ -8,7 +8,7 @@ use crate::monoid::Monoid;
 
 /// Number of elements per block of the two-level scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
+pub enum BlockSize {
     /// 64 elements.
     B64,
     /// 128 elements, the size that ELSA uses.
@@ -17,17 +17,17 @@ pub enum Block {
     B256,
 }
 
-impl Block {
+impl BlockSize {
     /// All block sizes.
-    pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
+    pub const ALL: [BlockSize; 3] = [BlockSize::B64, BlockSize::B128, BlockSize::B256];
 
     /// Returns the number of elements per block.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            Block::B64 => 64,
-            Block::B128 => 128,
-            Block::B256 => 256,
+            BlockSize::B64 => 64,
+            BlockSize::B128 => 128,
+            BlockSize::B256 => 256,
         }
     }
 }
@@ -46,7 +46,7 @@ pub enum Scan {
     /// The algorithm of [`blelloch`].
     Blelloch,
     /// The algorithm of [`two_level`], with its block size.
-    TwoLevel(Block),
+    TwoLevel(BlockSize),
 }
 
 impl Scan {
@@ -57,9 +57,9 @@ impl Scan {
         Scan::HillisSteele,
         Scan::KoggeStone,
         Scan::Blelloch,
-        Scan::TwoLevel(Block::B64),
-        Scan::TwoLevel(Block::B128),
-        Scan::TwoLevel(Block::B256),
+        Scan::TwoLevel(BlockSize::B64),
+        Scan::TwoLevel(BlockSize::B128),
+        Scan::TwoLevel(BlockSize::B256),
     ];
 
     /// Returns the name of the algorithm, including the block size of the two-level scan.
@@ -71,27 +71,27 @@ impl Scan {
             Scan::HillisSteele => "hillis-steele",
             Scan::KoggeStone => "kogge-stone",
             Scan::Blelloch => "blelloch",
-            Scan::TwoLevel(Block::B64) => "two-level-64",
-            Scan::TwoLevel(Block::B128) => "two-level-128",
-            Scan::TwoLevel(Block::B256) => "two-level-256",
+            Scan::TwoLevel(BlockSize::B64) => "two-level-64",
+            Scan::TwoLevel(BlockSize::B128) => "two-level-128",
+            Scan::TwoLevel(BlockSize::B256) => "two-level-256",
         }
     }
 
     /// Returns the exact depth of `form` over `n` elements; `None` if the algorithm does not support the form.
     #[must_use]
-    pub const fn depth(self, form: Form, n: usize) -> Option<usize> {
+    pub const fn depth(self, form: ScanForm, n: usize) -> Option<usize> {
         Some(match (self, form) {
-            (Scan::Sequential, Form::Reduction) => sequential::reduction_depth(n),
-            (Scan::Sequential, Form::Inclusive) => sequential::inclusive_depth(n),
-            (Scan::Sequential, Form::Exclusive) => sequential::exclusive_depth(n),
-            (Scan::Tree, Form::Reduction) => tree::depth(n),
-            (Scan::HillisSteele, Form::Reduction | Form::Inclusive) => hillis_steele::depth(n),
-            (Scan::KoggeStone, Form::Reduction | Form::Inclusive) => kogge_stone::depth(n),
-            (Scan::Blelloch, Form::Reduction) => blelloch::reduction_depth(n),
-            (Scan::Blelloch, Form::Inclusive) => blelloch::inclusive_depth(n),
-            (Scan::Blelloch, Form::Exclusive) => blelloch::exclusive_depth(n),
-            (Scan::TwoLevel(b), Form::Reduction) => two_level::reduction_depth(n, b.size()),
-            (Scan::TwoLevel(b), Form::Inclusive) => two_level::inclusive_depth(n, b.size()),
+            (Scan::Sequential, ScanForm::Reduction) => sequential::reduction_depth(n),
+            (Scan::Sequential, ScanForm::Inclusive) => sequential::inclusive_depth(n),
+            (Scan::Sequential, ScanForm::Exclusive) => sequential::exclusive_depth(n),
+            (Scan::Tree, ScanForm::Reduction) => tree::depth(n),
+            (Scan::HillisSteele, ScanForm::Reduction | ScanForm::Inclusive) => hillis_steele::depth(n),
+            (Scan::KoggeStone, ScanForm::Reduction | ScanForm::Inclusive) => kogge_stone::depth(n),
+            (Scan::Blelloch, ScanForm::Reduction) => blelloch::reduction_depth(n),
+            (Scan::Blelloch, ScanForm::Inclusive) => blelloch::inclusive_depth(n),
+            (Scan::Blelloch, ScanForm::Exclusive) => blelloch::exclusive_depth(n),
+            (Scan::TwoLevel(b), ScanForm::Reduction) => two_level::reduction_depth(n, b.size()),
+            (Scan::TwoLevel(b), ScanForm::Inclusive) => two_level::inclusive_depth(n, b.size()),
             _ => return None,
         })
     }
@@ -99,10 +99,10 @@ impl Scan {
     /// Returns the number of merges with the identity on a longest path. Such merges count towards the depth but do not
     /// round.
     #[must_use]
-    pub const fn identity_merges(self, form: Form, n: usize) -> usize {
+    pub const fn identity_merges(self, form: ScanForm, n: usize) -> usize {
         let any = match (self, form) {
-            (Scan::Sequential | Scan::Blelloch, Form::Exclusive) => n > 1,
-            (Scan::TwoLevel(b), Form::Inclusive) => n > b.size(),
+            (Scan::Sequential | Scan::Blelloch, ScanForm::Exclusive) => n > 1,
+            (Scan::TwoLevel(b), ScanForm::Inclusive) => n > b.size(),
             _ => false,
         };
         any as usize
@@ -110,7 +110,7 @@ impl Scan {
 
     /// Returns the number of scratch elements that the algorithm needs for `form` over `n` elements.
     #[must_use]
-    pub const fn scratch_len(self, form: Form, n: usize) -> usize {
+    pub const fn scratch_len(self, form: ScanForm, n: usize) -> usize {
         match (self, form) {
             (Scan::HillisSteele, _) => hillis_steele::scratch_len(n),
             (Scan::TwoLevel(b), _) => two_level::scratch_len(n, b.size()),
@@ -143,7 +143,7 @@ impl Scan {
         match self {
             Scan::Sequential => sequential::inclusive(slots),
             Scan::Tree => {
-                return Err(ArgumentError::Form { scan: self.name(), form: Form::Inclusive.name() });
+                return Err(ArgumentError::Form { scan: self.name(), form: ScanForm::Inclusive.name() });
             }
             Scan::HillisSteele => hillis_steele::inclusive(slots)?,
             Scan::KoggeStone => kogge_stone::inclusive(slots),
@@ -162,7 +162,7 @@ impl Scan {
         match self {
             Scan::Sequential => sequential::exclusive(slots),
             Scan::Blelloch => blelloch::exclusive(slots),
-            _ => return Err(ArgumentError::Form { scan: self.name(), form: Form::Exclusive.name() }),
+            _ => return Err(ArgumentError::Form { scan: self.name(), form: ScanForm::Exclusive.name() }),
         }
         Ok(())
     }

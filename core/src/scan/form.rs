@@ -2,7 +2,7 @@
 
 /// The result that a scan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ScanForm {
     /// The total only.
     Reduction,
     /// The prefix that ends with each element.
@@ -11,17 +11,17 @@ pub enum Form {
     Exclusive,
 }
 
-impl Form {
+impl ScanForm {
     /// All forms.
-    pub const ALL: [Form; 3] = [Form::Reduction, Form::Inclusive, Form::Exclusive];
+    pub const ALL: [ScanForm; 3] = [ScanForm::Reduction, ScanForm::Inclusive, ScanForm::Exclusive];
 
     /// Returns `reduction`, `inclusive` or `exclusive`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Form::Reduction => "reduction",
-            Form::Inclusive => "inclusive",
-            Form::Exclusive => "exclusive",
+            ScanForm::Reduction => "reduction",
+            ScanForm::Inclusive => "inclusive",
+            ScanForm::Exclusive => "exclusive",
         }
     }
 }

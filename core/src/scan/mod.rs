@@ -40,7 +40,7 @@ pub mod stack;
 pub mod tree;
 pub mod two_level;
 
-pub use algorithm::{Block, Scan};
+pub use algorithm::{BlockSize, Scan};
 pub use depth::{ceil_log2, elsa_depth};
-pub use form::Form;
+pub use form::ScanForm;
 pub use slots::{Scratched, Slots};

@@ -4,7 +4,7 @@
 /// A strided tensor `[batch, heads, tokens, dim]` in device memory. Its last axis is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tensor {
+pub struct DeviceTensor {
     /// Address of the first element; zero if the tensor is absent.
     pub data: u64,
     /// Stride of the batch axis in elements.
@@ -43,4 +43,4 @@ impl Divisor {
 }
 
 // The structures in the device code assert the same sizes.
-const _: () = assert!(size_of::<Tensor>() == 32 && size_of::<Divisor>() == 8);
+const _: () = assert!(size_of::<DeviceTensor>() == 32 && size_of::<Divisor>() == 8);

@@ -45,7 +45,7 @@ struct Point {
 
 /// State shared by the watching thread and the [`Monitor`].
 #[derive(Debug)]
-struct State {
+struct WatchState {
     sources: Sources,
     start: Instant,
     tallies: Vec<(u64, Tally)>,
@@ -66,7 +66,7 @@ struct State {
     spent: Duration,
 }
 
-impl State {
+impl WatchState {
     /// Reads the power and adds it to the tallies of all open spans.
     fn sample_power(&mut self, now: Instant) {
         let power = self.sources.power(now);
@@ -149,12 +149,12 @@ impl State {
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     wake: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         // The sums are consistent after every sample, so a panic elsewhere leaves them usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,7 +235,7 @@ impl Monitor {
         let nothing = Point { seconds: f64::NAN, power: None, slow: Slow::default(), load: None };
         let mut course = vec![nothing; POINTS];
         std::hint::black_box(&mut course).clear();
-        let state = State {
+        let state = WatchState {
             sources: Sources::find(root, pid),
             start: now,
             tallies: Vec::new(),

@@ -235,14 +235,14 @@ pub struct Power {
 /// Meter of the machine's total power.
 #[derive(Debug)]
 pub struct Meter {
-    source: Source,
+    source: PowerSource,
     last: Option<(Instant, f64)>,
     /// Time of the last fresh reading.
     fresh: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum PowerSource {
     /// Rails whose powers add up to the total.
     Rails(Vec<Rail>),
     /// Counters whose energies add up to the total.
@@ -257,7 +257,7 @@ impl Meter {
         let whole = total(&rails);
         let rails: Vec<Rail> =
             rails.into_iter().enumerate().filter(|(i, _)| whole.contains(i)).map(|(_, rail)| rail).collect();
-        let source = if rails.is_empty() { counters(root)? } else { Source::Rails(rails) };
+        let source = if rails.is_empty() { counters(root)? } else { PowerSource::Rails(rails) };
         Some(Meter { source, last: None, fresh: None })
     }
 
@@ -265,8 +265,8 @@ impl Meter {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         match &self.source {
-            Source::Rails(rails) => rails.iter().map(|rail| rail.name.clone()).collect(),
-            Source::Counters { names, .. } => names.clone(),
+            PowerSource::Rails(rails) => rails.iter().map(|rail| rail.name.clone()).collect(),
+            PowerSource::Counters { names, .. } => names.clone(),
         }
     }
 
@@ -275,8 +275,8 @@ impl Meter {
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         match &self.source {
-            Source::Rails(rails) => rails.iter().map(Rail::step).sum(),
-            Source::Counters { .. } => None,
+            PowerSource::Rails(rails) => rails.iter().map(Rail::step).sum(),
+            PowerSource::Counters { .. } => None,
         }
     }
 
@@ -284,7 +284,7 @@ impl Meter {
     pub fn read(&mut self, now: Instant) -> Option<Power> {
         let elapsed = self.last.map(|(before, _)| now.saturating_duration_since(before));
         let (milliwatts, fresh) = match &mut self.source {
-            Source::Rails(rails) => {
+            PowerSource::Rails(rails) => {
                 let sum: Option<f64> = rails.iter().map(Rail::milliwatts).sum();
                 let milliwatts = sum?;
                 let changed = self.last.is_none_or(|(_, before)| before != milliwatts);
@@ -293,7 +293,7 @@ impl Meter {
                 let due = interval.is_some_and(|interval| since.is_none_or(|since| since >= interval));
                 (milliwatts, changed || due)
             }
-            Source::Counters { counters, .. } => {
+            PowerSource::Counters { counters, .. } => {
                 let mut sum = Some(0u64);
                 // Every counter is read, so that the next call starts from this reading for all of them.
                 for counter in counters {
@@ -319,7 +319,7 @@ impl Meter {
 
 /// Opens the energy counters of a PC: the counters of the processor packages, and the counters of the memory. The
 /// counter of a package does not include the memory.
-fn counters(root: &Root) -> Option<Source> {
+fn counters(root: &Root) -> Option<PowerSource> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     for entry in root.entries(COUNTERS) {
         let file = |file: &str| format!("{COUNTERS}/{entry}/{file}");
@@ -333,7 +333,7 @@ fn counters(root: &Root) -> Option<Source> {
             found.push(Counter { energy, range, last: None });
         }
     }
-    (!found.is_empty()).then_some(Source::Counters { names, counters: found })
+    (!found.is_empty()).then_some(PowerSource::Counters { names, counters: found })
 }
 
 /// Returns the reason why a PC's energy counters cannot be read.

@@ -5,7 +5,7 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given, apart};
+use crate::memory::{Buffer, Unchecked, apart};
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
 use crate::planned::Typed;
@@ -16,7 +16,7 @@ use elsa_runtime::{
 };
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
-fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given); Operand::ALL.len()] {
+fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Unchecked); Operand::ALL.len()] {
     [
         (Operand::Output, o.out.into()),
         (Operand::PresentState, o.present_state.into()),
@@ -57,7 +57,7 @@ fn check(
     let present = (Operand::PresentState, outputs.present_state.data);
     let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
     let operands = buffers(&fields, Operand::Output, memory, within)?;
-    let list = Given::from(inputs.cu_seqlens);
+    let list = Unchecked::from(inputs.cu_seqlens);
     let cu_seqlens = match problem.spec().packed.is_some() || list.any() {
         true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>())?,
         false => Buffer::ABSENT,

@@ -1,7 +1,7 @@
 //! Conversion of masks of unsupported types.
 
 use crate::fault::{Fault, call};
-use crate::memory::{Buffer, Given, apart};
+use crate::memory::{Buffer, Unchecked, apart};
 use crate::types::*;
 use elsa_core::attention::mask::{attended, rounded};
 use std::ffi::c_void;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn elsa_mask_convert(
             }
         };
         let buffer = |name, data, size| {
-            Buffer::new(name, Given { data, bytes: count.saturating_mul(size) }, count, size)
+            Buffer::new(name, Unchecked { data, bytes: count.saturating_mul(size) }, count, size)
         };
         let (to, from) = (buffer("to", to, size_made)?, buffer("from", from.cast_mut(), size)?);
         apart([(true, to), (false, from)].into_iter())?;

@@ -9,34 +9,34 @@ use std::{ptr, slice};
 
 /// Memory as named by the caller, not yet checked.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct Unchecked {
     pub data: *mut c_void,
     pub bytes: usize,
 }
 
-impl Given {
+impl Unchecked {
     /// Returns `true` if the tensor is given. An absent tensor has a null address and 0 bytes.
     pub(crate) fn any(self) -> bool {
         !self.data.is_null() || self.bytes != 0
     }
 }
 
-impl From<elsa_input> for Given {
-    fn from(input: elsa_input) -> Given {
+impl From<elsa_input> for Unchecked {
+    fn from(input: elsa_input) -> Unchecked {
         // An input is only read, although its pointer becomes a mutable one here.
-        Given { data: input.data.cast_mut(), bytes: input.bytes }
+        Unchecked { data: input.data.cast_mut(), bytes: input.bytes }
     }
 }
 
-impl From<elsa_output> for Given {
-    fn from(output: elsa_output) -> Given {
-        Given { data: output.data, bytes: output.bytes }
+impl From<elsa_output> for Unchecked {
+    fn from(output: elsa_output) -> Unchecked {
+        Unchecked { data: output.data, bytes: output.bytes }
     }
 }
 
-impl From<elsa_integers> for Given {
-    fn from(list: elsa_integers) -> Given {
-        Given { data: list.data.cast_mut().cast(), bytes: list.count.saturating_mul(size_of::<i64>()) }
+impl From<elsa_integers> for Unchecked {
+    fn from(list: elsa_integers) -> Unchecked {
+        Unchecked { data: list.data.cast_mut().cast(), bytes: list.count.saturating_mul(size_of::<i64>()) }
     }
 }
 
@@ -66,11 +66,11 @@ impl Buffer {
 
     pub(crate) fn new(
         name: &'static str,
-        given: Given,
+        given: Unchecked,
         elements: usize,
         size: usize,
     ) -> Result<Buffer, Fault> {
-        let Given { data, bytes } = given;
+        let Unchecked { data, bytes } = given;
         let address = data as usize;
         if data.is_null() {
             // A tensor without elements needs no memory.
@@ -97,7 +97,7 @@ impl Buffer {
     }
 
     /// Checks the memory of a tensor that must be absent because the problem does not have it.
-    pub(crate) fn without(name: &'static str, given: Given) -> Result<Buffer, Fault> {
+    pub(crate) fn without(name: &'static str, given: Unchecked) -> Result<Buffer, Fault> {
         if given.any() {
             return Err(Fault::argument(format_args!(
                 "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
@@ -110,7 +110,7 @@ impl Buffer {
     /// null with 0 bytes, or have the address of the present tensor.
     pub(crate) fn within(
         name: &'static str,
-        given: Given,
+        given: Unchecked,
         (present, address): (&'static str, *mut c_void),
     ) -> Result<Buffer, Fault> {
         if given.any() && (given.data.is_null() || given.data != address) {

@@ -1,7 +1,7 @@
 //! Conversion of the operands of a frame: from the memory that its fields name to checked buffers.
 
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given};
+use crate::memory::{Buffer, Unchecked};
 use elsa_core::memory::Memory;
 use elsa_core::operands::{Operand, Operands};
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use std::ffi::c_void;
 /// present tensor, `within` returns that tensor and its address; the frame may pass the same address for the past
 /// operand.
 pub(crate) fn buffers<O: Operand>(
-    fields: &[(O, Given)],
+    fields: &[(O, Unchecked)],
     output: O,
     memory: impl Fn(O) -> (Option<Memory>, bool),
     within: impl Fn(O) -> Option<(O, *mut c_void)>,
@@ -36,7 +36,7 @@ pub(crate) fn buffers<O: Operand>(
 
 /// Iterates over the operands in the order of `fields`: `true` if the operand is written, and its memory.
 pub(crate) fn in_order<O: Operand>(
-    fields: &[(O, Given)],
+    fields: &[(O, Unchecked)],
     operands: &Operands<O, Buffer>,
 ) -> impl Iterator<Item = (bool, Buffer)> + Clone {
     fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand]))

@@ -2,7 +2,7 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given, apart};
+use crate::memory::{Buffer, Unchecked, apart};
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
 use crate::planned::Typed;
@@ -140,7 +140,7 @@ macro_rules! called {
 fn recurrence_fields(
     i: &elsa_recurrence_inputs,
     o: &elsa_series_outputs,
-) -> [(recurrence::Operand, Given); recurrence::Operand::ALL.len()] {
+) -> [(recurrence::Operand, Unchecked); recurrence::Operand::ALL.len()] {
     [
         (recurrence::Operand::Output, o.out.into()),
         (recurrence::Operand::PresentState, o.present_state.into()),
@@ -176,7 +176,7 @@ called! {
 fn selective_fields(
     i: &elsa_selective_inputs,
     o: &elsa_series_outputs,
-) -> [(selective::Operand, Given); selective::Operand::ALL.len()] {
+) -> [(selective::Operand, Unchecked); selective::Operand::ALL.len()] {
     [
         (selective::Operand::Output, o.out.into()),
         (selective::Operand::PresentState, o.present_state.into()),
@@ -225,7 +225,7 @@ called! {
 fn convolution_fields(
     i: &elsa_convolution_inputs,
     o: &elsa_series_outputs,
-) -> [(convolution::Operand, Given); convolution::Operand::ALL.len()] {
+) -> [(convolution::Operand, Unchecked); convolution::Operand::ALL.len()] {
     [
         (convolution::Operand::Output, o.out.into()),
         (convolution::Operand::PresentState, o.present_state.into()),

@@ -5,7 +5,7 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given, apart};
+use crate::memory::{Buffer, Unchecked, apart};
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
 use crate::planned::Typed;
@@ -17,7 +17,7 @@ use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
-fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.len()] {
+fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Unchecked); Operand::ALL.len()] {
     [
         (Operand::Output, o.out.into()),
         (Operand::LogSumExp, o.lse.into()),
@@ -64,7 +64,7 @@ impl Tensors {
 fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fault> {
     let packed = problem.spec().packed.is_some();
     let list = |name, list: elsa_integers, has: bool| {
-        let given = Given::from(list);
+        let given = Unchecked::from(list);
         match has || given.any() {
             true => Buffer::new(name, given, list.count, size_of::<i64>()),
             false => Ok(Buffer::ABSENT),

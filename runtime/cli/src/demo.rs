@@ -14,7 +14,7 @@ use crate::stats::Latencies;
 use clap::Args;
 use elsa_core::attention::{Operand, Outputs, Problem};
 use elsa_core::dtype::DType;
-use elsa_files::{Buffer, Content, FileError, Output, Reads, Source, Writer};
+use elsa_files::{Buffer, Content, FileError, Output, Reads, TensorPath, Writer};
 use elsa_runtime::{Engine, PlanOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -167,7 +167,7 @@ fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
     let mut writer = Writer::new(Reads::default());
     for name in ["q.npy", "k.npy", "v.npy", "y.npy"] {
         let path = folder.join(name).to_string_lossy().into_owned();
-        let source: Source = path.parse().map_err(|found| Error::Argument {
+        let source: TensorPath = path.parse().map_err(|found| Error::Argument {
             argument: "out",
             found,
             allowed: "a folder".into(),

@@ -11,7 +11,7 @@ use elsa_core::attention::{
 };
 use elsa_core::dtype::Elements;
 use elsa_core::view::{Layout, View};
-use elsa_files::{Accept, FileError, Source, Tensor, TensorError};
+use elsa_files::{Accept, FileError, Tensor, TensorError, TensorPath};
 use std::fs::Metadata;
 use std::rc::Rc;
 
@@ -60,9 +60,9 @@ impl Job {
         args: &ProblemArgs,
         present: [bool; 2],
         chunk: Option<Chunk>,
-        read: impl Fn(Operand, &'static str, &Source, Accept) -> Result<Tensor, Error>,
+        read: impl Fn(Operand, &'static str, &TensorPath, Accept) -> Result<Tensor, Error>,
     ) -> Result<Job, Error> {
-        let mut loaded: Vec<(Source, Accept, Rc<Tensor>)> = Vec::new();
+        let mut loaded: Vec<(TensorPath, Accept, Rc<Tensor>)> = Vec::new();
         let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
             let accept = match operand {
                 Operand::Mask => Accept::Mask,
@@ -359,7 +359,7 @@ pub fn floats<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements
 /// Returns an error if the file cannot be read or does not contain a list of integers.
 pub fn list(
     argument: &'static str,
-    source: &Option<Source>,
+    source: &Option<TensorPath>,
     files: &mut Files,
 ) -> Result<Option<Tensor>, Error> {
     let Some(source) = source else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Report of the blocks that a run under a schedule skipped, as `elsa run` and `elsa verify` print it.
 
 use crate::oracle::value;
-use elsa_core::attention::traversal::{Report, Shares, Skip};
+use elsa_core::attention::traversal::{Shares, Skip, TraversalReport};
 use elsa_core::attention::{Inputs, Problem};
 use elsa_runtime::Traversed;
 use serde::Serialize;
@@ -55,7 +55,7 @@ impl LeftOut {
     pub fn of(traversed: &Traversed<'_>, problem: &Problem, inputs: &Inputs<'_>) -> LeftOut {
         let Traversed { schedule, tile, report, shares, .. } = traversed;
         let Shares { worst, p99, mean } = *shares;
-        let Report { accepted, recomputed, lost_maximum, gated, .. } = *report;
+        let TraversalReport { accepted, recomputed, lost_maximum, gated, .. } = *report;
         let (error_budget, lambda) = match schedule.skip {
             Skip::Never => (None, None),
             Skip::Budget(budget) => (Some(budget), None),

@@ -43,8 +43,8 @@ pub mod certificate {
 pub mod traversal {
     #[doc(inline)]
     pub use elsa_core::attention::traversal::{
-        First, KeySide, LEAST_QUERIES, Movers, Order, QuerySide, Report, Schedule, Shares, Skip, Spoilt,
-        TABLE_3, TABLE_4,
+        First, KeySide, LEAST_QUERIES, Movers, Order, QuerySide, Schedule, Shares, Skip, Spoilt, TABLE_3,
+        TABLE_4, TraversalReport,
     };
     #[doc(inline)]
     pub use elsa_runtime::Traversed;

@@ -54,6 +54,6 @@ pub use memory::{Buffer, SPARE, leaves_enough, reserved, zeros};
 pub use outlet::Reads;
 pub use output::{Array, Content, Kept, Output, Prepared, Writer};
 pub use part::Part;
-pub use source::{Format, Source};
+pub use source::{Format, TensorPath};
 pub use stored::{Fault, Header, Stored};
 pub use target::Target;

@@ -5,7 +5,7 @@ use super::error::{FileError, MemoryError};
 use super::file::InputFile;
 use super::npz::{self, Uncopied};
 use super::part::{self, Part};
-use super::source::{Format, Source};
+use super::source::{Format, TensorPath};
 use super::stored::{Fault, Header, Stored};
 use super::turn::{Unturned, turn};
 use elsa_core::attention::MaskElements;
@@ -51,7 +51,7 @@ impl Tensor {
     /// # Errors
     /// Returns an error if the file cannot be read, is malformed or changes during the read, if `accept` excludes the
     /// tensor's type, or if the system refuses memory.
-    pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
+    pub fn load(argument: &'static str, source: &TensorPath, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
         let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
@@ -64,7 +64,7 @@ impl Tensor {
     /// Returns the errors of [`Tensor::load`].
     pub fn load_part(
         argument: &'static str,
-        source: &Source,
+        source: &TensorPath,
         accept: Accept,
         part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
     ) -> Result<Tensor, FileError> {
@@ -79,7 +79,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Returns the errors of [`Tensor::load`].
-    pub fn shape_at(argument: &'static str, source: &Source) -> Result<Vec<usize>, FileError> {
+    pub fn shape_at(argument: &'static str, source: &TensorPath) -> Result<Vec<usize>, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| part::shape(file.reader(), file.length(), format, name);
         Ok(Tensor::open(argument, source, None, read)?.1)
@@ -89,7 +89,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Returns the errors of [`Tensor::load`].
-    pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
+    pub fn header(argument: &'static str, source: &TensorPath, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
         let (file, (contents, header, stored)) = Tensor::open(argument, source, Some(accept), read)?;
@@ -107,7 +107,7 @@ impl Tensor {
     /// that `accept` includes.
     fn open<T>(
         argument: &'static str,
-        source: &Source,
+        source: &TensorPath,
         accept: Option<Accept>,
         read: impl FnOnce(&InputFile) -> Result<T, Fault>,
     ) -> Result<(InputFile, T), FileError> {

@@ -15,7 +15,7 @@ use super::memory::Buffer;
 use super::npy;
 use super::outlet::{Place, Reads, Sink};
 use super::safetensors::{self, Directory};
-use super::source::{Format, Source};
+use super::source::{Format, TensorPath};
 use super::stored::{Fault, Stored};
 use super::temporary::{self, Temporary};
 use std::fs::File;
@@ -134,7 +134,7 @@ impl Writer {
     /// Returns an error for a path that is not writable or has an extension other than `.npy` or `.safetensors#name`.
     /// Returns an error for a name or a file that another output already uses, for an input of the call, and for a
     /// `.safetensors` file whose tensors cannot be kept.
-    pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
+    pub fn add(&mut self, argument: &'static str, source: &TensorPath) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
         }

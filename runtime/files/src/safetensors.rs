@@ -139,7 +139,7 @@ pub struct Piece {
 
 /// Layout of a new file whose elements have yet to be written.
 #[derive(Debug)]
-pub struct Form {
+pub struct EntryLayout {
     /// The bytes before the first element: the length field and the JSON.
     pub header: Vec<u8>,
     /// Tensors by byte offset, lowest first; the last one extends to the end of the file.
@@ -148,13 +148,13 @@ pub struct Form {
     pub length: u64,
 }
 
-impl Form {
+impl EntryLayout {
     /// Lays out a file that contains the new tensors `tensors` (name, type and shape), every tensor of `kept` whose
     /// name differs from theirs, and the metadata of `kept`.
     ///
     /// # Errors
     /// Returns an error for a header of more than ten million bytes, or a shape whose size in bytes overflows.
-    pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
+    pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<EntryLayout> {
         let old = kept.into_iter().flat_map(|directory| {
             directory.tensors.iter().map(|(name, info)| {
                 let from = Origin::Kept(directory.start + info.data_offsets.0 as u64);
@@ -191,7 +191,7 @@ impl Form {
             let (first, end) = info.data_offsets;
             Piece { start: start + first as u64, bytes: (end - first) as u64, from: *from }
         });
-        Ok(Form { pieces: pieces.collect(), length: start + end as u64, header })
+        Ok(EntryLayout { pieces: pieces.collect(), length: start + end as u64, header })
     }
 }
 
@@ -211,7 +211,7 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
 /// the metadata of `kept`.
 ///
 /// # Errors
-/// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`Form::new`].
+/// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`EntryLayout::new`].
 pub fn write<R: Read + Seek>(
     writer: &mut impl Write,
     kept: Option<(&Directory, R)>,
@@ -219,7 +219,7 @@ pub fn write<R: Read + Seek>(
 ) -> io::Result<()> {
     let (kept, mut file) = kept.unzip();
     let shapes: Vec<_> = tensors.iter().map(|&(name, dtype, shape, _)| (name, dtype, shape)).collect();
-    let form = Form::new(kept, &shapes)?;
+    let form = EntryLayout::new(kept, &shapes)?;
     writer.write_all(&form.header)?;
     for piece in &form.pieces {
         match (piece.from, &mut file) {

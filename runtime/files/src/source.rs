@@ -33,7 +33,7 @@ impl Format {
 
 /// Location of a tensor: `path.npy`, `path.npz#name` or `path.safetensors#name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct TensorPath {
     /// The file.
     pub path: PathBuf,
     /// Format according to the extension: `.npz`, `.safetensors`, or `.npy` for any other extension.
@@ -42,17 +42,17 @@ pub struct Source {
     pub name: Option<String>,
 }
 
-impl Source {
+impl TensorPath {
     /// Adds this tensor to the inputs of a call; `argument` is the argument that reads it.
     pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
         reads.add(argument, &self.path, self.name.as_deref());
     }
 }
 
-impl FromStr for Source {
+impl FromStr for TensorPath {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Source, String> {
+    fn from_str(text: &str) -> Result<TensorPath, String> {
         const ALLOWED: &str = "allowed: path.npy, path.npz#name (inputs) or path.safetensors#name";
         if text.is_empty() {
             return Err(format!("an empty path; {ALLOWED}"));
@@ -73,16 +73,16 @@ impl FromStr for Source {
                     "the tensor name {METADATA}, which .safetensors files keep for text; allowed: another name"
                 ));
             }
-            return Ok(Source { path: text[..at].into(), format, name: Some(name.into()) });
+            return Ok(TensorPath { path: text[..at].into(), format, name: Some(name.into()) });
         }
         if named.iter().any(|format| text.ends_with(format.extension())) {
             return Err(format!("no tensor name; {ALLOWED}"));
         }
-        Ok(Source { path: text.into(), format: Format::Npy, name: None })
+        Ok(TensorPath { path: text.into(), format: Format::Npy, name: None })
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for TensorPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(name) => write!(f, "{}#{name}", self.path.display()),
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn places_are_a_path_a_format_and_a_name() {
         let place = |text: &str| {
-            let source: Source = text.parse().unwrap();
+            let source: TensorPath = text.parse().unwrap();
             assert_eq!(source.to_string(), text);
             (source.path.to_str().unwrap().to_string(), source.format, source.name)
         };
@@ -123,7 +123,7 @@ mod tests {
             ("a.safetensors#", "empty tensor name"),
             ("a.safetensors#__metadata__", "__metadata__"),
         ] {
-            let error = text.parse::<Source>().unwrap_err();
+            let error = text.parse::<TensorPath>().unwrap_err();
             assert!(error.contains(word) && error.contains("allowed: "), "{text}: {error}");
         }
     }

@@ -37,7 +37,7 @@ use elsa_core::attention::certificate::{Executed, Order};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::scan::{Form, Scan, elsa_depth};
+use elsa_core::scan::{Scan, ScanForm, elsa_depth};
 use elsa_core::state::State;
 use elsa_files::Target;
 use elsa_files::{Buffer, MemoryError};
@@ -257,7 +257,7 @@ fn answer(
         return Ok((output, plan.certificate_of(report.backend).executed));
     };
     let keys = problem.keys();
-    let additions = scan.depth(Form::Reduction, keys).unwrap_or(keys);
+    let additions = scan.depth(ScanForm::Reduction, keys).unwrap_or(keys);
     // A fold is one chain; in a tree every key is a segment of its own.
     let (merge_depth, chain) = if scan == Scan::Tree { (additions, 1) } else { (0, keys) };
     let executed = Executed {
@@ -372,7 +372,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
             let constant = compare(&sets[0], still, output.elements()).bound;
             let (output, executed) = answer(&sets[1], schedule, engine, options)?;
             let repeated = compare(&sets[1], executed, output.elements());
-            let depth = |scan: Scan| scan.depth(Form::Reduction, keys);
+            let depth = |scan: Scan| scan.depth(ScanForm::Reduction, keys);
             steps.push(Step {
                 what: "depth",
                 schedule: schedule.name(),

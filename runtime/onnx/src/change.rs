@@ -2,7 +2,7 @@
 
 use super::array::{Array, Kind};
 use super::find::{Action, Found, Reason, Site, Term};
-use super::forms::{Axes, Form, Layout, layout};
+use super::forms::{Axes, AxisOrder, OperandLayout, layout};
 use super::masks::{self, Piece};
 use super::node::{Attribute, Node};
 use super::positions::{self, Diagonal};
@@ -131,7 +131,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
     let mut inputs = Vec::new();
     for (name, form) in &layout.operands {
         b.read(name, Role::Operand);
-        inputs.push(if *form == Form::Tokens {
+        inputs.push(if *form == AxisOrder::Tokens {
             let turned = b.node("turned", "Transpose", &[name]);
             if let Some(node) = b.nodes.last_mut() {
                 node.attributes.insert("perm".into(), Attribute::Ints(vec![0, 2, 1, 3]));
@@ -141,7 +141,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
             name.clone()
         });
     }
-    if layout.form == Form::Packed {
+    if layout.form == AxisOrder::Packed {
         inputs[1..].iter_mut().for_each(String::clear);
     }
     for (name, divides) in &found.factors {
@@ -184,7 +184,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
         set("kv_num_heads", Attribute::Int(size(kv_heads)));
         words += &format!(", {kv_heads} KV heads");
     }
-    if layout.form == Form::Packed {
+    if layout.form == AxisOrder::Packed {
         set("packed", Attribute::Int(1));
         words += ", packed";
     }
@@ -242,7 +242,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
 fn masks(
     site: &Site<'_>,
     found: &Found,
-    layout: &Layout,
+    layout: &OperandLayout,
     kind: Kind,
     by_position: bool,
     b: &mut Builder<'_>,

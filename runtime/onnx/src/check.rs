@@ -9,7 +9,7 @@
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
 use super::random::normal;
-use elsa_onnxruntime::{Data, Model as Form, Options, Runtime, RuntimeError, Session, Tensor};
+use elsa_onnxruntime::{Data, HostTensor, Model as Form, Options, Runtime, RuntimeError, Session};
 use fastrand::Rng;
 use half::f16;
 use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ fn told(sizes: &Sizes) -> String {
 /// Inputs and outputs of one run of the original model.
 struct Run {
     sizes: Sizes,
-    inputs: Vec<Tensor>,
-    outputs: Vec<Tensor>,
+    inputs: Vec<HostTensor>,
+    outputs: Vec<HostTensor>,
 }
 
 /// Runs the original model at up to [`WANTED`] assignments of sizes. Returns these runs, and the error of the last run
@@ -267,7 +267,11 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
 
 /// Draws random inputs. Floating-point numbers are normally distributed. Indices, lengths and masks consist of ones and
 /// zeros, and each of their rows begins with a one. Returns `None` if the inputs are too large.
-fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option<Vec<Tensor>>, CheckError> {
+fn drawn(
+    inputs: &[&Declared],
+    sizes: &Sizes,
+    random: &mut Rng,
+) -> Result<Option<Vec<HostTensor>>, CheckError> {
     let (mut all, mut total) = (Vec::new(), 0usize);
     for input in inputs {
         let axes = input.shape.iter().flatten().enumerate();
@@ -299,13 +303,13 @@ fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option
             }
         };
         let dims = dims.into_iter().map(|size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        all.push(Tensor { dims, data });
+        all.push(HostTensor { dims, data });
     }
     Ok(Some(all))
 }
 
 /// Describes how two outputs differ, in words that follow the output's name in a message. Returns `None` if they agree.
-fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
+fn fault(want: &HostTensor, found: &HostTensor, near: f64) -> Option<String> {
     if want.dims != found.dims || want.data.element() != found.data.element() {
         return Some(format!(" has the axes {:?}, {:?} in the original", found.dims, want.dims));
     }

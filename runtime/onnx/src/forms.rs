@@ -41,7 +41,7 @@ impl Axes {
 
 /// Layout of an operand's elements in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum AxisOrder {
     /// `[batch, tokens, 3 · heads · dim]`, with queries, keys and values one after another in the last axis.
     Packed,
     /// `[batch, tokens, heads · dim]`.
@@ -54,14 +54,14 @@ pub enum Form {
 
 /// The layout that the operator will read and write, and the tensors that have this layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layout {
+pub struct OperandLayout {
     /// Layout of the operator's operands.
-    pub form: Form,
+    pub form: AxisOrder,
     /// Number of heads of keys and values, if it is known and differs from that of the queries.
     pub kv_heads: Option<usize>,
-    /// Tensors of queries, keys and values, with their layouts. A tensor in [`Form::Tokens`] must be transposed for the
+    /// Tensors of queries, keys and values, with their layouts. A tensor in [`AxisOrder::Tokens`] must be transposed for the
     /// operator.
-    pub operands: [(String, Form); 3],
+    pub operands: [(String, AxisOrder); 3],
     /// Product of the constants that multiply the operands.
     pub factor: f64,
     /// Output tensor, and the node that produces it. The rank of the tensor equals the rank of the operands.
@@ -200,7 +200,7 @@ fn holds(
     found: &Found,
     i: usize,
     at: usize,
-    form: Form,
+    form: AxisOrder,
     axes: &Axes,
     kv: Option<usize>,
 ) -> bool {
@@ -221,10 +221,10 @@ fn holds(
             Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
         };
         Some(match form {
-            Form::Packed => vec![b.clone(), n.clone(), rows(3)?],
-            Form::Rows => vec![b.clone(), n.clone(), rows(1)?],
-            Form::Heads => vec![b.clone(), own, n.clone(), dim.clone()],
-            Form::Tokens => vec![b.clone(), n.clone(), own, dim.clone()],
+            AxisOrder::Packed => vec![b.clone(), n.clone(), rows(3)?],
+            AxisOrder::Rows => vec![b.clone(), n.clone(), rows(1)?],
+            AxisOrder::Heads => vec![b.clone(), own, n.clone(), dim.clone()],
+            AxisOrder::Tokens => vec![b.clone(), n.clone(), own, dim.clone()],
         })
     };
     if site.symbols.shape(&links[at].name).map(<[Size]>::to_vec) != wanted() {
@@ -241,18 +241,18 @@ fn holds(
         }
         let group = h / own;
         let (width, part) = match form {
-            Form::Packed => (3 * own * dim, i * own * dim),
+            AxisOrder::Packed => (3 * own * dim, i * own * dim),
             _ => (own * dim, 0),
         };
         let Some(numbers) = moved(site, world, links, at) else { return false };
         follows(&numbers.data, [b, h, n, dim], i == 1 && found.turned, |b, h, x, c| match form {
-            Form::Heads => ((b * own + h / group) * n + x) * dim + c,
+            AxisOrder::Heads => ((b * own + h / group) * n + x) * dim + c,
             _ => (b * n + x) * width + part + h / group * dim + c,
         })
     })
 }
 
-/// Returns the index of the first output that has the layout [`Form::Rows`]. The search starts at the product with
+/// Returns the index of the first output that has the layout [`AxisOrder::Rows`]. The search starts at the product with
 /// values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
@@ -292,7 +292,7 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
 ///
 /// # Errors
 /// Returns the reason why no layout fits.
-pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
+pub fn layout(site: &Site<'_>, found: &Found) -> Result<OperandLayout, Reason> {
     let (flat, axes) = products(site, found)?;
     // If the products have three axes, the number of heads is found from tensors of rows.
     let mut choices: Vec<Axes> = Vec::new();
@@ -316,7 +316,7 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
     } else {
         choices.push(axes.clone());
     }
-    let find = |i: usize, form: Form, axes: &Axes, kv: Option<usize>| {
+    let find = |i: usize, form: AxisOrder, axes: &Axes, kv: Option<usize>| {
         (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
     let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
@@ -327,15 +327,18 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
         let fewer = (1..heads).rev().filter(|kv| heads.is_multiple_of(*kv)).map(Some);
         std::iter::once(None).chain(fewer).collect()
     };
-    let made =
-        |form: Form, kv_heads: Option<usize>, operands: [(usize, Form); 3], out: usize, axes: &Axes| Layout {
-            form,
-            kv_heads,
-            operands: [0, 1, 2].map(|i| (found.operands[i][operands[i].0].name.clone(), operands[i].1)),
-            factor: (0..2).map(|i| found.operands[i][operands[i].0].factor).product(),
-            output: found.outputs[out].clone(),
-            axes: axes.clone(),
-        };
+    let made = |form: AxisOrder,
+                kv_heads: Option<usize>,
+                operands: [(usize, AxisOrder); 3],
+                out: usize,
+                axes: &Axes| OperandLayout {
+        form,
+        kv_heads,
+        operands: [0, 1, 2].map(|i| (found.operands[i][operands[i].0].name.clone(), operands[i].1)),
+        factor: (0..2).map(|i| found.operands[i][operands[i].0].factor).product(),
+        output: found.outputs[out].clone(),
+        axes: axes.clone(),
+    };
     for axes in &choices {
         let Some(out) = rows(site, found, axes) else { continue };
         // A tensor of rows has no axis of heads that could be broadcast.
@@ -343,28 +346,35 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
             continue;
         }
         let same = axes.dim == axes.value_dim && axes.queries == axes.keys && found.factors.is_empty();
-        if same && let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, Form::Packed, axes, None)) {
+        if same && let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, AxisOrder::Packed, axes, None))
+        {
             let names = [&found.operands[0][q].name, &found.operands[1][k].name, &found.operands[2][v].name];
             if names[0] == names[1] && names[1] == names[2] && unscaled(v) {
-                return Ok(made(Form::Packed, None, [q, k, v].map(|at| (at, Form::Packed)), out, axes));
+                return Ok(made(
+                    AxisOrder::Packed,
+                    None,
+                    [q, k, v].map(|at| (at, AxisOrder::Packed)),
+                    out,
+                    axes,
+                ));
             }
         }
         for kv in groups(axes) {
-            if let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, Form::Rows, axes, kv))
+            if let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, AxisOrder::Rows, axes, kv))
                 && unscaled(v)
             {
-                return Ok(made(Form::Rows, kv, [q, k, v].map(|at| (at, Form::Rows)), out, axes));
+                return Ok(made(AxisOrder::Rows, kv, [q, k, v].map(|at| (at, AxisOrder::Rows)), out, axes));
             }
         }
     }
-    let forms = if flat { &[Form::Rows][..] } else { &[Form::Heads, Form::Tokens][..] };
+    let forms = if flat { &[AxisOrder::Rows][..] } else { &[AxisOrder::Heads, AxisOrder::Tokens][..] };
     for kv in groups(&axes) {
         let found = [0, 1, 2].map(|i| forms.iter().find_map(|&form| Some((find(i, form, &axes, kv)?, form))));
         if let [Some(q), Some(k), Some(v)] = found {
             if !unscaled(v.0) {
                 return Err("its values are scaled".into());
             }
-            return Ok(made(if flat { Form::Rows } else { Form::Heads }, kv, [q, k, v], 0, &axes));
+            return Ok(made(if flat { AxisOrder::Rows } else { AxisOrder::Heads }, kv, [q, k, v], 0, &axes));
         }
     }
     let shapes = found.operands.iter().filter_map(|links| site.symbols.shape(&links.first()?.name));

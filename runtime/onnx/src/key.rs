@@ -11,7 +11,7 @@ use super::node::{Attribute, Node};
 use std::collections::{BTreeMap, HashMap};
 
 /// Builder of a key.
-struct Key<'a> {
+struct KeyWriter<'a> {
     site: &'a Site<'a>,
     change: &'a Change,
     /// Index of each tensor, in the order in which tensors first appear.
@@ -22,7 +22,7 @@ struct Key<'a> {
 /// Returns the key of a replacement; `None` if the replacement depends on a chain of nodes that is too long.
 #[must_use]
 pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
-    let mut key = Key { site, change, met: HashMap::new(), bytes: Vec::new() };
+    let mut key = KeyWriter { site, change, met: HashMap::new(), bytes: Vec::new() };
     key.tensor(&change.output.0, 0)?;
     for (name, _) in &change.reads {
         key.tensor(name, 0)?;
@@ -40,7 +40,7 @@ pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
     Some(key.bytes)
 }
 
-impl Key<'_> {
+impl KeyWriter<'_> {
     /// Adds the index of a tensor to the key, and returns `true` if the tensor appears for the first time.
     fn number(&mut self, name: &str) -> bool {
         let next = self.met.len();

@@ -76,7 +76,7 @@ pub enum RuntimeError {
 
 /// A tensor in the memory of this process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
+pub struct HostTensor {
     /// Sizes of the axes.
     pub dims: Vec<i64>,
     /// Elements of the tensor in row-major order.
@@ -246,12 +246,12 @@ fn file(path: &Path) -> Result<CString, RuntimeError> {
 }
 
 /// A tensor that belongs to the runtime; null before the runtime has created it.
-struct Value<'a> {
+struct RuntimeValue<'a> {
     runtime: &'a Runtime,
     value: *mut OrtValue,
 }
 
-impl Drop for Value<'_> {
+impl Drop for RuntimeValue<'_> {
     fn drop(&mut self) {
         // SAFETY: *table*, *own*: null is ignored.
         unsafe { ((*self.runtime.table).ReleaseValue)(self.value) };
@@ -376,7 +376,7 @@ impl Runtime {
     }
 
     /// Creates a tensor of the runtime that shares the memory of `tensor`, without a copy.
-    fn value(&self, tensor: &Tensor) -> Result<Value<'_>, RuntimeError> {
+    fn value(&self, tensor: &HostTensor) -> Result<RuntimeValue<'_>, RuntimeError> {
         let mut value = ptr::null_mut();
         let (data, bytes) = tensor.data.memory();
         let (dims, rank) = (tensor.dims.as_ptr(), tensor.dims.len());
@@ -385,7 +385,7 @@ impl Runtime {
             self,
             CreateTensorWithDataAsOrtValue(self.memory, data, bytes, dims, rank, kind, &raw mut value)
         )?;
-        Ok(Value { runtime: self, value })
+        Ok(RuntimeValue { runtime: self, value })
     }
 
     /// Returns the axes, the number of elements, and the number that ONNX assigns to the element type.
@@ -400,7 +400,7 @@ impl Runtime {
     }
 
     /// Copies an output of the runtime. `name` is for the message of an error.
-    fn tensor(&self, name: &str, value: &Value<'_>) -> Result<Tensor, RuntimeError> {
+    fn tensor(&self, name: &str, value: &RuntimeValue<'_>) -> Result<HostTensor, RuntimeError> {
         let refuse = |found: String| RuntimeError::Output { name: name.to_owned(), found };
         if value.value.is_null() {
             return Err(refuse("absent".to_owned()));
@@ -427,7 +427,7 @@ impl Runtime {
                 _ => return Err(refuse(format!("elements of ONNX's type {element}"))),
             }
         };
-        Ok(Tensor { dims, data })
+        Ok(HostTensor { dims, data })
     }
 }
 
@@ -448,16 +448,16 @@ impl Session<'_> {
     /// Returns an error if the runtime rejects the run, or if the run was terminated.
     pub fn run(
         &self,
-        inputs: &[(&str, &Tensor)],
+        inputs: &[(&str, &HostTensor)],
         outputs: &[&str],
         limit: Option<Duration>,
-    ) -> Result<Vec<Tensor>, RuntimeError> {
+    ) -> Result<Vec<HostTensor>, RuntimeError> {
         let runtime = self.runtime;
         let input_names = inputs.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
         let output_names = outputs.iter().map(|name| text(name)).collect::<Result<Vec<_>, _>>()?;
         let pointers = |of: &[CString]| of.iter().map(|name| name.as_ptr()).collect::<Vec<_>>();
         let (input_pointers, output_pointers) = (pointers(&input_names), pointers(&output_names));
-        let values: Vec<Value<'_>> =
+        let values: Vec<RuntimeValue<'_>> =
             inputs.iter().map(|(_, tensor)| runtime.value(tensor)).collect::<Result<_, _>>()?;
         let given: Vec<*const OrtValue> = values.iter().map(|value| value.value.cast_const()).collect();
         let mut made: Vec<*mut OrtValue> = vec![ptr::null_mut(); outputs.len()];
@@ -494,7 +494,8 @@ impl Session<'_> {
             drop(done);
             ran
         });
-        let made: Vec<Value<'_>> = made.into_iter().map(|value| Value { runtime, value }).collect();
+        let made: Vec<RuntimeValue<'_>> =
+            made.into_iter().map(|value| RuntimeValue { runtime, value }).collect();
         match (ran, limit) {
             (Err(_), Some(limit)) if ended.load(Ordering::Relaxed) => Err(RuntimeError::Late(limit)),
             (Err(error), _) => Err(error),

@@ -8,7 +8,7 @@ use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};
 use crate::lent;
 use crate::operands::{INPUTS, Input, OUTPUTS};
-use crate::tensors::{Given, device_inputs, device_outputs, host_inputs, host_outputs};
+use crate::tensors::{Addresses, device_inputs, device_outputs, host_inputs, host_outputs};
 use elsa_runtime::{PlanOptions, RawStream};
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
 use std::ffi::CStr;
@@ -222,8 +222,8 @@ impl Kernel {
         shapes: &'a Shapes,
         inputs: &[*const OrtValue; INPUTS],
         outputs: &[*const OrtValue; OUTPUTS],
-    ) -> Result<Given<'a>, OperatorError> {
-        let mut given = Given::new(geometry, shapes);
+    ) -> Result<Addresses<'a>, OperatorError> {
+        let mut given = Addresses::new(geometry, shapes);
         for input in Input::ALL {
             let value = inputs[input as usize];
             if !value.is_null() {

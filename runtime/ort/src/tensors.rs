@@ -19,7 +19,7 @@ use std::{ptr, slice};
 const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
 
 /// The addresses of a call's tensors, checked for alignment and null.
-pub(crate) struct Given<'a> {
+pub(crate) struct Addresses<'a> {
     geometry: &'a Geometry,
     shapes: &'a Shapes,
     inputs: [*mut c_void; INPUTS],
@@ -51,10 +51,10 @@ fn checked(
     }
 }
 
-impl<'a> Given<'a> {
+impl<'a> Addresses<'a> {
     /// Creates an instance without addresses.
-    pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Given<'a> {
-        Given { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
+    pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Addresses<'a> {
+        Addresses { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
     }
 
     /// Sets the address of an input.
@@ -158,7 +158,7 @@ fn extent(view: Option<&View>) -> usize {
 ///
 /// # Safety
 /// - The clause *tensors*.
-unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
+unsafe fn lengths<'a>(given: &Addresses<'a>) -> Lengths<'a> {
     let spec = given.geometry.problem.spec();
     let data = given.input(Input::KeyLengths).cast_const().cast();
     // SAFETY: the clause of this function: `Geometry` has checked that the lengths are i64, one for each batch index.
@@ -170,7 +170,7 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
 ///
 /// # Safety
 /// - The clause *tensors*.
-pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
+pub(crate) unsafe fn host_inputs<'a>(given: &Addresses<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
     // SAFETY: the clause of this function. The views cover the shapes of the tensors, and begin at the element to which
@@ -200,7 +200,7 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
 ///
 /// # Safety
 /// - The clause *tensors*.
-pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
+pub(crate) unsafe fn host_outputs<'a>(given: &Addresses<'a>) -> Outputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
     // SAFETY: the clause of this function. The views are those of the shapes with which the outputs were allocated.
@@ -222,7 +222,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
 ///
 /// # Safety
 /// - The clause *tensors*, for the lengths.
-pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
+pub(crate) unsafe fn device_inputs<'a>(given: &Addresses<'a>) -> DeviceInputs<'a> {
     let place = |operand| given.place(operand).map(|data| data.addr() as u64);
     DeviceInputs {
         mask: place(Operand::Mask),
@@ -233,7 +233,7 @@ pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
 }
 
 /// Returns the outputs of a call in device memory.
-pub(crate) fn device_outputs(given: &Given<'_>) -> DeviceOutputs {
+pub(crate) fn device_outputs(given: &Addresses<'_>) -> DeviceOutputs {
     let spec = given.geometry.problem.spec();
     let [output, present_key, present_value] = given.outputs.map(|data| data.addr() as u64);
     DeviceOutputs {

@@ -6,7 +6,7 @@ use super::cuda::plan::GpuPlan;
 use super::traversed::Recorded;
 use crate::operator::Operator;
 use crate::problem;
-use crate::tensors::Tensor;
+use crate::tensors::TensorSpec;
 use crate::{bound, plan, workspace};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::certificate::{Certificate, Executed};
@@ -42,9 +42,9 @@ impl problem::Problem for Problem {
         self.sequences()
     }
 
-    fn tensor(&self, operand: Operand, _: DType) -> Tensor {
+    fn tensor(&self, operand: Operand, _: DType) -> TensorSpec {
         let is_past = matches!(operand, Operand::PastKey | Operand::PastValue);
-        Tensor {
+        TensorSpec {
             argument: operand.argument(),
             memory: self.memory(operand),
             read: !operand.is_written(),

@@ -6,7 +6,7 @@ use super::run_memory::RunMemory;
 use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::RunError;
-use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
+use elsa_core::attention::traversal::{Schedule, Shares, TileSize, TraversalReport, share};
 use elsa_core::room::Span;
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
@@ -18,9 +18,9 @@ pub struct Traversed<'a> {
     pub schedule: Schedule,
     /// Size of the tiles whose rows decide together whether to skip a key block: number of query rows (the last tile of
     /// a sequence may have fewer), and number of keys per block.
-    pub tile: Tile,
+    pub tile: TileSize,
     /// Counters of the run.
-    pub report: Report,
+    pub report: TraversalReport,
     /// `true` if the report has two counts: how often a reference moved, and how often the schedule needed a row's
     /// largest score in a block. A GPU does not count these events, and reports zeros.
     pub counts_moves: bool,
@@ -37,7 +37,7 @@ pub struct Traversed<'a> {
 #[derive(Clone, Debug)]
 pub struct Recorded {
     schedule: Schedule,
-    tile: Tile,
+    tile: TileSize,
     at: At,
 }
 
@@ -73,7 +73,7 @@ impl Recorded {
         let choice = &plan.choice;
         choice.error_budget.map(|budget| Recorded {
             schedule: Schedule::within(budget),
-            tile: Tile { rows: choice.kernel.rows, keys: choice.kernel.keys },
+            tile: TileSize { rows: choice.kernel.rows, keys: choice.kernel.keys },
             at: At::Gpu {
                 start: plan.layout.left_out.start,
                 blocks: choice.counting,
@@ -95,7 +95,7 @@ impl Recorded {
     pub fn traversed<'w>(&self, memory: RunMemory<'w>) -> Result<Traversed<'w>, RunError> {
         let (mut report, d, share) = match (&self.at, memory) {
             (&At::Cpu { counts, stride, workers, left_out }, RunMemory::Cpu(memory)) => {
-                let mut report = Report::default();
+                let mut report = TraversalReport::default();
                 for worker in 0..workers {
                     let start = counts.start + worker * stride;
                     report.add(&counted(memory, Span { start, ..counts }).ok_or(RunError::Exact)?);
@@ -120,11 +120,12 @@ impl Recorded {
 }
 
 /// Reads the counters of a worker at `span`; `None` if the memory does not contain the span.
-fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
+fn counted(memory: &mut Memory, span: Span) -> Option<TraversalReport> {
     let counts = memory.record(span)?;
-    let fits = size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
+    let fits = size_of_val(counts) >= size_of::<TraversalReport>()
+        && counts.as_ptr().cast::<TraversalReport>().is_aligned();
     // SAFETY: the values have the size and the alignment of a report, for which any bits are valid.
-    fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
+    fits.then(|| unsafe { counts.as_ptr().cast::<TraversalReport>().read() })
 }
 
 /// Reads the counters at [`At::Gpu`]: the report, and the skipped sum and the skipped share of each row.
@@ -134,12 +135,12 @@ fn on_gpu(
     blocks: usize,
     rows: usize,
     into_s: usize,
-) -> Result<(Report, &[f32], &[f32]), RunError> {
+) -> Result<(TraversalReport, &[f32], &[f32]), RunError> {
     const WORDS: usize = size_of::<WithinCounts>() / size_of::<f32>();
     let counted = blocks * WORDS;
     let found = workspace.fetch(start, counted + 3 * rows)?;
     let (counts, finished) = found.split_at_mut(counted);
-    let mut report = Report { accepted: rows as u64, ..Report::default() };
+    let mut report = TraversalReport { accepted: rows as u64, ..TraversalReport::default() };
     for block in counts.chunks_exact(WORDS) {
         let [met, skipped, rows] = [0, 1, 2].map(|at| u64::from(block[at].to_bits()));
         report.blocks += met;

@@ -36,12 +36,12 @@ use std::time::Duration;
 /// Stack size of a worker thread in bytes.
 const STACK: usize = 256 << 10;
 
-type Task = *const (dyn Fn(usize) + Sync);
+type TaskPointer = *const (dyn Fn(usize) + Sync);
 
 /// A job: a function of the worker's number, and the number of workers that call it.
 #[derive(Clone, Copy)]
 struct Job {
-    task: Task,
+    task: TaskPointer,
     workers: usize,
 }
 

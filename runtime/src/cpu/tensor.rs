@@ -6,7 +6,7 @@ use elsa_core::view::View;
 /// A tensor: its view, its type, and the address of its first byte. If only an excerpt of the tensor is in memory, this
 /// is the address that the first byte would have if the complete tensor were in memory.
 #[derive(Clone, Copy)]
-pub struct Tensor {
+pub struct CpuTensor {
     pub view: View,
     pub dtype: DType,
     pub data: *mut u8,
@@ -14,14 +14,14 @@ pub struct Tensor {
     pub present: bool,
 }
 
-impl Tensor {
+impl CpuTensor {
     /// An absent tensor.
-    pub const NONE: Tensor =
-        Tensor { view: View::EMPTY, dtype: DType::F32, data: std::ptr::null_mut(), present: false };
+    pub const NONE: CpuTensor =
+        CpuTensor { view: View::EMPTY, dtype: DType::F32, data: std::ptr::null_mut(), present: false };
 
     /// Creates a tensor whose elements begin at `data`. `data` is null if the call does not have the tensor.
-    pub fn new(view: View, dtype: DType, data: *mut u8) -> Tensor {
-        Tensor { view, dtype, data, present: !data.is_null() }
+    pub fn new(view: View, dtype: DType, data: *mut u8) -> CpuTensor {
+        CpuTensor { view, dtype, data, present: !data.is_null() }
     }
 
     /// Returns the address of the first byte of a row.

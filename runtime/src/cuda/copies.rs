@@ -1,10 +1,10 @@
 //! The device memory and host memory that copies of host tensors need.
 
-use crate::tensors::Tensor;
+use crate::tensors::TensorSpec;
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory for copies of host tensors. Copies of rarely used tensors ([`Tensor::apart`]) are in a
+/// The layout of device memory for copies of host tensors. Copies of rarely used tensors ([`TensorSpec::apart`]) are in a
 /// separate buffer, back to back, and have no offset here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
@@ -16,7 +16,7 @@ pub struct Staging<O: Operand> {
 
 impl<O: Operand> Staging<O> {
     /// Computes the layout for these tensors. Returns `None` if its size overflows.
-    pub fn of(tensors: &Operands<O, Tensor>) -> Option<Staging<O>> {
+    pub fn of(tensors: &Operands<O, TensorSpec>) -> Option<Staging<O>> {
         let (mut at, mut bytes) = (Operands::default(), 0usize);
         for (at, tensor) in at.values_mut().zip(tensors.values()).filter(|(_, tensor)| !tensor.apart) {
             *at = bytes;
@@ -31,7 +31,7 @@ impl<O: Operand> Staging<O> {
 pub struct Copies {
     /// Device memory for the tensors that most calls have.
     pub staging: usize,
-    /// Device memory for the rarely used tensors ([`Tensor::apart`]).
+    /// Device memory for the rarely used tensors ([`TensorSpec::apart`]).
     pub apart: usize,
     /// Host memory for the largest output that is copied back row by row.
     pub bounce: usize,
@@ -39,13 +39,13 @@ pub struct Copies {
 
 impl Copies {
     /// Computes the memory for copies of `tensors`. A size that overflows is `usize::MAX`.
-    pub fn of<O: Operand>(tensors: &Operands<O, Tensor>) -> Copies {
-        let apart = tensors.values().filter(|tensor| tensor.apart).map(Tensor::bytes);
+    pub fn of<O: Operand>(tensors: &Operands<O, TensorSpec>) -> Copies {
+        let apart = tensors.values().filter(|tensor| tensor.apart).map(TensorSpec::bytes);
         let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());
         Copies {
             staging: Staging::of(tensors).map_or(usize::MAX, |staging| staging.bytes),
             apart: apart.fold(0, usize::saturating_add),
-            bounce: by_rows.map(Tensor::bytes).max().unwrap_or(0),
+            bounce: by_rows.map(TensorSpec::bytes).max().unwrap_or(0),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Copies {
 /// row in two cases. In the first case, the output has gaps, which a call must not write. In the second case, a run
 /// also reads the output, so its old contents must survive a failed run. Outputs that a call appends to are never
 /// copied row by row.
-pub fn rows_of(tensor: &Tensor) -> Option<View> {
+pub fn rows_of(tensor: &TensorSpec) -> Option<View> {
     let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }
 }
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn staging_holds_every_tensor_apart() {
         let sizes = [160, 3, 0, 4096, 257, 44];
-        let tensors = Operands::from_fn(|operand| Tensor {
+        let tensors = Operands::from_fn(|operand| TensorSpec {
             memory: sizes.get(operand as usize).map(|n| Memory { elements: *n, element_size: 2, view: None }),
             apart: matches!(operand, Operand::Key | Operand::Mask),
-            ..Tensor::default()
+            ..TensorSpec::default()
         });
         let staging = Staging::of(&tensors).unwrap();
         let starts = [0, 2, 3, 4].map(|at| staging.at[Operand::ALL[at]]);

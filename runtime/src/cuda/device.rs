@@ -6,7 +6,7 @@ use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError};
 use crate::problem::Problem;
-use crate::tensors::{DeviceTensors, Tensor, types};
+use crate::tensors::{DeviceTensors, TensorSpec, types};
 use elsa_core::argument::ArgumentError;
 use elsa_core::operands::{Location, Operands};
 use std::marker::PhantomData;
@@ -46,7 +46,7 @@ fn check_address(
 }
 
 /// Checks the address of a tensor. Returns its device address, or zero if the call omits an optional tensor.
-fn check(entered: &Entered<'_>, tensor: &Tensor, address: Option<u64>) -> Result<u64, BindError> {
+fn check(entered: &Entered<'_>, tensor: &TensorSpec, address: Option<u64>) -> Result<u64, BindError> {
     let argument = tensor.argument;
     let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
     match (tensor.memory, address) {

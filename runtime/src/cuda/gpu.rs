@@ -87,12 +87,12 @@ pub struct DeviceInfo {
 pub struct Gpu {
     device: Device,
     info: DeviceInfo,
-    state: Mutex<State>,
+    state: Mutex<LoadedContext>,
     warned: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct LoadedContext {
     context: Arc<Context>,
     /// `true` if `context` has replaced a lost context.
     second: bool,
@@ -138,7 +138,7 @@ impl Gpu {
             None => device.primary()?,
         };
         drop(context.enter()?);
-        let state = Mutex::new(State { context, second: false, functions: Vec::new() });
+        let state = Mutex::new(LoadedContext { context, second: false, functions: Vec::new() });
         Ok(Gpu { device, info, state, warned: AtomicBool::new(false) })
     }
 
@@ -154,13 +154,13 @@ impl Gpu {
 
     /// Locks the state. A holder of the lock must not log anything, neither directly nor by dropping a value, because a
     /// log sink may call this library.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoadedContext> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the state if `context` is still the context in use.
-    fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
+    fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, LoadedContext>, DeviceError> {
         context.usable()?;
         let state = self.state();
         if Arc::ptr_eq(&state.context, context) { Ok(state) } else { Err(DeviceError::Lost) }
@@ -267,7 +267,7 @@ impl Gpu {
 }
 
 /// Returns the kernel if it has been loaded.
-fn find(state: &State, kernel: &GpuKernel) -> Option<Function> {
+fn find(state: &LoadedContext, kernel: &GpuKernel) -> Option<Function> {
     let mut functions = state.functions.iter();
     functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())
 }

@@ -2,17 +2,17 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::cuda::tensor::{TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
+use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_BF16, TYPE_F16, TYPE_F32};
 
 /// Describes a view whose first element is at the device address `data`.
-pub fn tensor(view: &View, data: u64) -> Tensor {
+pub fn tensor(view: &View, data: u64) -> DeviceTensor {
     let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
-    Tensor { data, batch, head, token }
+    DeviceTensor { data, batch, head, token }
 }
 
 /// Returns `true` if the address, the strides and `dim` allow rows to be accessed four elements at a time. Callers also
 /// check that rows are close enough together.
-pub fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
+pub fn is_vec4(tensor: &DeviceTensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
         && strides.iter().all(|stride| stride % 4 == 0)

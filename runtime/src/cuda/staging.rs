@@ -4,7 +4,7 @@ use super::copies::{Copies, Staging, rows_of};
 use super::gpu::Gpu;
 use super::workspace::GpuWorkspace;
 use crate::error::DeviceError;
-use crate::tensors::{HostTensors, Tensor};
+use crate::tensors::{HostTensors, TensorSpec};
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 use std::ops::Range;
@@ -91,7 +91,7 @@ pub fn for_runs<E>(
 /// Returns an error if memory is not available, or if the device fails.
 pub fn place<O: Operand>(
     gpu: &Gpu,
-    list: &Operands<O, Tensor>,
+    list: &Operands<O, TensorSpec>,
     tensors: &HostTensors<'_, O>,
     guarded: bool,
     workspace: &mut GpuWorkspace,

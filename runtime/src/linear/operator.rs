@@ -4,7 +4,7 @@ use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
 use crate::operator::Operator;
 use crate::problem;
-use crate::tensors::Tensor;
+use crate::tensors::TensorSpec;
 use crate::{bound, plan, workspace};
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::DType;
@@ -42,9 +42,9 @@ impl problem::Problem for Problem {
         self.sequences()
     }
 
-    fn tensor(&self, operand: Operand, _: DType) -> Tensor {
+    fn tensor(&self, operand: Operand, _: DType) -> TensorSpec {
         let in_place = self.spec().in_place;
-        Tensor {
+        TensorSpec {
             argument: operand.argument(),
             memory: self.memory(operand),
             read: !operand.is_written() || (operand == Operand::PresentState && in_place),

@@ -1,7 +1,7 @@
 //! Implements the trait [`Problem`] for the problems of the per-channel operators.
 
 use crate::problem::Problem;
-use crate::tensors::Tensor;
+use crate::tensors::TensorSpec;
 use elsa_core::dtype::DType;
 use elsa_core::series::{convolution, recurrence, selective};
 
@@ -16,17 +16,17 @@ macro_rules! problem {
                 self.batch()
             }
 
-            fn tensor(&self, operand: $module::Operand, dtype: DType) -> Tensor {
+            fn tensor(&self, operand: $module::Operand, dtype: DType) -> TensorSpec {
                 let in_place = self.spec().in_place;
                 let read_in_place = in_place && operand == $module::Operand::PresentState;
-                Tensor {
+                TensorSpec {
                     argument: operand.argument(),
                     memory: self.memory(operand, dtype),
                     read: !operand.is_written() || read_in_place,
                     written: operand.is_written(),
                     optional: operand.is_optional(),
                     forbidden: (in_place && operand == $module::Operand::PastState).then_some("in_place"),
-                    ..Tensor::default()
+                    ..TensorSpec::default()
                 }
             }
         }

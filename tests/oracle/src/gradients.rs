@@ -13,7 +13,7 @@ use elsa_runtime::{BackwardPlanOptions, Engine, PlanOptions};
 
 /// A case with an upstream gradient and the results of its forward pass.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct GradientCase {
     /// The case.
     pub case: Case,
     /// The problem of the backward pass.
@@ -69,27 +69,27 @@ fn rows(view: &View) -> impl Iterator<Item = usize> + use<> {
     (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| view.row(b, h, t))))
 }
 
-impl Given {
+impl GradientCase {
     /// Runs the forward pass of a case on the scalar fallback, and draws a random upstream gradient. `None` if the case
     /// has past or present keys and values.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
     #[must_use]
-    pub fn of(case: &Case) -> Option<Given> {
-        Given::by(case, |problem, inputs, outputs| {
+    pub fn of(case: &Case) -> Option<GradientCase> {
+        GradientCase::by(case, |problem, inputs, outputs| {
             let mut scratch = vec![0.0; scalar::scratch_len(problem).unwrap_or(0)];
             scalar::run(problem, inputs, outputs, &mut scratch).unwrap_or_else(|e| panic!("{e}"));
         })
     }
 
-    /// Works like [`Given::of`], but runs the forward pass on an engine instead of the scalar fallback.
+    /// Works like [`GradientCase::of`], but runs the forward pass on an engine instead of the scalar fallback.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
     #[must_use]
-    pub fn on(engine: &Engine, case: &Case) -> Option<Given> {
-        Given::by(case, |problem, inputs, outputs| {
+    pub fn on(engine: &Engine, case: &Case) -> Option<GradientCase> {
+        GradientCase::by(case, |problem, inputs, outputs| {
             let plan = engine.plan(problem, &PlanOptions::default()).unwrap_or_else(|e| panic!("{e}"));
             let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
             let outputs = std::mem::take(outputs);
@@ -98,7 +98,7 @@ impl Given {
         })
     }
 
-    fn by(case: &Case, run: impl Fn(&Problem, &Inputs<'_>, &mut Outputs<'_>)) -> Option<Given> {
+    fn by(case: &Case, run: impl Fn(&Problem, &Inputs<'_>, &mut Outputs<'_>)) -> Option<GradientCase> {
         let s = &case.spec;
         if s.past_key.is_some() || s.present_key.is_some() || s.present_value.is_some() {
             return None;
@@ -124,7 +124,7 @@ impl Given {
         for at in rows(&up) {
             (0..dv).for_each(|x| upstream.set(at + x, random.normal()));
         }
-        Some(Given { case: case.clone(), problem: backward, output, upstream, m, s, lse })
+        Some(GradientCase { case: case.clone(), problem: backward, output, upstream, m, s, lse })
     }
 
     /// Returns the inputs of the backward pass, with the states of the forward pass.

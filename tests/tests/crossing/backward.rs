@@ -8,14 +8,14 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
 use proptest::prelude::*;
 
 /// Compares the gradients of a case with the exact gradients, on the scalar fallback and on every engine.
 fn check(case: &Case, engines: &[Engine]) {
-    let Some(given) = Given::of(case) else { return };
+    let Some(given) = GradientCase::of(case) else { return };
     let exact = given.exact();
     exact
         .check(&given.scalar(), &scalar::structure(&given.problem))
@@ -97,7 +97,7 @@ proptest! {
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 130 } else { 400 };
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, 64, 64) }.build("plain");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let exact = given.exact();
     let report = |name: String, found: &Found, structure| {
         let worst = exact.check(found, &structure).unwrap();
@@ -123,7 +123,7 @@ fn states_serve_where_exp_overflows() {
             (0..40)
                 .for_each(|i| case.q.set(case.spec.query.row(0, 0, i), if i % 2 == 0 { 1.0 } else { -1.0 }));
             (0..70).for_each(|j| case.k.set(case.spec.key.row(0, 0, j), gain + (j % 7) as f32 / 4.0));
-            let given = Given::of(&case).unwrap();
+            let given = GradientCase::of(&case).unwrap();
             let exact = given.exact();
             let of = |statistics| {
                 let (found, structure) =
@@ -148,7 +148,7 @@ fn finite_differences_agree() {
     let params =
         Params { heads: 2, kv_heads: 1, causal, softcap: Some(2.0), mask, ..Params::plain(5, 9, 3, 4) };
     let case = params.build("differences");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let loss = |case: &Case| {
         let problem = case.problem();
         let mut y = vec![0.0; 4];
@@ -204,7 +204,7 @@ fn nothing_leaks_and_poison_stays_where_it_is() {
             case.fill_key(0, token, bad);
             case.fill_value(0, token, bad);
         }
-        let mut given = Given::of(&case).unwrap();
+        let mut given = GradientCase::of(&case).unwrap();
         // The upstream gradient of row 5, which attends no key, is not read.
         for head in 0..2 {
             let at = given.problem.spec().upstream.row(0, head, 5);
@@ -241,7 +241,7 @@ fn threads_and_batch_change_no_bit() {
     let keys = if SLOW { 2 } else { 3 };
     for params in &cases[..keys] {
         let case = params.build("bits");
-        let given = Given::of(&case).unwrap();
+        let given = GradientCase::of(&case).unwrap();
         for (one, many) in cpu_engines(1).iter().zip(cpu_engines(3)) {
             let want = given.engine(one, given.inputs(), None).0.bits();
             assert_eq!(given.engine(&many, given.inputs(), None).0.bits(), want, "{case:?}");
@@ -249,13 +249,13 @@ fn threads_and_batch_change_no_bit() {
     }
     // A sequence has the same bits alone and in a batch.
     let params = Params { batch: 2, ..cases[0].clone() };
-    let both = Given::of(&params.build("batch")).unwrap();
+    let both = GradientCase::of(&params.build("batch")).unwrap();
     let mut alone = params.build("alone");
     for view in [&mut alone.spec.query, &mut alone.spec.key, &mut alone.spec.value, &mut alone.spec.output] {
         let [_, h, n, d] = view.shape();
         *view = View::new("x", [1, h, n, d], view.strides()).unwrap();
     }
-    let mut first = Given::of(&alone).unwrap();
+    let mut first = GradientCase::of(&alone).unwrap();
     first.upstream = both.upstream.clone();
     for engine in cpu_engines(2) {
         let (batch, alone) =
@@ -271,7 +271,7 @@ fn threads_and_batch_change_no_bit() {
 #[test]
 fn budgets_are_kept() {
     let case = Params { scale: Some(0.25), ..Params::plain(70, 1300, 16, 16) }.build("budget");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let exact = given.exact();
     for engine in cpu_engines(2) {
         let plan = |budget| {
@@ -298,7 +298,7 @@ fn budgets_are_kept() {
 #[test]
 fn bad_calls_are_refused_and_nothing_is_written() {
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(5, 6, 40, 30) }.build("refused");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let (lse, m) = (vec![0.0; 9], vec![0.0; 11]);
     let short = vec![0.0; 3];
     let half = Data::filled(DType::F16, 2000, 0.0);
@@ -338,7 +338,7 @@ fn bad_calls_are_refused_and_nothing_is_written() {
             assert_eq!(error, BindError::Problem(E::Short { argument, found: needed - 1, needed }));
         }
         // The workspace of a smaller plan is too small.
-        let small = Given::of(&Params::plain(2, 2, 1, 1).build("small")).unwrap();
+        let small = GradientCase::of(&Params::plain(2, 2, 1, 1).build("small")).unwrap();
         let other = engine.backward_plan(&small.problem, &BackwardPlanOptions::default()).unwrap();
         let mut room = Found::room(&given.problem);
         let mut workspace = other.workspace().unwrap();
@@ -386,7 +386,7 @@ fn problems_without_a_backward_pass_are_refused() {
 #[test]
 fn outputs_of_16_bits_cost_their_rounding() {
     let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let exact = given.exact();
     for engine in cpu_engines(1) {
         let problem = case.problem();

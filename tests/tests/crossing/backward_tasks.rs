@@ -11,7 +11,7 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params};
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
@@ -28,7 +28,7 @@ fn options() -> BackwardPlanOptions {
 
 fn plan(
     engine: &Engine,
-    given: &Given,
+    given: &GradientCase,
     division: &Division,
     path: &TaskPath,
     held: Held,
@@ -50,7 +50,7 @@ fn bits(shares: &TaskGradients) -> Vec<u32> {
 }
 
 /// Returns the data that a board has if it stores only the tokens of `task`.
-fn alone(given: &Given, task: &Task) -> Given {
+fn alone(given: &GradientCase, task: &Task) -> GradientCase {
     let case: Case = gathered(&given.case, task);
     let rows = places(task.queries());
     let [b, h, n, dv] = given.case.spec.output.shape();
@@ -73,12 +73,17 @@ fn alone(given: &Given, task: &Task) -> Given {
         }
     }
     let [m, s, lse] = statistics;
-    Given { case, problem, output, upstream, m, s, lse }
+    GradientCase { case, problem, output, upstream, m, s, lse }
 }
 
 /// Adds the gradient shares of the tasks of `paths`, in the views of the gradients. Returns the sums, and the
 /// parameters of their error bound.
-fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]) -> (Found, Structure) {
+fn merged(
+    engine: &Engine,
+    given: &GradientCase,
+    division: &Division,
+    paths: &[TaskPath],
+) -> (Found, Structure) {
     let spec = *given.problem.spec();
     let [[b, h, queries, dim], [_, kv_heads, keys, value_dim]] = [spec.query.shape(), spec.value.shape()];
     let sizes =
@@ -117,11 +122,11 @@ fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath
 }
 
 /// Computes the gradients of a case as seven tasks, with `c = 7` chunks.
-pub fn of_seven_tasks(engine: &Engine, given: &Given) -> Found {
+pub fn of_seven_tasks(engine: &Engine, given: &GradientCase) -> Found {
     merged(engine, given, &division(&[7]), &all(&division(&[7]))).0
 }
 
-fn check(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]) {
+fn check(engine: &Engine, given: &GradientCase, division: &Division, paths: &[TaskPath]) {
     let (found, structure) = merged(engine, given, division, paths);
     let exact = given.exact();
     exact.check(&found, &structure).unwrap_or_else(|e| panic!("{} {:?}: {e}", engine.backend(), given.case));
@@ -159,7 +164,7 @@ fn tasks_add_up_to_the_gradients() {
     let count = if SLOW { 3 } else { usize::MAX };
     for (i, case) in cases().into_iter().enumerate().take(count) {
         let division = division(levels[i % levels.len()]);
-        let given = Given::of(&case).unwrap();
+        let given = GradientCase::of(&case).unwrap();
         for engine in cpu_engines(2) {
             check(&engine, &given, &division, &all(&division));
         }
@@ -172,7 +177,7 @@ fn few_tokens_none_and_a_hybrid_tree() {
         let causal = Some(Alignment::BottomRight);
         let case = Params { heads: 2, causal, ..Params::plain(n, m, 8, 8) }.build("few tokens");
         for engine in cpu_engines(1) {
-            check(&engine, &Given::of(&case).unwrap(), &division(&[7]), &all(&division(&[7])));
+            check(&engine, &GradientCase::of(&case).unwrap(), &division(&[7]), &all(&division(&[7])));
         }
     }
     let causal = Some(Alignment::TopLeft);
@@ -182,14 +187,14 @@ fn few_tokens_none_and_a_hybrid_tree() {
         ["0", "1", "2", "3", "4.0", "4.1", "4.2", "5", "6"].map(|x| x.parse().unwrap()).into();
     let tree = Tree::new(&two, &mut paths).unwrap();
     for engine in cpu_engines(2) {
-        check(&engine, &Given::of(&case).unwrap(), &two, tree.paths());
+        check(&engine, &GradientCase::of(&case).unwrap(), &two, tree.paths());
     }
 }
 
 #[test]
 fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     let case = Params { heads: 3, ..Params::plain(150, 150, 16, 16) }.build("bits");
-    let (given, seven) = (Given::of(&case).unwrap(), division(&[7]));
+    let (given, seven) = (GradientCase::of(&case).unwrap(), division(&[7]));
     let path = "3".parse().unwrap();
     for (one, many) in cpu_engines(1).into_iter().zip(cpu_engines(3)) {
         let mut plan = self::plan(&one, &given, &seven, &path, Held::Whole);
@@ -225,7 +230,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
     let causal = Some(Alignment::BottomRight);
     let params =
         Params { heads: 4, kv_heads: 2, batch: 2, causal, lengths: true, ..Params::plain(33, 41, 8, 12) };
-    let given = Given::of(&params.build("tiles")).unwrap();
+    let given = GradientCase::of(&params.build("tiles")).unwrap();
     let spec = *given.problem.forward().spec();
     let seven = division(&[7]);
     let mut sums = Found::room(&given.problem);
@@ -304,15 +309,17 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
 fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     let engine = Engine::new(&EngineOptions::default().threads(1)).unwrap();
     let (seven, path): (Division, TaskPath) = (division(&[7]), "3".parse().unwrap());
-    let plain = Given::of(&Params::plain(21, 21, 8, 8).build("plain")).unwrap();
-    let of = |given: &Given, path: &str, held| {
+    let plain = GradientCase::of(&Params::plain(21, 21, 8, 8).build("plain")).unwrap();
+    let of = |given: &GradientCase, path: &str, held| {
         let path: TaskPath = path.parse().unwrap();
         BackwardTaskPlan::new(&engine, &given.problem, &seven, &path, held, &options())
             .unwrap_err()
             .to_string()
     };
     let packed = Params { packed: Some(vec![(9, 9), (3, 4)]), ..Params::plain(0, 0, 8, 8) };
-    assert!(of(&Given::of(&packed.build("packed")).unwrap(), "3", Held::Whole).contains("cu_seqlens_q"));
+    assert!(
+        of(&GradientCase::of(&packed.build("packed")).unwrap(), "3", Held::Whole).contains("cu_seqlens_q")
+    );
     let text = of(&plain, "3", Held::Gathered { queries: 21, keys: 21 });
     assert!(text.contains("tokens 21; allowed: 9, as the task has"), "{text}");
     assert!(of(&plain, "7", Held::Whole).contains("allowed: 0 to 6"));

@@ -9,7 +9,7 @@ use elsa_core::linear::{Form, Rule};
 use elsa_core::quorum::{Division, TaskPath};
 use elsa_core::series::recurrence::Gate;
 use elsa_oracle::cases::Params;
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::linear;
 use elsa_oracle::series::Order;
 use elsa_runtime::{
@@ -125,7 +125,7 @@ fn attention() {
 fn gradients() {
     let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, kv_heads: 4, ..Params::plain(30, 600, 16, 16) }.build("cancelled");
-    let given = Given::of(&case).unwrap();
+    let given = GradientCase::of(&case).unwrap();
     let options = BackwardPlanOptions::default().all_workers(true);
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();

@@ -4,7 +4,7 @@
 use crate::schedules_kernels::{is_counted, little_left};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{Division, GpuChoice};
-use elsa_core::attention::traversal::{Report, Schedule, Tile};
+use elsa_core::attention::traversal::{Schedule, TileSize, TraversalReport};
 use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
@@ -52,7 +52,7 @@ fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOpti
 
 /// Runs a case twice in one workspace inside a budget, and once without states. Returns the first run, the arithmetic
 /// that it executed, the tile, and the number of keys per split.
-fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, Tile, usize) {
+fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, TileSize, usize) {
     let problem = case.problem();
     let plan = engine.plan(&problem, options).unwrap();
     let choice = *plan.gpu_choice().unwrap();
@@ -509,7 +509,7 @@ fn packed_sequences_count_their_own_blocks() {
                     }
                     (q0, k0) = (q0 + n, k0 + keys);
                 }
-                let Report { blocks, skipped_blocks, row_blocks, skipped_row_blocks, .. } = report;
+                let TraversalReport { blocks, skipped_blocks, row_blocks, skipped_row_blocks, .. } = report;
                 assert_eq!([blocks, skipped_blocks, row_blocks, skipped_row_blocks], want, "{list:?}");
                 assert!(skipped_blocks > 20 && report.accepted == (heads * queries) as u64);
             }

@@ -5,7 +5,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
 use elsa_core::linear::{Form, Rule};
 use elsa_oracle::cases::{MaskParams, Params};
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::{engines, linear};
 use elsa_runtime::{Backend, BackwardPlanOptions, LinearPlanOptions, Method, PlanOptions};
 
@@ -76,7 +76,7 @@ fn linear_attention_answers_where_axes_are_empty() {
 fn gradients_are_empty_or_zero_where_axes_are() {
     for engine in engines(2).into_iter().filter(|engine| engine.backend() != Backend::Cuda) {
         for shape in SHAPES {
-            let given = Given::of(&params(shape).build("empty")).unwrap();
+            let given = GradientCase::of(&params(shape).build("empty")).unwrap();
             let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
             let (mut found, mut workspace) = (Found::room(&given.problem), plan.workspace().unwrap());
             plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run().unwrap();

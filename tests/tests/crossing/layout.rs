@@ -2,7 +2,7 @@
 //! kernel of the registry, even those that this machine cannot execute.
 
 use elsa_core::attention::plan::{CpuChoice, KeyLayout, Method, Options, WorkspaceLayout, choose};
-use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
+use elsa_core::attention::traversal::{RowRoom, Schedule, TraversalReport, scratch_len};
 use elsa_core::plan::ChooseError;
 use elsa_core::profile::DeviceProfile;
 use elsa_core::room::Span;
@@ -55,7 +55,7 @@ fn regions(choice: &CpuChoice, layout: &WorkspaceLayout) -> [(&'static str, Span
             when(choice.traverses(), (d + block + dv) * w + 2 * d + dv + choice.scratch),
         ),
         ("scratch rows", layout.scratch_rows, when(choice.traverses(), w * size_of::<RowRoom>() / 4)),
-        ("counts", layout.counts, when(!choice.schedule.is_exact(), size_of::<Report>() / 4)),
+        ("counts", layout.counts, when(!choice.schedule.is_exact(), size_of::<TraversalReport>() / 4)),
         ("query", inside(layout.tile.query), d * w),
         ("states", inside(layout.tile.state), (2 + dv + usize::from(choice.odds().is_some())) * w),
         ("scores", layout.scores, when(math, tiles * keys.next_multiple_of(16) * w)),

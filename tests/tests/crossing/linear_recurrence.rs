@@ -6,7 +6,7 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::plan::ChooseError;
 use elsa_core::random::Random;
-use elsa_core::scan::{Form, Scan};
+use elsa_core::scan::{Scan, ScanForm};
 use elsa_core::series::bound::{Judged, Precision};
 use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, reference, scalar};
 use elsa_core::series::selective::{self, Coefficient};
@@ -210,12 +210,12 @@ fn every_scan_of_tokens_gives_the_states() {
             let token = token_of(i, n, p.spec().reverse);
             Map { a: case.a.elements().get(token), b: case.b.elements().get(token) }
         };
-        for scan in Scan::ALL.into_iter().filter(|scan| scan.depth(Form::Inclusive, n).is_some()) {
+        for scan in Scan::ALL.into_iter().filter(|scan| scan.depth(ScanForm::Inclusive, n).is_some()) {
             let mut maps: Vec<Map> = (0..n).map(of).collect();
-            let mut scratch = vec![Map::identity(); scan.scratch_len(Form::Inclusive, n)];
+            let mut scratch = vec![Map::identity(); scan.scratch_len(ScanForm::Inclusive, n)];
             scan.inclusive(&mut maps, &mut scratch).unwrap();
             // Each level of the tree rounds the result of the preceding part once more.
-            let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
+            let depth = scan.depth(ScanForm::Inclusive, n).unwrap() as f64;
             let (mut worst, mut step) = (0.0, 0);
             reference::states(p, &case.inputs(), 0.0, &Precision::LIBM, DType::F32, [0, 0], |_, exact| {
                 let exact = Judged { bound: (1.0 + depth) * exact.bound, ..exact };

@@ -4,7 +4,7 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::{
-    Block, Form, Scan, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
+    BlockSize, Scan, ScanForm, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
 };
 use elsa_core::state::State;
 use elsa_oracle::random::seeded;
@@ -36,12 +36,12 @@ fn matrices(n: usize) -> Vec<Matrix> {
 }
 
 /// Applies one form of a scan; `None` if the scan does not support the form. A reduction returns a list of one element.
-fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>> {
+fn apply<M: Monoid>(scan: Scan, form: ScanForm, mut items: Vec<M>) -> Option<Vec<M>> {
     let mut scratch = vec![M::identity(); scan.scratch_len(form, items.len())];
     let result = match form {
-        Form::Reduction => return Some(vec![scan.reduce(&mut items, &mut scratch).unwrap()]),
-        Form::Inclusive => scan.inclusive(&mut items, &mut scratch),
-        Form::Exclusive => scan.exclusive(&mut items),
+        ScanForm::Reduction => return Some(vec![scan.reduce(&mut items, &mut scratch).unwrap()]),
+        ScanForm::Inclusive => scan.inclusive(&mut items, &mut scratch),
+        ScanForm::Exclusive => scan.exclusive(&mut items),
     };
     match result {
         Ok(()) => Some(items),
@@ -52,15 +52,15 @@ fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>>
     }
 }
 
-fn wanted(form: Form, items: &[Matrix]) -> Vec<Matrix> {
+fn wanted(form: ScanForm, items: &[Matrix]) -> Vec<Matrix> {
     let mut prefixes = vec![Matrix::identity()];
     for x in items {
         prefixes.push(prefixes[prefixes.len() - 1].combine(x));
     }
     match form {
-        Form::Reduction => vec![prefixes[items.len()].clone()],
-        Form::Inclusive => prefixes[1..].to_vec(),
-        Form::Exclusive => prefixes[..items.len()].to_vec(),
+        ScanForm::Reduction => vec![prefixes[items.len()].clone()],
+        ScanForm::Inclusive => prefixes[1..].to_vec(),
+        ScanForm::Exclusive => prefixes[..items.len()].to_vec(),
     }
 }
 
@@ -77,7 +77,7 @@ fn every_scan_is_the_fold() {
     for n in lengths() {
         let items = matrices(n);
         let mut forms = 0;
-        for form in Form::ALL {
+        for form in ScanForm::ALL {
             let want = wanted(form, &items);
             for scan in Scan::ALL {
                 let got = apply(scan, form, items.clone());
@@ -123,7 +123,7 @@ impl Monoid for Path {
 fn depth_is_what_was_executed() {
     for n in lengths() {
         let mut forms = 0;
-        for form in Form::ALL {
+        for form in ScanForm::ALL {
             for scan in Scan::ALL {
                 let Some(depth) = scan.depth(form, n) else { continue };
                 let outputs = apply(scan, form, vec![Path::INPUT; n]).unwrap();
@@ -141,15 +141,15 @@ fn depth_is_what_was_executed() {
 
 #[test]
 fn the_published_depth_is_never_exceeded_and_where_it_is_loose() {
-    for block in Block::ALL {
+    for block in BlockSize::ALL {
         let b = block.size();
         for n in lengths().filter(|n| *n > 0) {
             let scan = Scan::TwoLevel(block);
             let published = elsa_depth(n, b);
-            for form in [Form::Reduction, Form::Inclusive] {
+            for form in [ScanForm::Reduction, ScanForm::Inclusive] {
                 assert!(scan.depth(form, n).unwrap() + 3 <= published, "{} over {n}", scan.name());
             }
-            let executed = scan.depth(Form::Inclusive, n).unwrap();
+            let executed = scan.depth(ScanForm::Inclusive, n).unwrap();
             if n > b && n.div_ceil(b).is_power_of_two() {
                 assert_eq!(executed + 3, published, "{} over {n}", scan.name());
             }
@@ -174,7 +174,7 @@ fn other_block_sizes_and_short_scratch() {
             let mut got = items.clone();
             let mut scratch = vec![Matrix::identity(); two_level::scratch_len(n, block)];
             two_level::inclusive(&mut Scratched::new(&mut got, &mut scratch), block).unwrap();
-            assert_eq!(got, wanted(Form::Inclusive, &items));
+            assert_eq!(got, wanted(ScanForm::Inclusive, &items));
             let mut paths = vec![Path::INPUT; n];
             let mut scratch = vec![Path::INPUT; scratch.len()];
             two_level::inclusive(&mut Scratched::new(&mut paths, &mut scratch), block).unwrap();
@@ -185,7 +185,7 @@ fn other_block_sizes_and_short_scratch() {
     }
     let items = matrices(200);
     for scan in Scan::ALL {
-        let needed = scan.scratch_len(Form::Inclusive, 200);
+        let needed = scan.scratch_len(ScanForm::Inclusive, 200);
         if needed > 0 {
             let mut same = items.clone();
             let mut short = vec![Matrix::identity(); needed - 1];
@@ -275,15 +275,15 @@ fn every_scan_over_slots_is_the_fold() {
         for scan in Scan::ALL {
             let of = |form| Workspace::new(side, n, scan.scratch_len(form, n));
             let name = format!("{} over {n} of {side}", scan.name());
-            let mut slots = of(Form::Reduction);
+            let mut slots = of(ScanForm::Reduction);
             let total = scan.reduce_slots(&mut slots).unwrap();
             assert_eq!(total.is_some(), n > 0, "{name}");
             assert_eq!(total.map_or(&prefixes[0][..], |at| slots.at(at)), prefixes[n], "{name}");
             assert!(slots.merges + 1 >= n, "{name}");
-            for (form, first) in [(Form::Inclusive, 1), (Form::Exclusive, 0)] {
+            for (form, first) in [(ScanForm::Inclusive, 1), (ScanForm::Exclusive, 0)] {
                 let mut slots = of(form);
                 let result = match form {
-                    Form::Inclusive => scan.inclusive_slots(&mut slots),
+                    ScanForm::Inclusive => scan.inclusive_slots(&mut slots),
                     _ => scan.exclusive_slots(&mut slots),
                 };
                 assert_eq!(result.is_ok(), scan.depth(form, n).is_some(), "{name}");
@@ -300,7 +300,7 @@ fn every_scan_over_slots_is_the_fold() {
 fn merges_of_a_step_are_independent() {
     for n in [2, 7, 64, 100] {
         let items = matrices(n);
-        let want = wanted(Form::Inclusive, &items);
+        let want = wanted(ScanForm::Inclusive, &items);
         let (mut a, mut b) = (items.clone(), items.clone());
         for step in 0..kogge_stone::steps(n) {
             // In a step, all reads precede all writes.
@@ -336,8 +336,8 @@ fn scans_of_states_are_prefix_softmax() {
             (0..n).map(|_| (20.0 * random.normal(), [random.normal(), random.normal()])).collect();
         let states: Vec<S> = keys.iter().map(|(s, v)| S::of(*s, v)).collect();
         for scan in Scan::ALL {
-            let Some(got) = apply(scan, Form::Inclusive, states.clone()) else { continue };
-            let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
+            let Some(got) = apply(scan, ScanForm::Inclusive, states.clone()) else { continue };
+            let depth = scan.depth(ScanForm::Inclusive, n).unwrap() as f64;
             for (i, mut state) in got.into_iter().enumerate() {
                 let max = keys[..=i].iter().map(|k| f64::from(k.0)).fold(f64::NEG_INFINITY, f64::max);
                 let weights = || keys[..=i].iter().map(|k| ((f64::from(k.0) - max).exp2(), k.1));

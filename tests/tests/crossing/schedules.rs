@@ -4,8 +4,8 @@
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{
-    First, KeySide, LeftOut, Movers, Order, QuerySide, Report, Room, RowRoom, Schedule, Skip, TABLE_3,
-    TABLE_4, Tile, scratch_len,
+    First, KeySide, LeftOut, Movers, Order, QuerySide, Room, RowRoom, Schedule, Skip, TABLE_3, TABLE_4,
+    TileSize, TraversalReport, scratch_len,
 };
 use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
 use elsa_core::dtype::DType;
@@ -17,7 +17,7 @@ use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
 use elsa_oracle::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
 
-const TILE: Tile = Tile { rows: 8, keys: 16 };
+const TILE: TileSize = TileSize { rows: 8, keys: 16 };
 
 /// Returns schedules that skip nothing: the settings of table 3 in the VFA article, the exact schedule with lagging
 /// references in tiles, representatives of five keys each, and two schedules with the gate.
@@ -31,7 +31,7 @@ fn frozen_settings() -> Vec<Schedule> {
     settings
 }
 
-fn check_frozen(case: &Case, schedule: &Schedule) -> Result<Report, String> {
+fn check_frozen(case: &Case, schedule: &Schedule) -> Result<TraversalReport, String> {
     let ran = try_run(case, schedule, TILE).map_err(|e| e.to_string())?;
     if ran.buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
@@ -109,7 +109,8 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     let mut skipped = [0; 3];
     for (c, case) in judged().iter().enumerate() {
         for (n, schedule) in schedules.iter().enumerate().filter(|(n, _)| (n + c) % 3 == 0) {
-            let ran = run_and_judge(case, schedule, Tile { rows: 4 + 4 * (n % 3), keys: 8 + 4 * (c % 3) });
+            let ran =
+                run_and_judge(case, schedule, TileSize { rows: 4 + 4 * (n % 3), keys: 8 + 4 * (c % 3) });
             skipped[match schedule.skip {
                 Skip::Never => 0,
                 Skip::Budget(_) => 1,
@@ -301,7 +302,7 @@ fn exact_is_the_fallback_bit_for_bit_and_repeats_change_nothing() {
 fn refusals_write_nothing() {
     let case = Params::plain(5, 40, 4, 4).build("refused");
     let problem = case.problem();
-    let refused = |schedule: Schedule, tile: Tile, fewer: usize, rows: usize, of_share: usize| {
+    let refused = |schedule: Schedule, tile: TileSize, fewer: usize, rows: usize, of_share: usize| {
         let mut buffers = case.buffers();
         let mut floats = vec![0.0; scratch_len(&problem, TILE).unwrap() - fewer];
         let mut list = vec![RowRoom::default(); rows];
@@ -320,8 +321,8 @@ fn refusals_write_nothing() {
         (refused(Schedule::within(f32::NAN), TILE, 0, 8, 5), "error_budget: NaN;"),
         (refused(Schedule::vsa(0.0), TILE, 0, 8, 5), "lambda: 0;"),
         (refused(Schedule { threshold: 8.5, ..schedule }, TILE, 0, 8, 5), "rescale_threshold: 8.5;"),
-        (refused(schedule, Tile { rows: 0, ..TILE }, 0, 8, 5), "tile_rows: 0;"),
-        (refused(schedule, Tile { keys: 0, ..TILE }, 0, 8, 5), "tile_keys: 0;"),
+        (refused(schedule, TileSize { rows: 0, ..TILE }, 0, 8, 5), "tile_rows: 0;"),
+        (refused(schedule, TileSize { keys: 0, ..TILE }, 0, 8, 5), "tile_keys: 0;"),
         (refused(schedule, TILE, 1, 8, 5), "scratch: "),
         (refused(schedule, TILE, 0, 7, 5), "scratch_rows: 7 "),
         (refused(schedule, TILE, 0, 8, 6), "left_out_share: "),

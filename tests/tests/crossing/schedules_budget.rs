@@ -4,7 +4,7 @@
 use elsa_core::attention::bound::left_out;
 use elsa_core::attention::traversal::scalar::run;
 use elsa_core::attention::traversal::{
-    LeftOut, Order, Room, RowRoom, Schedule, Skip, Thinned, Tile, odds, scratch_len, share,
+    LeftOut, Order, Room, RowRoom, Schedule, Skip, Thinned, TileSize, odds, scratch_len, share,
 };
 use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, Spec, StateOut};
 use elsa_core::dtype::{DType, Elements};
@@ -18,11 +18,11 @@ use elsa_oracle::schedules::scores::{equal_parts, rising};
 use elsa_oracle::schedules::{Account, Merged, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
-const TILE: Tile = Tile { rows: 8, keys: 16 };
+const TILE: TileSize = TileSize { rows: 8, keys: 16 };
 
 /// Runs given scores inside a budget, and compares sums, outputs and counts with the f64 account. Returns the
 /// run and the account of each row.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: TileSize) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
     let ran = run_and_judge(&case, &schedule, tile);

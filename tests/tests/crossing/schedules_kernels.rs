@@ -3,7 +3,7 @@
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, Tile};
+use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, TileSize};
 use elsa_core::attention::{Alignment, Chunk, Inputs, MaskKind, Outputs, Spec, StateOut, Window, reference};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::Division;
@@ -22,7 +22,7 @@ pub const BLOCK: usize = 64;
 
 /// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
 /// Returns the run, and the tile whose rows decide together.
-pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
+pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, TileSize) {
     let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
     Ran::twice(case, &plan, &mut plan.workspace().unwrap())
 }

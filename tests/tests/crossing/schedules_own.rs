@@ -3,7 +3,7 @@
 
 use super::schedules_kernels::{BLOCK, within};
 use super::schedules_unseen::{compare, fill, mask};
-use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_core::attention::traversal::{Schedule, TileSize};
 use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, StateOut, Window};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
@@ -55,7 +55,7 @@ fn blocks_before_the_diagonal_go_unseen() {
             assert!(same(&ran.buffers, &again.buffers) && ran.d == again.d && report == &again.report);
         }
         for rows in [1, 7, 64] {
-            let tile = Tile { rows, keys: BLOCK };
+            let tile = TileSize { rows, keys: BLOCK };
             let schedule = Schedule::within(budget);
             let ran = try_run(&case, &schedule, tile).unwrap();
             let tiles: Vec<_> =
@@ -100,7 +100,7 @@ fn an_own_key_that_is_masked_bounds_nothing() {
             let (ran, _) = judged(&engine, &masked, budget);
             assert_eq!(unseen(&all) - unseen(&ran), met);
             // In the core's run, such a row has the same effect.
-            let tile = Tile { rows: 16, keys: BLOCK };
+            let tile = TileSize { rows: 16, keys: BLOCK };
             let core = |case| try_run(case, &Schedule::within(budget), tile).unwrap();
             assert!(unseen(&core(&masked)) < unseen(&core(&plain)), "{row}");
         }
@@ -168,7 +168,7 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
             let share = ran.share.iter().copied().fold(0.0, f32::max);
             assert!(share > 0.8 * budget && share <= budget, "{share}");
         }
-        let tile = Tile { rows: 16, keys: BLOCK };
+        let tile = TileSize { rows: 16, keys: BLOCK };
         let ran = try_run(&case, &Schedule::within(budget), tile).unwrap();
         assert!(judge(&case, &Schedule::within(budget), tile, &ran) <= 1.0);
         assert_eq!((ran.report.unseen_blocks == 8 * 4, ran.report.recomputed), (goes, 0), "{:?}", ran.report);
@@ -197,7 +197,7 @@ fn an_own_key_that_went_bounds_nothing() {
             assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
         }
     }
-    let tile = Tile { rows: 16, keys: BLOCK };
+    let tile = TileSize { rows: 16, keys: BLOCK };
     let ran = try_run(&case, &Schedule::within(budget), tile).unwrap();
     assert!(judge(&case, &Schedule::within(budget), tile, &ran) <= 1.0);
     assert_eq!(ran.report.recomputed, 0);
@@ -224,7 +224,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
         let (ran, _) = judged(&engine, &case, budget);
         assert!(share(&ran) > 0.88 * budget && share(&ran) <= budget, "{}", share(&ran));
     }
-    let tile = Tile { rows: 16, keys: BLOCK };
+    let tile = TileSize { rows: 16, keys: BLOCK };
     let ran = try_run(&case, &Schedule::within(budget), tile).unwrap();
     assert!(judge(&case, &Schedule::within(budget), tile, &ran) <= 1.0);
     assert!(ran.report.recomputed == 0 && share(&ran) > 0.88 * budget, "{}", share(&ran));
@@ -265,7 +265,7 @@ fn heads_have_own_keys_of_their_own() {
         let share = |head: usize| ran.share[head * queries];
         assert!(share(1) > 0.5 * budget && share(2) < 1e-6, "{} {}", share(1), share(2));
     }
-    let tile = Tile { rows: 32, keys: BLOCK };
+    let tile = TileSize { rows: 32, keys: BLOCK };
     let ran = try_run(&case, &schedule, tile).unwrap();
     assert!(judge(&case, &schedule, tile, &ran) <= 1.0);
     assert_eq!((ran.report.unseen_blocks, ran.report.recomputed), (2 * 6 * 2, 0), "{:?}", ran.report);
@@ -332,7 +332,7 @@ fn answers_are_within_their_bounds() {
             let (ran, executed, _) = within(engine, &case, budget);
             let used = judge_by(&case, &Schedule::within(budget), executed, &ran);
             assert!(used <= 1.0, "{used}");
-            let tile = Tile { rows: 16, keys: BLOCK };
+            let tile = TileSize { rows: 16, keys: BLOCK };
             let core = try_run(&case, &Schedule::within(budget), tile).unwrap();
             assert!(judge(&case, &Schedule::within(budget), tile, &core) <= 1.0);
             for ran in [&ran, &core] {

@@ -1,7 +1,7 @@
 //! Tests what CPU runs report about skipped keys, and certificates of runs whose reference is zero.
 
 use elsa_core::attention::reference;
-use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_core::attention::traversal::{Schedule, TileSize};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::schedules::scores::{little_beside_one, rising_once};
 use elsa_oracle::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
@@ -29,7 +29,7 @@ fn shares_are_rounded_outwards() {
     }
     assert!(rows >= 61, "{rows}");
     // The scalar run of the core must round shares up as well.
-    let tile = Tile { rows: 8, keys: BLOCK };
+    let tile = TileSize { rows: 8, keys: BLOCK };
     let case = scored(&q, &k, &v);
     let schedule = Schedule::within(0.5);
     let additions =

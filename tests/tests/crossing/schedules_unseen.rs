@@ -2,7 +2,7 @@
 //! together with the norms, prove that their weights are small (*unseen* blocks).
 
 use super::schedules_kernels::{BLOCK, run, within};
-use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_core::attention::traversal::{Schedule, TileSize};
 use elsa_core::attention::{Alignment, MaskKind};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
@@ -158,7 +158,7 @@ fn blocks_far_from_the_queries_go_unseen() {
             assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
         }
         for rows in [1, 7, 64] {
-            let tile = Tile { rows, keys: BLOCK };
+            let tile = TileSize { rows, keys: BLOCK };
             let schedule = Schedule::within(budget);
             let ran = try_run(&case, &schedule, tile).unwrap();
             let tiles: Vec<_> =
@@ -345,7 +345,7 @@ fn answers_are_within_their_bounds() {
             let used = judge_by(&case, &Schedule::within(budget), executed, &ran);
             assert!(used <= 1.0, "{used}");
             unseen += ran.report.unseen_blocks;
-            let tile = Tile { rows: 16, keys: BLOCK };
+            let tile = TileSize { rows: 16, keys: BLOCK };
             let ran = try_run(&case, &Schedule::within(budget), tile).unwrap();
             assert!(judge(&case, &Schedule::within(budget), tile, &ran) <= 1.0);
             unseen += ran.report.unseen_blocks;

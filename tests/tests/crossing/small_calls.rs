@@ -5,7 +5,7 @@ use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskParams, Params};
-use elsa_oracle::gradients::Given;
+use elsa_oracle::gradients::GradientCase;
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
 
 /// Number of keys in one long case, more than the 512 keys of a segment; Miri takes a while for it.
@@ -124,7 +124,7 @@ fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
     // Miri is an interpreter, so it runs only a few cases.
     for case in cases().into_iter().step_by(if cfg!(miri) { 5 } else { 1 }) {
-        let Some(given) = Given::of(&case) else { continue };
+        let Some(given) = GradientCase::of(&case) else { continue };
         let exact = given.exact();
         for engine in &engines[usize::from(cfg!(miri))..] {
             let (found, structure) = given.engine(engine, given.inputs(), None);

@@ -6,7 +6,7 @@ use elsa_core::linear::Rule;
 use elsa_core::random::Random;
 use elsa_oracle::cases::{Case, Params};
 use elsa_oracle::engines;
-use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::linear;
 use elsa_oracle::random::seeded;
 use elsa_runtime::{
@@ -118,12 +118,13 @@ fn any_sequence_of_gradients_passes_through_one_workspace() {
     for seed in 0..SEEDS {
         let mut random = seeded(seed);
         let planned = |[batch, queries, keys, dim]: [usize; 4]| {
-            let given = Given::of(&Params { batch, ..Params::plain(queries, keys, dim, dim) }.build("any"));
+            let given =
+                GradientCase::of(&Params { batch, ..Params::plain(queries, keys, dim, dim) }.build("any"));
             let given = given.unwrap();
             let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
             (given, plan)
         };
-        let plans: Vec<(Given, BackwardPlan)> = shapes(&mut random).into_iter().map(planned).collect();
+        let plans: Vec<(GradientCase, BackwardPlan)> = shapes(&mut random).into_iter().map(planned).collect();
         let (_, largest) = plans.iter().max_by_key(|(_, plan)| plan.workspace_bytes()).unwrap();
         let all: Vec<&BackwardPlan> = plans.iter().map(|(_, plan)| plan).collect();
         for mut workspace in [BackwardWorkspace::shared(&all).unwrap(), largest.workspace().unwrap()] {

@@ -91,7 +91,7 @@ fn times(a: f64, b: f64) -> f64 {
 
 /// The error bounds of the weight of one attended key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Key {
+pub struct KeyBound {
     /// Index of the key in the sequence.
     pub j: usize,
     /// Probability of the key.
@@ -114,9 +114,9 @@ pub struct Key {
     shift: f64,
 }
 
-impl Key {
+impl KeyBound {
     /// A key without weight.
-    const NOTHING: Key = Key {
+    const NOTHING: KeyBound = KeyBound {
         j: 0,
         p: 0.0,
         delta: 0.0,
@@ -206,7 +206,7 @@ impl Component {
 
     /// Absorbs a key and its value in this component.
     #[inline]
-    pub fn absorb(&mut self, key: &Key, v: f64) {
+    pub fn absorb(&mut self, key: &KeyBound, v: f64) {
         let from = (v - self.y).abs();
         let magnitude = v.abs();
         self.poisoned |= key.may_be_lost && !v.is_finite();
@@ -329,7 +329,7 @@ impl<'a> Row<'a> {
     /// Bounds the error of key `j`, whose score is `score`, and absorbs the key. `bias` is `|bias| + |mask|`, or the
     /// signed value if only one of them exists. Absorb attended keys only, in increasing order, and pass the returned
     /// key to every component.
-    pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> Key {
+    pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> KeyBound {
         let ln_p = self.ln_p.get(j).copied().unwrap_or(f64::NAN);
         let distance = self.distance(j, ln_p);
         let a = self.arithmetic;
@@ -345,7 +345,7 @@ impl<'a> Row<'a> {
         let (ln_lost, least) = self.losing();
         let vanishing = 2.0 * least;
         if ln_p == f64::NEG_INFINITY {
-            return Key { j, p: 0.0, delta, vanishing, ..Key::NOTHING };
+            return KeyBound { j, p: 0.0, delta, vanishing, ..KeyBound::NOTHING };
         }
         let lost = ln_p + delta < ln_lost;
         let may_be_lost = ln_p - delta <= ln_lost;
@@ -372,7 +372,7 @@ impl<'a> Row<'a> {
         self.likely_change += if lost { vanishing } else { times(p, libm::expm1(spread)) };
         self.weights.absorb(j, p);
         self.keys += 1;
-        Key {
+        KeyBound {
             j,
             p,
             delta,

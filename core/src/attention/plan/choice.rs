@@ -3,7 +3,7 @@
 use super::kernel::KernelSpec;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::schedule::Tiling;
-use crate::attention::traversal::{Schedule, Tile, odds};
+use crate::attention::traversal::{Schedule, TileSize, odds};
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
 use crate::workers::worthwhile;
@@ -210,8 +210,8 @@ impl CpuChoice {
 
     /// Returns the tile whose query rows decide together whether to skip a block of keys.
     #[must_use]
-    pub const fn decides(&self) -> Tile {
-        Tile { rows: self.width(), keys: self.block }
+    pub const fn decides(&self) -> TileSize {
+        TileSize { rows: self.width(), keys: self.block }
     }
 
     /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes the tiles, instead of the

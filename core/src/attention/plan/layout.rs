@@ -17,7 +17,7 @@ use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
-use crate::attention::traversal::{Report, RowRoom, tile_len};
+use crate::attention::traversal::{RowRoom, TraversalReport, tile_len};
 use crate::room::{self, Cursor, LINE, Span, checked_bytes, table};
 use core::mem::size_of;
 
@@ -81,7 +81,7 @@ pub struct WorkspaceLayout {
     pub scratch: Span,
     /// Records of the scalar run: one [`RowRoom`] per row of a tile.
     pub scratch_rows: Span,
-    /// Counters of a worker in a run with a schedule: a [`Report`].
+    /// Counters of a worker in a run with a schedule: a [`TraversalReport`].
     pub counts: Span,
     /// The tiles of a worker's group, one after another. Tiles that stay in memory while chunks of keys are streamed
     /// belong to no worker: their region follows the regions of the workers, and its offset is relative to the start of
@@ -158,7 +158,8 @@ impl WorkspaceLayout {
             measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
             scratch: worker.take(&[scratch]),
             scratch_rows: worker.take(&[optional(c.traverses(), w), size_of::<RowRoom>().div_ceil(4)]),
-            counts: worker.take(&[optional(!c.schedule.is_exact(), size_of::<Report>().div_ceil(4))]),
+            counts: worker
+                .take(&[optional(!c.schedule.is_exact(), size_of::<TraversalReport>().div_ceil(4))]),
             tiles: worker.take(&[optional(c.resident == 0, tiles), tile.end()]),
             tile: TileSpans {
                 query,

@@ -42,7 +42,7 @@
 //! | upper bound of an unseen block's weights, lower bound of a row's own key | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
 //! | representatives of a block and of a tile's queries | `proxy` |
 //! | acceptance of rows | [`guard`] |
-//! | the scalar run, its memory, and its counters | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
+//! | the scalar run, its memory, and its counters | [`scalar`], [`TileSize`], [`Room`], [`LeftOut`], [`TraversalReport`] |
 //!
 //! The error bounds are [`Row::frozen`](super::bound::rounding::Row::frozen),
 //! [`Row::bounds_left_out`](super::bound::rounding::Row::bounds_left_out),
@@ -59,9 +59,9 @@ mod thinned;
 mod unseen;
 mod visits;
 
-pub use report::{Report, Shares, Spoilt};
+pub use report::{Shares, Spoilt, TraversalReport};
 pub(in crate::attention) use room::tile_len;
-pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
+pub use room::{LeftOut, Room, RowRoom, TileSize, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, fits, odds, share};
 pub use unseen::{LEAST_QUERIES, foresees, own_score, own_weight, reach, unseen};

@@ -32,7 +32,7 @@ impl Spoilt {
 
 /// Counters of a run, and the shares of the weights that its rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct TraversalReport {
     /// Rows accepted as the schedule computed them, including rows that attend no key.
     pub accepted: u64,
     /// Rows that the guard rejected and the exact schedule recomputed.
@@ -115,7 +115,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-impl Report {
+impl TraversalReport {
     /// Counts a block in which some of `rows` attend a key.
     pub(super) fn count(&mut self, rows: &[RowRoom]) {
         let of = |test: fn(&RowRoom) -> bool| {
@@ -131,8 +131,8 @@ impl Report {
     }
 
     /// Adds the counters of another part of the run.
-    pub fn add(&mut self, other: &Report) {
-        let Report { worst_share, share_sum, .. } = *other;
+    pub fn add(&mut self, other: &TraversalReport) {
+        let TraversalReport { worst_share, share_sum, .. } = *other;
         for (to, from) in [
             (&mut self.accepted, other.accepted),
             (&mut self.recomputed, other.recomputed),
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn rates_by_hand() {
-        let report = Report {
+        let report = TraversalReport {
             accepted: 6,
             recomputed: 2,
             blocks: 20,
@@ -221,12 +221,12 @@ mod tests {
             skipped_row_blocks: 120,
             rescaled_blocks: 1,
             share_sum: 0.03,
-            ..Report::default()
+            ..TraversalReport::default()
         };
         assert_eq!((report.block_sparsity(), report.row_sparsity()), (0.5, 0.75));
         assert_eq!(report.rescale_skip_rate(), 0.9);
         assert_eq!((report.mean_share(), report.unseen_share()), (0.005, 0.25));
-        let none = Report::default();
+        let none = TraversalReport::default();
         assert_eq!([none.block_sparsity(), none.rescale_skip_rate(), none.mean_share()], [0.0; 3]);
     }
 }

@@ -9,16 +9,16 @@ use crate::state::State;
 
 /// A tile of a scalar run: its query rows decide together which blocks of keys to skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tile {
+pub struct TileSize {
     /// Number of query rows per tile.
     pub rows: usize,
     /// Number of keys per block.
     pub keys: usize,
 }
 
-impl Tile {
+impl TileSize {
     /// The tile for which sparsity is usually reported.
-    pub const SQUARE: Tile = Tile { rows: 64, keys: 64 };
+    pub const SQUARE: TileSize = TileSize { rows: 64, keys: 64 };
 
     /// Checks that the tile has rows and keys.
     ///
@@ -81,12 +81,12 @@ pub struct Room<'a> {
 /// Returns the number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries; `None` on
 /// overflow.
 #[must_use]
-pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
+pub fn scratch_len(problem: &Problem, tile: TileSize) -> Option<usize> {
     tile_len(problem.head_dim(), problem.value_dim(), tile)?.checked_add(scalar::scratch_len(problem)?)
 }
 
 /// Returns the part of [`scratch_len`] that depends on the tile, for head sizes `d` and `d_v`.
-pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: Tile) -> Option<usize> {
+pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: TileSize) -> Option<usize> {
     let row = d.checked_add(tile.keys)?.checked_add(dv)?;
     row.checked_mul(tile.rows)?.checked_add(d.checked_mul(2)?)?.checked_add(dv)
 }
@@ -111,7 +111,7 @@ pub(super) struct Sheet<'a> {
 
 impl<'a> Sheet<'a> {
     /// Creates the scratch memory of the next tile, which has `rows` rows, with empty states.
-    pub(super) fn of(problem: &Problem, tile: Tile, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
+    pub(super) fn of(problem: &Problem, tile: TileSize, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
         let (d, dv) = (problem.head_dim(), problem.value_dim());
         let (queries, rest) = room.floats.split_at_mut(tile.rows * d);
         let (scores, rest) = rest.split_at_mut(tile.rows * tile.keys);

@@ -10,8 +10,8 @@
 
 use super::guard::Exponents;
 use super::proxy::Summary;
-use super::report::{Report, Spoilt};
-use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
+use super::report::{Spoilt, TraversalReport};
+use super::room::{LeftOut, Room, RowRoom, Sheet, TileSize, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
 use super::unseen::{at_most, foresees, own_score, own_weight, reach, unseen};
@@ -33,7 +33,7 @@ const NAME: &str = "attention_f32_tiled__scalar_exp2_libm";
 /// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. For recomputed
 /// rows, see [`crate::attention::scalar::executed`].
 #[must_use]
-pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed {
+pub fn executed(problem: &Problem, schedule: &Schedule, tile: TileSize) -> Executed {
     let exact = scalar::executed(problem);
     if schedule.is_exact() {
         return exact;
@@ -75,12 +75,12 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
 pub fn run(
     problem: &Problem,
     schedule: &Schedule,
-    tile: Tile,
+    tile: TileSize,
     inputs: &Inputs<'_>,
     outputs: &mut Outputs<'_>,
     left_out: &mut LeftOut<'_>,
     room: &mut Room<'_>,
-) -> Result<Report, ArgumentError> {
+) -> Result<TraversalReport, ArgumentError> {
     schedule.check()?;
     tile.check()?;
     inputs.check(problem)?;
@@ -101,7 +101,7 @@ pub fn run(
             return Err(ArgumentError::Short { argument, found, needed });
         }
     }
-    let mut report = Report::default();
+    let mut report = TraversalReport::default();
     if schedule.is_exact() {
         scalar::run(problem, inputs, outputs, room.floats)?;
         for list in [&mut left_out.d, &mut left_out.share].into_iter().flatten() {
@@ -156,7 +156,7 @@ pub struct Answer<'a> {
 pub struct Call<'a> {
     problem: &'a Problem,
     schedule: &'a Schedule,
-    tile: Tile,
+    tile: TileSize,
     inputs: &'a Inputs<'a>,
     present: Present<'a>,
     odds: f32,
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
     pub fn new(
         problem: &'a Problem,
         schedule: &'a Schedule,
-        tile: Tile,
+        tile: TileSize,
         inputs: &'a Inputs<'a>,
         present: Present<'a>,
     ) -> Call<'a> {
@@ -195,7 +195,7 @@ impl<'a> Call<'a> {
         head: usize,
         rows: Range<usize>,
         room: &mut Room<'_>,
-        report: &mut Report,
+        report: &mut TraversalReport,
         take: &mut dyn FnMut(Answer<'_>),
     ) {
         let (any, all) = sequence.ranges(rows.clone());
@@ -230,7 +230,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Visits the blocks of the tile. Returns `true` if the norm gate was open.
-    fn visit(&self, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
+    fn visit(&self, sheet: &mut Sheet<'_>, report: &mut TraversalReport) -> bool {
         let d = self.call.problem.head_dim();
         for (i, query) in self.rows.clone().zip(sheet.queries.chunks_exact_mut(d)) {
             pairs::query(self.call.problem, self.call.inputs, self.sequence, self.head, i, query);
@@ -371,7 +371,7 @@ impl Walk<'_> {
         visit: Visit,
         gated: bool,
         sheet: &mut Sheet<'_>,
-        report: &mut Report,
+        report: &mut TraversalReport,
     ) {
         let start = visit.block * self.call.tile.keys;
         let keys = start.max(self.any.start)..start.saturating_add(self.call.tile.keys).min(self.any.end);
@@ -532,7 +532,7 @@ impl Walk<'_> {
         &self,
         sheet: &mut Sheet<'_>,
         gated: bool,
-        report: &mut Report,
+        report: &mut TraversalReport,
         take: &mut dyn FnMut(Answer<'_>),
     ) {
         let (problem, sequence, head) = (self.call.problem, self.sequence, self.head);

@@ -38,7 +38,7 @@ mod track;
 use super::data::Inputs;
 use super::problem::Problem;
 use super::rule::{Direction, Form};
-use super::token::Head;
+use super::token::StateTokens;
 use crate::dtype::DType;
 use shape::Shape;
 use track::{Rates, Run, Track};
@@ -108,7 +108,7 @@ pub fn head(
     to: &mut Judgement<'_>,
     scratch: &mut [f64],
 ) -> Judged {
-    let head = Head::new(problem, inputs, sequence, state);
+    let head = StateTokens::new(problem, inputs, sequence, state);
     let (rows, columns) = (problem.key_dim(), problem.value_dim());
     let readers = problem.readers(state).1;
     assert_eq!(to.output.len(), readers * head.tokens * columns, "output of the bound");

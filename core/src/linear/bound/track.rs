@@ -4,7 +4,7 @@ use super::executed::{Executed, Solve};
 use super::shape::Shape;
 use crate::dtype::DType;
 use crate::linear::problem::Problem;
-use crate::linear::token::{Gate, Head};
+use crate::linear::token::{Gate, StateTokens};
 
 /// The unit roundoff `u`.
 pub(super) const UNIT: f64 = DType::F32.unit_roundoff();
@@ -79,7 +79,7 @@ impl Rates {
 /// The tokens of one state in one direction, and the structure that a run executed.
 pub(super) struct Run<'a> {
     pub problem: &'a Problem,
-    pub head: &'a Head<'a>,
+    pub head: &'a StateTokens<'a>,
     pub executed: &'a Executed,
     pub rates: &'a Rates,
     pub reverse: bool,
@@ -234,7 +234,7 @@ impl<'a> Track<'a> {
     /// receive `a`, `k` and `u`, and serve as scratch.
     pub fn token(
         &mut self,
-        head: &Head<'_>,
+        head: &StateTokens<'_>,
         rates: &Rates,
         token: usize,
         state: &mut [f64],

@@ -21,7 +21,7 @@
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
 use super::kernel::KernelSpec;
-use super::layout::{Layout, Rooms};
+use super::layout::{Rooms, WorkspaceLayout};
 use super::options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
 use crate::linear::{Direction, Form, Problem};
@@ -52,7 +52,7 @@ pub fn choose(
     device: &DeviceProfile,
     options: &Options,
     rooms: impl Fn(&Choice) -> Rooms,
-) -> Result<(Choice, Layout), ChooseError> {
+) -> Result<(Choice, WorkspaceLayout), ChooseError> {
     let (form, chunk, pass) = form_of(problem, kernel, options)?;
     let parts = match (form, options.parts) {
         (Form::Scan, Some(parts)) => parts,
@@ -121,7 +121,8 @@ pub fn choose(
         choice.groups = groups.clamp(1, choice.strip_count().max(1));
     }
     loop {
-        let layout = Layout::of(&choice, rooms(&choice)).ok_or(ChooseError::Memory { needed: usize::MAX })?;
+        let layout =
+            WorkspaceLayout::of(&choice, rooms(&choice)).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         match options.budget {
             Some(budget) if layout.bytes() > budget => {
                 if choice.resident > choice.workers {

@@ -63,7 +63,7 @@ pub struct Element {
 /// The layout of a workspace: a region per worker, then the shared regions. Offsets are in f32 values. Every region starts on
 /// a 64-byte boundary if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct WorkspaceLayout {
     /// The regions of a worker.
     pub worker: WorkerSpans,
     /// Distance from the regions of one worker to those of the next.
@@ -80,10 +80,10 @@ pub struct Layout {
     pub total: usize,
 }
 
-impl Layout {
+impl WorkspaceLayout {
     /// Lays out the workspace of a choice. Returns `None` if its size overflows.
     #[must_use]
-    pub fn of(c: &Choice, rooms: Rooms) -> Option<Layout> {
+    pub fn of(c: &Choice, rooms: Rooms) -> Option<WorkspaceLayout> {
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };
         let (group, whole) = (c.group_columns(), c.strips.padded(c.columns));
         let reads = c.direction == Direction::NonCausal;
@@ -125,8 +125,15 @@ impl Layout {
         let elements = all.take(&[c.resident, optional(scan, c.parts), element.stride]);
         let sums = all.take(&[optional(c.sums, c.extent[3]), whole]);
         let sequences = all.take(&[table::<Sequence>(c.extent[0])?]);
-        let layout =
-            Layout { worker, worker_stride: at.end(), elements, element, sums, sequences, total: all.end() };
+        let layout = WorkspaceLayout {
+            worker,
+            worker_stride: at.end(),
+            elements,
+            element,
+            sums,
+            sequences,
+            total: all.end(),
+        };
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 

@@ -12,6 +12,6 @@ pub use choice::{Choice, Staged};
 pub use choose::choose;
 pub use crossovers::{ChunksFrom, Crossovers};
 pub use kernel::{KernelSpec, LONG_PASS};
-pub use layout::{Element, Layout, Rooms, WorkerSpans};
+pub use layout::{Element, Rooms, WorkerSpans, WorkspaceLayout};
 pub use options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 pub use strips::{StripColumns, Strips};

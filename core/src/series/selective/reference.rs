@@ -27,7 +27,7 @@ use crate::series::tensor::{TINY, token_of};
 /// One value of a state: the value, its error, the recurrence of absolute values, and the largest value of that
 /// recurrence.
 #[derive(Clone, Copy, Default)]
-struct State {
+struct SelectiveEntry {
     x: f64,
     error: f64,
     absolute: f64,
@@ -41,7 +41,7 @@ struct Step {
     u: f64,
 }
 
-impl State {
+impl SelectiveEntry {
     /// Updates the value by a token with rate `a` and input coefficient `b`.
     fn step(&mut self, step: &Step, a: f64, b: f64, precision: &Precision) {
         let (u, delta) = (DType::F32.unit_roundoff(), step.delta);
@@ -52,7 +52,8 @@ impl State {
             if delta * a != f64::NEG_INFINITY && self.largest.is_finite() {
                 error += tiny(self.largest);
             }
-            *self = State { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };
+            *self =
+                SelectiveEntry { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };
         } else {
             let mut exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
             if delta * a > f64::from(MOST_LOG) {
@@ -90,11 +91,11 @@ pub fn outputs(
 ) {
     let s = problem.spec();
     let u = DType::F32.unit_roundoff();
-    let mut room = [State::default(); MAX_STATES];
+    let mut room = [SelectiveEntry::default(); MAX_STATES];
     let states = &mut room[..problem.states()];
     for (state, past) in states.iter_mut().zip(past) {
         let x = f64::from(*past);
-        *state = State { x, error: 0.0, absolute: libm::fabs(x), largest: libm::fabs(x) };
+        *state = SelectiveEntry { x, error: 0.0, absolute: libm::fabs(x), largest: libm::fabs(x) };
     }
     let bias = inputs.delta_bias.map_or(0.0, |bias| f64::from(bias[channel]));
     for number in 0..problem.tokens() {

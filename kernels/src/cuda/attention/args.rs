@@ -2,7 +2,7 @@
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
-use crate::cuda::tensor::{Divisor, Tensor};
+use crate::cuda::tensor::{DeviceTensor, Divisor};
 
 /// One sequence, with the interval of keys that each of its rows attends:
 ///
@@ -169,11 +169,11 @@ pub struct AttentionArgs {
     /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero disables it.
     pub cap: f32,
     /// Queries, `[batch, heads, tokens, head_dim]`.
-    pub query: Tensor,
+    pub query: DeviceTensor,
     /// New keys, `[batch, kv_heads, tokens, head_dim]`.
-    pub key: Tensor,
+    pub key: DeviceTensor,
     /// New values, `[batch, kv_heads, tokens, value_dim]`.
-    pub value: Tensor,
+    pub value: DeviceTensor,
     /// References and sums of partial states, `[row][split][2]`; zero if the attention kernel finishes rows itself.
     pub part_ms: u64,
     /// Weighted sums of partial states, `[row][split][part_dim]`.
@@ -187,7 +187,7 @@ pub struct AttentionArgs {
     /// Query heads per key head.
     pub group: i32,
     /// Output, `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
-    pub output: Tensor,
+    pub output: DeviceTensor,
     /// Precomputed division by [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,
     /// Head size of queries and keys.
@@ -207,9 +207,9 @@ pub struct AttentionArgs {
     /// Weighted sums of the states, `[row][value_dim]`.
     pub state_w: u64,
     /// Keys of the past.
-    pub past_key: Tensor,
+    pub past_key: DeviceTensor,
     /// Values of the past.
-    pub past_value: Tensor,
+    pub past_value: DeviceTensor,
     /// The mask added to the scores.
     pub mask: Addend,
     /// The bias. With `CHANGED_BY_INDEX` it is a table; [`Addend::query`] is the stride of its entries.
@@ -230,11 +230,11 @@ pub struct AttentionArgs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PresentArgs {
     /// Rows of the past.
-    pub past: Tensor,
+    pub past: DeviceTensor,
     /// New rows.
-    pub fresh: Tensor,
+    pub fresh: DeviceTensor,
     /// Present tensor: the past rows, then the new ones.
-    pub present: Tensor,
+    pub present: DeviceTensor,
     /// Number of sequences.
     pub batch: i32,
     /// Number of key heads.

@@ -2,7 +2,7 @@
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
-use crate::cuda::tensor::{Divisor, Tensor};
+use crate::cuda::tensor::{DeviceTensor, Divisor};
 
 /// Tokens per chunk. Chunks are counted from the first token of a sequence; with [`REVERSE`] they are counted from the
 /// last token.
@@ -164,20 +164,20 @@ pub struct LinearArgs {
     /// Number that [`NORMALIZE`] adds to a sum of squares.
     pub epsilon: f32,
     /// Queries, `[batch, query heads, tokens, key_dim]`.
-    pub query: Tensor,
+    pub query: DeviceTensor,
     /// Keys, `[batch, key heads, tokens, key_dim]`.
-    pub key: Tensor,
+    pub key: DeviceTensor,
     /// Values, `[batch, states, tokens, value_dim]`.
-    pub value: Tensor,
+    pub value: DeviceTensor,
     /// Output, `[batch, heads, tokens, value_dim]`; the address is zero if the launch has no output.
-    pub output: Tensor,
+    pub output: DeviceTensor,
     /// Natural logarithms of the gates, `[batch, states, tokens, 1 or key_dim]`.
-    pub decay: Tensor,
+    pub decay: DeviceTensor,
     /// Rates of the delta rule, `[batch, states, tokens, 1]`; the head stride is zero if states have the same rates.
-    pub beta: Tensor,
+    pub beta: DeviceTensor,
     /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before the output is rounded. The address
     /// is zero if there are no addends. May alias the output.
-    pub partial: Tensor,
+    pub partial: DeviceTensor,
     /// States before the first chunk of each part; zeros if absent.
     pub initial: States,
     /// States after the last chunk of each part. May alias [`LinearArgs::initial`].

@@ -3,7 +3,7 @@
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
-use crate::cuda::tensor::{Divisor, Tensor};
+use crate::cuda::tensor::{DeviceTensor, Divisor};
 
 /// Flag: each part is folded to a map `h ← a h + b`, which is written to `maps`.
 pub const FOLD: i32 = 1;
@@ -34,7 +34,7 @@ pub const STATES: i32 = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeriesTensor {
     /// Address and strides.
-    pub tensor: Tensor,
+    pub tensor: DeviceTensor,
     /// Precomputed division by [`SeriesTensor::dim`], which splits a channel index into head and element.
     pub by_dim: Divisor,
     /// Number of channels per head.

@@ -43,7 +43,7 @@ struct Frame {
 
 /// State that the writing thread reports to the sink.
 #[derive(Default)]
-struct State {
+struct Progress {
     sent: u64,
     reconnects: u64,
     /// Number of bytes written so far.
@@ -56,16 +56,16 @@ struct State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<Progress>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, change: impl FnOnce(&mut State)) {
+    fn note(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
@@ -75,7 +75,7 @@ impl Shared {
     }
 
     /// Waits until the state changes, at most for `time`.
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, Progress>, time: Duration) -> MutexGuard<'a, Progress> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -144,7 +144,7 @@ impl Sink {
         }
         // From now on, the thread does not begin another frame.
         state.abandoned = true;
-        let State { sent, reconnects, .. } = *state;
+        let Progress { sent, reconnects, .. } = *state;
         Sent { sent, dropped: self.made.saturating_sub(sent), reconnects }
     }
 }

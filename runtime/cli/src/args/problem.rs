@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser;
 use clap::{Args, Command, Id};
 use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
-use elsa_files::{Reads, Source};
+use elsa_files::{Reads, TensorPath};
 
 /// Placeholder for a file in help texts.
 pub const FILE: &str = "FILE";
@@ -31,13 +31,13 @@ pub fn layouts() -> impl TypedValueParser<Value = Layout> {
 pub struct ProblemArgs {
     /// Queries: path.npy, path.npz#name or path.safetensors#name. Elements are f32, f16 or f64, in .safetensors also bf16
     #[arg(long, value_name = FILE)]
-    pub q: Option<Source>,
+    pub q: Option<TensorPath>,
     /// Keys
     #[arg(long, value_name = FILE)]
-    pub k: Option<Source>,
+    pub k: Option<TensorPath>,
     /// Values
     #[arg(long, value_name = FILE)]
-    pub v: Option<Source>,
+    pub v: Option<TensorPath>,
     /// Order of axes [default: bhnd, for packed tensors bnhd]. bhnd is [batch, heads, tokens, dim] (also [n,d] and
     /// [h,n,d]), bnhd is [batch, tokens, heads, dim], bnc is [batch, tokens, heads*dim]
     #[arg(long, value_parser = layouts())]
@@ -67,17 +67,17 @@ pub struct ProblemArgs {
     /// from the right, so that a padding mask is [batch, 1, 1, k]. With n masks along a batch axis that divides the
     /// batch, sequence b uses mask b % n. The last axis is 1 or as long as the keys
     #[arg(long, value_name = FILE)]
-    pub mask: Option<Source>,
+    pub mask: Option<TensorPath>,
     /// float, added in addition to the mask and broadcast in the same way; -inf is not attended
     #[arg(long, value_name = FILE)]
-    pub bias: Option<Source>,
+    pub bias: Option<TensorPath>,
     /// float [entries, heads], added. --bias-index gives the entry of each pair; with --windows it is Swin's,
     /// (r - r' + H-1) * (2W-1) + (c - c' + W-1) for query token (r, c) and key token (r', c')
     #[arg(long, value_name = FILE, conflicts_with = "bias")]
-    pub bias_table: Option<Source>,
+    pub bias_table: Option<TensorPath>,
     /// int64 [q, k]: the entry of the table for each pair
     #[arg(long, value_name = FILE)]
-    pub bias_index: Option<Source>,
+    pub bias_index: Option<TensorPath>,
     /// Each sequence is a window of H rows of W tokens, row by row; the windows of a picture are consecutive in the
     /// batch
     #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
@@ -91,19 +91,19 @@ pub struct ProblemArgs {
     pub shift: Option<[usize; 2]>,
     /// int64 [batch]: valid keys of each sequence
     #[arg(long, value_name = FILE)]
-    pub kv_lens: Option<Source>,
+    pub kv_lens: Option<TensorPath>,
     /// Earlier keys, always [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
-    pub past_k: Option<Source>,
+    pub past_k: Option<TensorPath>,
     /// Earlier values, always [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
-    pub past_v: Option<Source>,
+    pub past_v: Option<TensorPath>,
     /// int64 [sequences + 1]: bounds of packed sequences among the queries; q is then [total, heads, dim]
     #[arg(long, value_name = FILE)]
-    pub cu_seqlens_q: Option<Source>,
+    pub cu_seqlens_q: Option<TensorPath>,
     /// int64 [sequences + 1]: bounds of packed sequences among the keys
     #[arg(long, value_name = FILE)]
-    pub cu_seqlens_k: Option<Source>,
+    pub cu_seqlens_k: Option<TensorPath>,
 }
 
 impl ProblemArgs {
@@ -116,7 +116,7 @@ impl ProblemArgs {
 
     /// Returns the source of `operand`, if it is given.
     #[must_use]
-    pub fn source(&self, operand: Operand) -> Option<&Source> {
+    pub fn source(&self, operand: Operand) -> Option<&TensorPath> {
         match operand {
             Operand::Query => self.q.as_ref(),
             Operand::Key => self.k.as_ref(),

@@ -4,7 +4,7 @@
 
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs};
 use clap::{Arg, Args};
-use elsa_files::{Reads, Source};
+use elsa_files::{Reads, TensorPath};
 use std::path::PathBuf;
 
 /// The text below the flags.
@@ -52,13 +52,13 @@ fn required(flag: Arg) -> Arg {
 pub struct BackwardArgs {
     /// Gradient of the loss with respect to the output, in its shape; of the inputs' type, or f32
     #[arg(long, value_name = FILE)]
-    pub d_out: Source,
+    pub d_out: TensorPath,
     /// Output of the forward pass, of the inputs' type, or f32 [default: computed, as is --lse]
     #[arg(long, value_name = FILE, requires = "lse")]
-    pub out: Option<Source>,
+    pub out: Option<TensorPath>,
     /// Log-sum-exp of the forward pass, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE, requires = "out")]
-    pub lse: Option<Source>,
+    pub lse: Option<TensorPath>,
     /// States of the forward pass, instead of --out and --lse: m, S and W from --state-out of elsa run or elsa merge.
     /// They stay exact for large scores. States with another --run-id or, by checksum, from other q, k and v are
     /// refused; files from --host-budget or other programs carry neither and are not checked
@@ -66,13 +66,13 @@ pub struct BackwardArgs {
     pub state: Option<PathBuf>,
     /// Gradient of q, f32
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
-    pub dq_out: Option<Source>,
+    pub dq_out: Option<TensorPath>,
     /// Gradient of k, f32
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
-    pub dk_out: Option<Source>,
+    pub dk_out: Option<TensorPath>,
     /// Gradient of v, f32
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
-    pub dv_out: Option<Source>,
+    pub dv_out: Option<TensorPath>,
     /// With --task: the task's shares of the gradients, dq, dk and dv of its tokens, as .npz. elsa merge adds the
     /// shares of all tasks
     #[arg(long, value_name = "FILE.npz")]

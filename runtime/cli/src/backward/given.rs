@@ -10,7 +10,7 @@ use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_files::{
-    Accept, FileError, Format, MemoryError, Source, Stored, Tensor, leaves_enough, reserved, zeros,
+    Accept, FileError, Format, MemoryError, Stored, Tensor, TensorPath, leaves_enough, reserved, zeros,
 };
 use elsa_runtime::{Engine, RowStates};
 use std::path::Path;
@@ -67,7 +67,7 @@ impl Forward {
         args: &BackwardArgs,
         job: &Job,
         rows: &Rows,
-        [out, lse]: [&Source; 2],
+        [out, lse]: [&TensorPath; 2],
     ) -> Result<Forward, Error> {
         let out = like_output("out", out, args, job, rows)?;
         let lse = rows.load("lse", lse, |shape| shape.len().checked_sub(1))?;
@@ -84,7 +84,8 @@ impl Forward {
 
     /// Reads states from an archive and computes the output `W / S` in f32.
     fn read_state(job: &Job, rows: &Rows, path: &Path) -> Result<Forward, Error> {
-        let named = |name: &str| Source { path: path.into(), format: Format::Npz, name: Some(name.into()) };
+        let named =
+            |name: &str| TensorPath { path: path.into(), format: Format::Npz, name: Some(name.into()) };
         let [of_row, of_value] = [&job.shapes[Operand::StateReference], &job.shapes[Operand::StateWeighted]];
         let refused = |name: &str, tensor: &Tensor, allowed: &[usize]| Error::Argument {
             argument: "state",
@@ -191,7 +192,7 @@ fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
 /// Returns an error if the file cannot be read or has another shape.
 pub fn like_output(
     argument: &'static str,
-    source: &Source,
+    source: &TensorPath,
     args: &BackwardArgs,
     job: &Job,
     rows: &Rows,

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::TypedValueParser;
 use elsa_core::linear::{Direction, Form, Operand, Rule};
 use elsa_core::view::Layout;
-use elsa_files::{Reads, Source};
+use elsa_files::{Reads, TensorPath};
 use elsa_runtime::LinearPlanOptions;
 
 /// Epsilon that a bare `--normalize` adds to the sum of squares.
@@ -26,26 +26,26 @@ pub fn forms() -> impl TypedValueParser<Value = Choice<Form>> {
 pub struct TensorArgs {
     /// Queries: path.npy, path.npz#name or path.safetensors#name. Elements are f32, f16 or f64, in .safetensors also bf16
     #[arg(long, value_name = FILE)]
-    pub q: Option<Source>,
+    pub q: Option<TensorPath>,
     /// Keys; their number of heads divides that of v
     #[arg(long, value_name = FILE)]
-    pub k: Option<Source>,
+    pub k: Option<TensorPath>,
     /// Values; each head has a state
     #[arg(long, value_name = FILE)]
-    pub v: Option<Source>,
+    pub v: Option<TensorPath>,
     /// Natural logarithms of the gates. f32 or the type of q, with the axes of v without the last for one gate per head,
     /// and with dim of k as the last for one per dim; -inf clears
     #[arg(long, value_name = FILE)]
-    pub decay: Option<Source>,
+    pub decay: Option<TensorPath>,
     /// Rates of the delta rules. The axes are those of v without the last, or with one head for all
     #[arg(long, value_name = FILE)]
-    pub beta: Option<Source>,
+    pub beta: Option<TensorPath>,
     /// States before the first token, f32 [sequences, heads of v, dim of k, dim of v] [default: zeros]
     #[arg(long, value_name = FILE)]
-    pub past_state: Option<Source>,
+    pub past_state: Option<TensorPath>,
     /// int64 [sequences + 1]: bounds of packed sequences; q is then [total, heads, dim]
     #[arg(long, value_name = FILE)]
-    pub cu_seqlens: Option<Source>,
+    pub cu_seqlens: Option<TensorPath>,
     /// Order of axes [default: bhnd, for packed tensors bnhd]. bhnd is [batch, heads, tokens, dim] (also [n,d] and
     /// [h,n,d]), bnhd is [batch, tokens, heads, dim], bnc is [batch, tokens, heads*dim]
     #[arg(long, value_parser = layouts())]
@@ -61,7 +61,7 @@ pub struct TensorArgs {
 impl TensorArgs {
     /// Returns the source of `operand`, if it is given.
     #[must_use]
-    pub fn source(&self, operand: Operand) -> Option<&Source> {
+    pub fn source(&self, operand: Operand) -> Option<&TensorPath> {
         match operand {
             Operand::Query => self.q.as_ref(),
             Operand::Key => self.k.as_ref(),

@@ -10,7 +10,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{Inputs, Operand, Operands, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_files::{Accept, FileError, Source, Tensor, zeros};
+use elsa_files::{Accept, FileError, Tensor, TensorPath, zeros};
 use std::rc::Rc;
 
 /// Requested outputs in addition to `out`.
@@ -46,7 +46,7 @@ impl LinearJob {
     /// Returns an error for the first argument or header that is not allowed.
     pub fn load(args: &TensorArgs, semantics: &SemanticsArgs, written: Written) -> Result<LinearJob, Error> {
         rule_takes(semantics.rule, args)?;
-        let mut loaded: Vec<(Source, Rc<Tensor>)> = Vec::new();
+        let mut loaded: Vec<(TensorPath, Rc<Tensor>)> = Vec::new();
         let mut files = Files::default();
         let mut tensors = Operands::<Option<Rc<Tensor>>>::default();
         for operand in Operand::ALL {

@@ -12,7 +12,7 @@ use crate::progress;
 use crate::report::{self, object};
 use clap::{Arg, Args};
 use elsa_core::linear::{Operand, Outputs, Problem};
-use elsa_files::{Buffer, Content, Output, Source, Writer, leaves_enough, zeros};
+use elsa_files::{Buffer, Content, Output, TensorPath, Writer, leaves_enough, zeros};
 use elsa_runtime::{LinearPlan, PlanError};
 use serde::Serialize;
 
@@ -51,10 +51,10 @@ fn required(flag: Arg) -> Arg {
 pub struct LinearRunArgs {
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
     #[arg(long, value_name = FILE, required_unless_present = "present_state")]
-    pub out: Option<Source>,
+    pub out: Option<TensorPath>,
     /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
     #[arg(long, value_name = FILE)]
-    pub present_state: Option<Source>,
+    pub present_state: Option<TensorPath>,
     /// Also compute the recurrence in f64, and print the error bound of the output as one JSON line
     #[arg(long)]
     pub certificate: bool,

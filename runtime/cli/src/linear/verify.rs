@@ -16,7 +16,7 @@ use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::bound::Executed;
 use elsa_core::linear::{Direction, Form, Inputs, Operand, Outputs, Problem};
-use elsa_files::{Accept, Buffer, Source, Tensor, leaves_enough, zeros};
+use elsa_files::{Accept, Buffer, Tensor, TensorPath, leaves_enough, zeros};
 use elsa_runtime::Engine;
 use serde::Serialize;
 use std::io::Write;
@@ -55,7 +55,7 @@ pub struct LinearVerifyArgs {
     pub dtype: Option<DType>,
     /// Judge this output, in the shape and type of elsa linear run or f32, instead of running
     #[arg(long, value_name = FILE)]
-    pub y: Option<Source>,
+    pub y: Option<TensorPath>,
     /// Print one JSON object for each form, and a summary
     #[arg(long)]
     pub json: bool,
@@ -90,14 +90,14 @@ struct Case {
 }
 
 /// The tensors of the verification, which are from files or random.
-enum Given {
+enum Subject {
     Files(Box<LinearJob>),
     Random(Box<Sample>),
 }
 
-impl Given {
+impl Subject {
     /// Reads or generates the tensors. The states after the last token are compared too, if the direction has them.
-    fn of(args: &LinearVerifyArgs) -> Result<Given, Error> {
+    fn of(args: &LinearVerifyArgs) -> Result<Subject, Error> {
         let semantics = &args.semantics;
         if let Some(shape) = &args.shape {
             if args.per_dim && !semantics.rule.is_gated() {
@@ -107,7 +107,7 @@ impl Given {
             }
             let semantics = Semantics { states: true, ..Semantics::of(semantics, args.per_dim) };
             let dtype = args.dtype.unwrap_or(DType::F32);
-            return Ok(Given::Random(Box::new(Sample::new(shape, &semantics, dtype)?)));
+            return Ok(Subject::Random(Box::new(Sample::new(shape, &semantics, dtype)?)));
         }
         for (given, argument) in [(args.per_dim, "per-dim"), (args.dtype.is_some(), "dtype")] {
             if given {
@@ -117,20 +117,20 @@ impl Given {
         }
         let present_state = semantics.direction() != Direction::Bidirectional;
         let job = LinearJob::load(&args.tensors, semantics, Written { present_state })?;
-        Ok(Given::Files(Box::new(job)))
+        Ok(Subject::Files(Box::new(job)))
     }
 
     fn problem(&self) -> &Problem {
         match self {
-            Given::Files(job) => &job.problem,
-            Given::Random(sample) => &sample.problem,
+            Subject::Files(job) => &job.problem,
+            Subject::Random(sample) => &sample.problem,
         }
     }
 
     fn inputs(&self) -> Result<Inputs<'_>, Error> {
         match self {
-            Given::Files(job) => job.inputs(),
-            Given::Random(sample) => Ok(sample.inputs()),
+            Subject::Files(job) => job.inputs(),
+            Subject::Random(sample) => Ok(sample.inputs()),
         }
     }
 }
@@ -147,7 +147,7 @@ struct Run {
 /// Runs a form. If the problem does not support the form, or if the form does not fit into memory: returns an error for
 /// a form that the user named, and `None` for any other form. If the output comes from `--y`, the form is only planned
 /// and does not run.
-fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
+fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Subject, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
     let planned = engine.linear_plan(problem, &form_args.plan_options(args.host.budget));
@@ -204,7 +204,7 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Returns an error if the request is wrong, if the device fails, if rounding cannot explain an error of an output, or
 /// if nothing can be claimed about an output.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
-    let given = Given::of(args)?;
+    let given = Subject::of(args)?;
     let problem = given.problem();
     let engine = args.host.engine()?;
     let named = args.form.form.0;
@@ -233,7 +233,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let judged = judge(problem, &given.inputs()?, &answers, &bar);
     bar.finish_and_clear();
     let judged = judged?;
-    if let Given::Files(job) = &given {
+    if let Subject::Files(job) = &given {
         job.unchanged()?;
     }
     answer.as_ref().map_or(Ok(()), Tensor::unchanged)?;
@@ -308,11 +308,11 @@ fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), 
 }
 
 /// Reads the output to judge from `source`, the file of `--y`.
-fn answer(source: &Source, problem: &Problem, given: &Given) -> Result<Tensor, Error> {
+fn answer(source: &TensorPath, problem: &Problem, given: &Subject) -> Result<Tensor, Error> {
     let tensor = Tensor::load("y", source, Accept::Float)?;
     let shape = match given {
-        Given::Files(job) => job.shapes[Operand::Output].clone(),
-        Given::Random(_) => problem.spec().output.shape().to_vec(),
+        Subject::Files(job) => job.shapes[Operand::Output].clone(),
+        Subject::Random(_) => problem.spec().output.shape().to_vec(),
     };
     let dtype = problem.spec().dtype;
     let found = tensor.elements().map(|elements: Elements<'_>| elements.dtype());

@@ -14,7 +14,7 @@ use elsa_board::serial::{self, Port, RETRY, waits};
 use elsa_core::telemetry::frame::{Counts, Decoder, FRAME};
 use elsa_core::telemetry::record::Record;
 use elsa_files::{Reads, Target};
-use print::{Form, Printer};
+use print::{Format, Printer};
 use serialport::TTYPort;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -74,9 +74,9 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     let mut tty = port.open().map_err(fault)?;
     signals::defer();
     let form = match (args.json, args.csv) {
-        (true, _) => Form::Json,
-        (_, true) => Form::Csv,
-        _ => Form::Table,
+        (true, _) => Format::Json,
+        (_, true) => Format::Csv,
+        _ => Format::Table,
     };
     let mut ear = Ear::new(&port, form, args, crate::foreign::stdout());
     let mut bytes = [0; 4096];
@@ -142,7 +142,7 @@ struct Ear<'a, W> {
 }
 
 impl<'a, W: Write> Ear<'a, W> {
-    fn new(port: &'a Port, form: Form, args: &ListenArgs, out: W) -> Ear<'a, W> {
+    fn new(port: &'a Port, form: Format, args: &ListenArgs, out: W) -> Ear<'a, W> {
         Ear {
             port,
             follow: args.follow,

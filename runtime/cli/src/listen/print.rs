@@ -12,7 +12,7 @@ const FORM: usize = 24;
 
 /// Format of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Format {
     /// A row for each cell.
     Table,
     /// An object for each record.
@@ -23,7 +23,7 @@ pub enum Form {
 
 /// Printer of received records.
 pub struct Printer {
-    form: Form,
+    form: Format,
     /// Number of the run to which the last record belongs.
     run: Option<u32>,
     /// `true` if the column names have been printed.
@@ -32,7 +32,7 @@ pub struct Printer {
 
 impl Printer {
     /// Creates a printer that has printed nothing yet.
-    pub const fn new(form: Form) -> Printer {
+    pub const fn new(form: Format) -> Printer {
         Printer { form, run: None, named: false }
     }
 
@@ -44,12 +44,12 @@ impl Printer {
         let Message { run, record, .. } = message;
         let other = self.run.replace(*run) != Some(*run);
         match self.form {
-            Form::Json => report::record(out, record),
-            Form::Csv => match record {
+            Format::Json => report::record(out, record),
+            Format::Csv => match record {
                 Record::Cell(cell) => self.csv(out, cell),
                 _ => Ok(()),
             },
-            Form::Table => {
+            Format::Table => {
                 if other && !matches!(record, Record::Start(_)) {
                     writeln!(out, "a run whose start was lost")?;
                     self.named = false;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use elsa_core::telemetry::record::{Start, Throttling, Trace, text};
 
-    fn shown(form: Form, messages: &[(u32, Record)]) -> String {
+    fn shown(form: Format, messages: &[(u32, Record)]) -> String {
         let (mut out, mut printer) = (Vec::new(), Printer::new(form));
         for (sequence, (run, record)) in (0..).zip(messages) {
             let message = Message { run: *run, sequence, record: record.clone() };
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_heading_for_each_run_and_tell_what_is_wrong() {
-        let text = shown(Form::Table, &stream());
+        let text = shown(Format::Table, &stream());
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("Jetson\\u001b[2J") && lines[0].contains("emulated"), "{text}");
         assert!(lines[2].trim_start().starts_with("batch") && lines[3].contains("1.2500"), "{text}");
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn csv_names_its_columns_once() {
-        let text = shown(Form::Csv, &stream());
+        let text = shown(Format::Csv, &stream());
         let rows: Vec<csv::StringRecord> =
             csv::Reader::from_reader(text.as_bytes()).records().map(|row| row.unwrap()).collect();
         assert!(text.starts_with("workload,backend,") && rows.len() == 2);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn json_has_a_line_for_each_record() {
-        let text = shown(Form::Json, &stream());
+        let text = shown(Format::Json, &stream());
         let mut expected = Vec::new();
         for (_, record) in &stream() {
             report::record(&mut expected, record).unwrap();

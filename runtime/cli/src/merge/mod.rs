@@ -13,7 +13,7 @@ use clap::Args;
 use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
 use elsa_files::task::{Kind, Whole};
-use elsa_files::{Array, Buffer, Content, Output, Reads, Source, Writer, zeros};
+use elsa_files::{Array, Buffer, Content, Output, Reads, TensorPath, Writer, zeros};
 use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge};
 use members::{Member, tree};
 use std::path::PathBuf;
@@ -54,26 +54,26 @@ pub struct MergeArgs {
     /// Output, of the inputs' type (bf16 goes to .npy as f32)
     #[arg(long, value_name = FILE,
         required_unless_present_any = ["lse_out", "state_out", "dq_out", "dk_out", "dv_out"])]
-    pub out: Option<Source>,
+    pub out: Option<TensorPath>,
     /// Order of axes of the output, or the gradients: bhnd is [batch, heads, queries, dim], bnhd is [batch, queries, heads, dim], bnc is [batch,
     /// queries, heads*dim] [default: bhnd]
     #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
     /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE)]
-    pub lse_out: Option<Source>,
+    pub lse_out: Option<TensorPath>,
     /// Write the state of each row as .npz: m, S, W, in natural-log units
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
     /// Gradient of q, f32, from shares
     #[arg(long, value_name = FILE)]
-    pub dq_out: Option<Source>,
+    pub dq_out: Option<TensorPath>,
     /// Gradient of k, f32, from shares
     #[arg(long, value_name = FILE)]
-    pub dk_out: Option<Source>,
+    pub dk_out: Option<TensorPath>,
     /// Gradient of v, f32, from shares
     #[arg(long, value_name = FILE)]
-    pub dv_out: Option<Source>,
+    pub dv_out: Option<TensorPath>,
     /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,

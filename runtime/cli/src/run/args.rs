@@ -8,7 +8,7 @@ use crate::flag::flag;
 use crate::stream::StreamArgs;
 use clap::{Arg, Args};
 use elsa_core::attention::Operand;
-use elsa_files::{Reads, Source, Writer};
+use elsa_files::{Reads, TensorPath, Writer};
 use std::path::PathBuf;
 
 /// The text below the flags.
@@ -72,16 +72,16 @@ fn required(flag: Arg) -> Arg {
 pub struct RunArgs {
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
-    pub out: Option<Source>,
+    pub out: Option<TensorPath>,
     /// Write past and new keys, [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
-    pub present_k: Option<Source>,
+    pub present_k: Option<TensorPath>,
     /// Write past and new values, [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
-    pub present_v: Option<Source>,
+    pub present_v: Option<TensorPath>,
     /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE)]
-    pub lse_out: Option<Source>,
+    pub lse_out: Option<TensorPath>,
     /// Write the state of each row as .npz: m, S, W, in natural-log units. W / S is the answer at any m; S exp(m) is the
     /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]

@@ -14,7 +14,7 @@ const PIECE: usize = 64 << 10;
 
 /// A tensor in a file.
 #[derive(Clone, Copy, Debug)]
-struct Tensor<'a> {
+struct StoredTensor<'a> {
     file: &'a File,
     /// Offset of the tensor's elements in the file.
     start: u64,
@@ -25,7 +25,7 @@ struct Tensor<'a> {
 /// are widened to i64, and integers of a mask become booleans.
 #[derive(Debug)]
 pub struct Files<'a> {
-    tensors: Operands<Option<Tensor<'a>>>,
+    tensors: Operands<Option<StoredTensor<'a>>>,
     piece: Vec<u8>,
     /// Total unpacked size of the compressed archive members, in bytes. These members are unpacked into temporary
     /// files.
@@ -56,7 +56,7 @@ impl<'a> Files<'a> {
                 seen.push(tensor);
                 unpacked += tensor.unpacked_bytes();
             }
-            Ok(Some(Tensor { file, start, stored: tensor.dtype() }))
+            Ok(Some(StoredTensor { file, start, stored: tensor.dtype() }))
         })?;
         Ok(Files { tensors, piece, unpacked })
     }
@@ -64,7 +64,7 @@ impl<'a> Files<'a> {
 
 impl Source<Operand> for Files<'_> {
     fn read(&mut self, operand: Operand, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        let Tensor { file, start, stored } = self.tensors[operand].ok_or(io::ErrorKind::NotFound)?;
+        let StoredTensor { file, start, stored } = self.tensors[operand].ok_or(io::ErrorKind::NotFound)?;
         match stored {
             Stored::F64 if matches!(operand, Operand::Mask | Operand::Bias) => {
                 converted(file, start + 2 * offset, to, &mut self.piece, |x: [u8; 8]| {

@@ -34,7 +34,7 @@ pub type Sizes = [usize; 5];
 
 /// Identity of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+struct Header {
     /// Sizes of the run's units and chunks.
     sizes: Sizes,
     /// Lines that describe the problem, the kernel, the inputs and the outputs.
@@ -95,7 +95,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
     }
     let Some((head, bytes)) = next() else { return Ok(None) };
     length += bytes;
-    let Head { sizes, run } = serde_json::from_str(head).map_err(|_| "a journal with a damaged head")?;
+    let Header { sizes, run } = serde_json::from_str(head).map_err(|_| "a journal with a damaged head")?;
     if sizes.contains(&0) {
         return Err("a journal with a damaged head");
     }
@@ -175,7 +175,7 @@ impl Journal {
     /// Returns an error if another process has locked the journal, or if the file system fails.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
-        let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
+        let head = serde_json::to_string(&Header { sizes, run }).map_err(|e| failed(e.into()))?;
         step();
         let file = regular(File::options().write(true).create(true).truncate(false), path).map_err(failed)?;
         lock(path, &file)?;

@@ -8,7 +8,7 @@ use elsa_core::attention::{Operand, Operands};
 use elsa_core::dtype::DType;
 use elsa_files::{
     FileError, Format, InputFile, MemoryError, Prepared, Stored, npy,
-    safetensors::{self, Form, Origin, Piece},
+    safetensors::{self, EntryLayout, Origin, Piece},
     temporary::{self, Temporary, regular, resemble, step},
 };
 use elsa_runtime::Sink;
@@ -198,7 +198,7 @@ impl Outputs {
         let tensors: Vec<(&str, Stored, &[usize])> =
             outputs.iter().map(|(name, (_, dtype, shape))| (*name, (*dtype).into(), &shape[..])).collect();
         let (old, directory) = kept.map(|kept| (kept.file, kept.directory)).unzip();
-        let form = Form::new(directory.as_ref(), &tensors).map_err(|e| target.failed(e))?;
+        let form = EntryLayout::new(directory.as_ref(), &tensors).map_err(|e| target.failed(e))?;
         target.begin(&form.header, form.length, stage)?;
         for piece in &form.pieces {
             match (piece.from, &old) {

@@ -7,7 +7,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Chunk, Operand};
 use elsa_core::quorum::{Division, Run, Task, TaskPath};
 use elsa_core::view::{Layout, View};
-use elsa_files::{Accept, Part, Source, Tensor};
+use elsa_files::{Accept, Part, Tensor, TensorPath};
 use elsa_runtime::Held;
 use std::cell::Cell;
 use std::ops::Range;
@@ -69,7 +69,7 @@ impl Rows {
     pub fn load(
         &self,
         argument: &'static str,
-        source: &Source,
+        source: &TensorPath,
         axis: impl Fn(&[usize]) -> Option<usize>,
     ) -> Result<Tensor, Error> {
         let Some((_, spans)) = &self.of else { return Ok(Tensor::load(argument, source, Accept::Float)?) };
@@ -189,7 +189,7 @@ fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
 
 /// Checks the last two axes of a mask. They must cover all queries and all keys of the problem, respectively, or have
 /// size 1.
-fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 2]) -> Result<(), Error> {
+fn check_mask(argument: &'static str, source: &TensorPath, [queries, keys]: [usize; 2]) -> Result<(), Error> {
     let shape = Tensor::shape_at(argument, source)?;
     for (back, axis, allowed, of) in [(2, "queries", queries, "q"), (1, "keys", keys, "k")] {
         let found = shape.len().checked_sub(back).map_or(1, |at| shape[at]);

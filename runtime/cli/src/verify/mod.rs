@@ -61,7 +61,7 @@ use case::Case;
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
-use elsa_files::{Accept, Source, Target, Tensor};
+use elsa_files::{Accept, Target, Tensor, TensorPath};
 use judge::{Request, Subject, judge};
 use print::print;
 use std::io::Write;
@@ -128,7 +128,7 @@ pub struct VerifyArgs {
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
     #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "backend", "fallback", "device", "threads",
         "budget", "block", "half_scores"])]
-    pub y: Option<Source>,
+    pub y: Option<TensorPath>,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
@@ -233,7 +233,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
 }
 
 /// Reads the output at `source` for the problem of `job`.
-fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
+fn answer(source: &TensorPath, job: &Job) -> Result<Tensor, Error> {
     let tensor = Tensor::load("y", source, Accept::Float)?;
     let shape = &job.shapes[Operand::Output];
     let dtype = job.problem.spec().dtype;

@@ -4,7 +4,7 @@ use super::beside::Ran;
 use super::costs::Costs;
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
-use super::study::{self, Report, Request};
+use super::study::{self, Request, Simulation};
 use super::text::{self, Printed, count, size, time};
 use crate::model::{Division, Sample};
 use askama::Template;
@@ -87,7 +87,7 @@ pub fn page(of: &Printed<'_>) -> Result<String, Error> {
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
 
-fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static str, String)> {
+fn facts(costs: &Costs, request: &Request<'_>, report: &Simulation) -> Vec<(&'static str, String)> {
     let streaming = &report.streaming;
     let mut facts = vec![
         ("Machine", costs.title.clone()),
@@ -247,7 +247,7 @@ fn fits(costs: &Costs) -> Vec<Chart> {
 }
 
 /// Draws the paper's figures 5 and 6: naive against streaming kernel, and forward against backward pass.
-fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
+fn figures(report: &Simulation, kernels: &[Kernels]) -> Vec<Chart> {
     let names = ["forward", "backward"];
     let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
         let one = |i: usize| {
@@ -323,7 +323,7 @@ fn drawn(schedule: &Schedule) -> Option<Drawn> {
 }
 
 /// Formats the costs at each level of division, as in the paper's table 1.
-fn levels(report: &Report) -> Vec<Vec<String>> {
+fn levels(report: &Simulation) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for level in &report.levels {
         for cost in &level.passes {
@@ -351,7 +351,7 @@ fn levels(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Formats modelled and printed shares of the time, as in the paper's table 2.
-fn shares(report: &Report) -> Vec<Vec<String>> {
+fn shares(report: &Simulation) -> Vec<Vec<String>> {
     let row = |shares: &study::Shares| {
         let both = shares.modelled.iter().zip(shares.printed);
         let cells = both.map(|(modelled, printed)| format!("{modelled:.2} / {printed:.2}"));
@@ -360,7 +360,7 @@ fn shares(report: &Report) -> Vec<Vec<String>> {
     report.shares.iter().map(row).collect()
 }
 
-fn optimum(report: &Report) -> Vec<(String, [String; 4])> {
+fn optimum(report: &Simulation) -> Vec<(String, [String; 4])> {
     let of = |found: &study::Optimum| {
         let level = |level: Option<u32>| level.map_or_else(|| "–".into(), |level| level.to_string());
         let negative =

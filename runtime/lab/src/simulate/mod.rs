@@ -34,7 +34,7 @@ use measure::{Check, Kernels, Measured};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
-use study::{Report, Request};
+use study::{Request, Simulation};
 use text::Printed;
 
 /// Fits of a pass, as `--json` prints them.
@@ -86,7 +86,7 @@ struct Simulated<'a> {
     kernels: &'a [Kernels],
     beside: &'a [Ran],
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a Simulation,
 }
 
 /// Returns the bytes of memory that this machine can provide without swapping; `None` if it does not report them.

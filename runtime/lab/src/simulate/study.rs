@@ -203,7 +203,7 @@ pub struct Optimum {
 
 /// Complete report of a simulation.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct Simulation {
     /// Costs by level (table 1).
     pub levels: Vec<Level>,
     /// Costs of plain streaming.
@@ -503,7 +503,7 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
 ///
 /// # Errors
 /// Returns an error if the memory limit is too small for one row of a stream or for a task of any size.
-pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
+pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Simulation, Error> {
     let streaming = streaming(costs, request.tokens, request)?;
     let whole = request.of(request.tokens);
     let levels: Vec<u32> = match request.levels {
@@ -527,7 +527,7 @@ pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
                 .collect()
         }
     };
-    Ok(Report {
+    Ok(Simulation {
         levels: levels.into_iter().map(|of| level(costs, request, of)).collect(),
         streaming,
         shares: shares(costs, request),

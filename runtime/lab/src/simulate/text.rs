@@ -4,7 +4,7 @@ use super::beside::{RUNS, Ran};
 use super::costs::{Costs, GIB};
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
-use super::study::{Cost, Level, Optimum, Report, Request, Shares, Study};
+use super::study::{Cost, Level, Optimum, Request, Shares, Simulation, Study};
 use crate::model::Seconds;
 use elsa_cli::error::one_line;
 use std::io::{Result, Write};
@@ -84,7 +84,7 @@ pub struct Printed<'a> {
     /// Parameters of the simulation.
     pub request: &'a Request<'a>,
     /// Results of the simulation.
-    pub report: &'a Report,
+    pub report: &'a Simulation,
     /// Checks of a fit that was made on this machine.
     pub checks: &'a [Check],
     /// Naive method compared with this library (figure 5).
@@ -153,7 +153,7 @@ fn fits(out: &mut impl Write, costs: &Costs, request: &Request<'_>, checks: &[Ch
     Ok(())
 }
 
-fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report: &Report) -> Result<()> {
+fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report: &Simulation) -> Result<()> {
     let streaming = &report.streaming;
     writeln!(out, "\nplain streaming of {} tokens", count(request.tokens))?;
     for (name, hours) in &streaming.hours {
@@ -351,7 +351,7 @@ fn study(out: &mut impl Write, study: &Study) -> Result<()> {
 fn kernels_and_passes(
     out: &mut impl Write,
     costs: &Costs,
-    report: &Report,
+    report: &Simulation,
     kernels: &[Kernels],
 ) -> Result<()> {
     let (heads, dim) = (heads(costs.heads), costs.dim);

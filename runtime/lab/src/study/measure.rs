@@ -13,7 +13,7 @@ use elsa_cli::rows::for_items;
 use elsa_core::attention::bound::rounding::{Component, Row};
 use elsa_core::attention::bound::{Arithmetic, Score};
 use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
-use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
+use elsa_core::attention::traversal::{Room, RowRoom, TraversalReport, scratch_len};
 use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
@@ -76,7 +76,7 @@ pub struct Outcome {
     /// The schedule, with its place in a table.
     pub setting: Setting,
     /// Counts of skipped blocks, rescales and recomputed rows.
-    pub report: Report,
+    pub report: TraversalReport,
     /// Errors of the outputs.
     pub errors: Errors,
 }
@@ -126,7 +126,7 @@ struct Known {
 /// Results of a group of tiles.
 struct Group {
     seen: Seen,
-    outcomes: Vec<(Report, Errors)>,
+    outcomes: Vec<(TraversalReport, Errors)>,
 }
 
 /// Runs every schedule on a problem and measures its tensors.
@@ -253,7 +253,7 @@ fn group(
     for setting in settings {
         let arithmetic = Arithmetic::of(problem, executed(problem, &setting.schedule, TILE));
         let call = Call::new(problem, &setting.schedule, TILE, inputs, None);
-        let (mut report, mut errors) = (Report::default(), Errors::default());
+        let (mut report, mut errors) = (TraversalReport::default(), Errors::default());
         let mut rows = known.as_slice();
         for place in tiles {
             let sequence = problem.sequence(&inputs.lengths, place.sequence);

@@ -15,7 +15,7 @@
 //! Loads and stores are not counted, because they accompany multiply-adds. Operations that occur once per row of a
 //! block are not counted either.
 
-use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
+use elsa_core::attention::traversal::{First, Schedule, Skip, TraversalReport};
 
 /// An instruction set and the cost of its exponential.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl Operations {
         [d, dv]: [usize; 2],
         schedule: &Schedule,
         [rows, keys]: [usize; 2],
-        report: &Report,
+        report: &TraversalReport,
     ) -> Operations {
         let of = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let skipped = report.row_sparsity();
@@ -173,13 +173,13 @@ mod tests {
     #[test]
     fn a_run_is_counted_by_hand() {
         // There are 100 row blocks: 40 are skipped, the maximum is sought in 30, and 5 are rescaled.
-        let report = Report {
+        let report = TraversalReport {
             row_blocks: 100,
             skipped_row_blocks: 40,
             sought_row_blocks: 30,
             rescaled_row_blocks: 5,
             accepted: 8,
-            ..Report::default()
+            ..TraversalReport::default()
         };
         let of = |schedule: Schedule| Operations::of(ISAS[0], [16, 8], &schedule, [4, 32], &report);
         let vsa = of(Schedule::vsa(0.1));
@@ -189,7 +189,7 @@ mod tests {
         let budget = of(Schedule::within(0.1));
         assert_eq!((budget.exponential, budget.proxies, budget.vote), (7.0, 0.0, 3.0 / 32.0));
         assert_eq!(PARTS.len(), budget.parts().len());
-        let gated = Report { gated: 8, sought_row_blocks: 0, ..report };
+        let gated = TraversalReport { gated: 8, sought_row_blocks: 0, ..report };
         let gate = Operations::of(ISAS[0], [16, 8], &Schedule::VFA, [4, 32], &gated);
         assert_eq!((gate.maximum, gate.floor, gate.subtraction, gate.proxies), (0.0, 0.0, 0.0, 0.0));
     }

@@ -1,11 +1,11 @@
 //! The tiles of a problem.
 
-use elsa_core::attention::traversal::Tile;
+use elsa_core::attention::traversal::TileSize;
 use elsa_core::attention::{Inputs, Problem};
 use std::ops::Range;
 
 /// Size of the tiles in all runs.
-pub const TILE: Tile = Tile::SQUARE;
+pub const TILE: TileSize = TileSize::SQUARE;
 
 /// A tile: consecutive rows of a query head.
 #[derive(Clone, Debug, PartialEq, Eq)]

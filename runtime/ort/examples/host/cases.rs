@@ -4,7 +4,7 @@
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;
 use elsa_core::random::Random;
-use elsa_onnxruntime::{Data, Tensor};
+use elsa_onnxruntime::{Data, HostTensor};
 use half::f16;
 
 /// Function that changes a score, given its index `[batch, head, query, key]` and its value.
@@ -15,7 +15,7 @@ pub struct Case {
     pub name: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
     /// Inputs in the order of the operator; an absent input has an empty name.
-    pub inputs: Vec<(&'static str, Option<Tensor>)>,
+    pub inputs: Vec<(&'static str, Option<HostTensor>)>,
     pub heads: usize,
     pub kv_heads: usize,
     pub scale: f64,
@@ -32,7 +32,7 @@ impl Numbers {
         Numbers(Random::new(seed))
     }
 
-    pub fn tensor(&mut self, half: bool, dims: &[i64]) -> Tensor {
+    pub fn tensor(&mut self, half: bool, dims: &[i64]) -> HostTensor {
         let count: i64 = dims.iter().product();
         let numbers: Vec<f32> = (0..count).map(|_| 2.0 * self.0.signed()).collect();
         let data = if half {
@@ -40,13 +40,13 @@ impl Numbers {
         } else {
             Data::F32(numbers)
         };
-        Tensor { dims: dims.to_vec(), data }
+        HostTensor { dims: dims.to_vec(), data }
     }
 
-    fn flags(&mut self, dims: &[i64]) -> Tensor {
+    fn flags(&mut self, dims: &[i64]) -> HostTensor {
         let count: i64 = dims.iter().product();
         let data = (0..count).map(|i| u8::from(i == 0 || self.0.signed() > -0.4)).collect();
-        Tensor { dims: dims.to_vec(), data: Data::Bool(data) }
+        HostTensor { dims: dims.to_vec(), data: Data::Bool(data) }
     }
 }
 
@@ -144,7 +144,7 @@ pub fn cases(half: bool) -> Vec<Case> {
     add("outputs that are left out", &|case, _| case.outputs = &["Y", "", ""]);
     add("lengths, causal", &|case, _| {
         case.attributes = vec![("is_causal", Int(1))];
-        let lengths = Tensor { dims: vec![2], data: Data::I64(vec![7, 12]) };
+        let lengths = HostTensor { dims: vec![2], data: Data::I64(vec![7, 12]) };
         case.inputs.extend([("", None), ("", None), ("", None), ("", None), ("kv_lengths", Some(lengths))]);
         case.score = Box::new(|[b, _, i, j], s| keep(j + 12 <= i + [7, 12][b], s));
     });
@@ -159,7 +159,7 @@ pub fn cases(half: bool) -> Vec<Case> {
 }
 
 /// Changes a case to windows of 3 × 4 tokens. The batch has two pictures of 6 × 8 tokens, which are rolled by 1 × 2.
-fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
+fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<HostTensor>) {
     case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
     case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));
     let table = numbers.tensor(half, &[35, 4]);
@@ -192,7 +192,7 @@ impl Case {
         let (Some(k), Some(v)) = (input("K"), input("V")) else {
             return Some([0, 1, 2].map(|part| Heads::of(q, self.heads, part, 3)));
         };
-        let with = |new: &Tensor, past| {
+        let with = |new: &HostTensor, past| {
             let new = Heads::of(new, self.kv_heads, 0, 1);
             match input(past) {
                 Some(past) => new.after(Heads::of(past, self.kv_heads, 0, 1)),
@@ -208,12 +208,12 @@ pub struct Refusal {
     /// Text that the error message must contain.
     pub says: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
-    pub inputs: Vec<(&'static str, Tensor)>,
+    pub inputs: Vec<(&'static str, HostTensor)>,
 }
 
-fn zeros(dims: &[i64]) -> Tensor {
+fn zeros(dims: &[i64]) -> HostTensor {
     let count: i64 = dims.iter().product();
-    Tensor { dims: dims.to_vec(), data: Data::F32(vec![0.0; count as usize]) }
+    HostTensor { dims: dims.to_vec(), data: Data::F32(vec![0.0; count as usize]) }
 }
 
 /// Returns the calls that must be refused, either when the session is created or when it runs.
@@ -221,7 +221,7 @@ pub fn refusals() -> Vec<Refusal> {
     let three = |q: &[i64], k: &[i64], v: &[i64]| vec![("Q", zeros(q)), ("K", zeros(k)), ("V", zeros(v))];
     let same = |dims: &[i64]| three(dims, dims, dims);
     let four = [1, 2, 3, 4];
-    let with = |name, tensor: Tensor| {
+    let with = |name, tensor: HostTensor| {
         let mut inputs = same(&four);
         for absent in ["mask", "bias_table", "past_key", "past_value", "kv_lengths"] {
             if absent == name {
@@ -232,8 +232,8 @@ pub fn refusals() -> Vec<Refusal> {
         inputs.push((name, tensor));
         inputs
     };
-    let i64s = |data: &[i64]| Tensor { dims: vec![data.len() as i64], data: Data::I64(data.to_vec()) };
-    let half = Tensor { dims: four.to_vec(), data: Data::F16(vec![f16::ONE; 24]) };
+    let i64s = |data: &[i64]| HostTensor { dims: vec![data.len() as i64], data: Data::I64(data.to_vec()) };
+    let half = HostTensor { dims: four.to_vec(), data: Data::F16(vec![f16::ONE; 24]) };
     let mut all = Vec::new();
     let mut add = |says, attributes: &[(&'static str, Attribute)], inputs| {
         all.push(Refusal { says, attributes: attributes.to_vec(), inputs });

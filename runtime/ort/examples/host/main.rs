@@ -12,7 +12,7 @@ mod model;
 mod oracle;
 
 use cases::{Case, cases, refusals};
-use elsa_onnxruntime::{Data, Model, Options, Runtime, Session, Tensor};
+use elsa_onnxruntime::{Data, HostTensor, Model, Options, Runtime, Session};
 use model::model;
 use std::ffi::CStr;
 use std::path::Path;
@@ -30,12 +30,16 @@ fn session<'a>(
 }
 
 /// Runs the session.
-fn run(session: &Session<'_>, inputs: &[(&str, &Tensor)], outputs: &[&str]) -> Result<Vec<Tensor>, String> {
+fn run(
+    session: &Session<'_>,
+    inputs: &[(&str, &HostTensor)],
+    outputs: &[&str],
+) -> Result<Vec<HostTensor>, String> {
     session.run(inputs, outputs, None).map_err(|e| e.to_string())
 }
 
 /// Returns the inputs that are present in a case.
-fn given(case: &Case) -> Vec<(&str, &Tensor)> {
+fn given(case: &Case) -> Vec<(&str, &HostTensor)> {
     case.inputs.iter().filter_map(|(name, tensor)| Some((*name, tensor.as_ref()?))).collect()
 }
 
@@ -58,7 +62,7 @@ fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
 }
 
 /// Compares the outputs of a case with the oracle. Returns the largest ratio of an error to its bound.
-fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
+fn compare(case: &Case, found: &[HostTensor]) -> Result<f64, String> {
     let [q, k, v] = case.heads().ok_or("a case without Q")?;
     let y = &found[0];
     let want = oracle::attention(&q, &k, &v, case.scale, &*case.score, oracle::unit(&y.data));
@@ -154,7 +158,7 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
     // The session refuses a bad call and then executes a valid one.
     let recovered = served.and_then(|session| {
         let mut inputs = given(plain);
-        let wrong = Tensor { dims: vec![1, 4, 3, 16], data: Data::F32(vec![0.0; 192]) };
+        let wrong = HostTensor { dims: vec![1, 4, 3, 16], data: Data::F32(vec![0.0; 192]) };
         inputs[1].1 = &wrong;
         match run(&session, &inputs, &["Y"]) {
             Err(message) if message.contains("V: tokens 12; allowed: 3, as K has") => {}
@@ -175,12 +179,12 @@ fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let bytes = written(case, false, false);
     let sessions = [session(runtime, operator, &bytes, None)?, session(runtime, operator, &bytes, None)?];
     let mut numbers = cases::Numbers::new(11);
-    let inputs: Vec<[Tensor; 3]> =
+    let inputs: Vec<[HostTensor; 3]> =
         [40, 7, 65].map(|tokens| [(); 3].map(|()| numbers.tensor(false, &[2, 4, tokens, 16]))).into();
-    let run = |session: &Session<'_>, tensors: &[Tensor; 3]| {
+    let run = |session: &Session<'_>, tensors: &[HostTensor; 3]| {
         run(session, &[("Q", &tensors[0]), ("K", &tensors[1]), ("V", &tensors[2])], &["Y"])
     };
-    let alone: Vec<Vec<Tensor>> =
+    let alone: Vec<Vec<HostTensor>> =
         inputs.iter().map(|tensors| run(&sessions[0], tensors)).collect::<Result<_, _>>()?;
     let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)

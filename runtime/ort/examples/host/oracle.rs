@@ -1,6 +1,6 @@
 //! The definition of the operator in f64, written for clarity rather than speed.
 
-use elsa_onnxruntime::{Data, Tensor};
+use elsa_onnxruntime::{Data, HostTensor};
 
 /// A tensor as `[batch, heads, tokens, dim]`, read from any layout of the operator.
 pub struct Heads {
@@ -11,7 +11,7 @@ pub struct Heads {
 impl Heads {
     /// Reads a tensor of rank 4, or of rank 3 with `heads` heads. The last axis contains `parts` tensors, one after
     /// another; the tensor at index `part` is read.
-    pub fn of(tensor: &Tensor, heads: usize, part: usize, parts: usize) -> Heads {
+    pub fn of(tensor: &HostTensor, heads: usize, part: usize, parts: usize) -> Heads {
         let dims: Vec<usize> = tensor.dims.iter().map(|dim| *dim as usize).collect();
         let data = tensor.data.clone();
         match dims[..] {
@@ -88,7 +88,7 @@ pub fn attention(
 }
 
 /// Returns the elements of an output in the order of [`attention`].
-pub fn flat(y: &Tensor, heads: usize) -> Vec<f64> {
+pub fn flat(y: &HostTensor, heads: usize) -> Vec<f64> {
     let of = Heads::of(y, heads, 0, 1);
     let [b, h, n, d] = of.shape;
     let mut out = Vec::with_capacity(b * h * n * d);

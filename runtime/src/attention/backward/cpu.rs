@@ -119,7 +119,8 @@ impl plan::CpuCall for CpuCall<'_> {
         let tasks = choice.parts * sequences.len() * kv_heads;
         crew.divide(choice.workers, tasks, &|worker, number| {
             let (part, rest) = (number / (sequences.len() * kv_heads), number % (sequences.len() * kv_heads));
-            let task = walk::Task { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
+            let task =
+                walk::KeyPart { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
             // worker has its own number. A task writes the gradients of its keys, and the query gradients of its part.
             unsafe { walk::part(c, &task, worker, crew) }

@@ -4,7 +4,7 @@ use super::cpu::CpuPlan;
 use crate::cuda::plan::{NoGpu, NoTensors};
 use crate::operator::Operator;
 use crate::problem::Problem;
-use crate::tensors::Tensor;
+use crate::tensors::TensorSpec;
 use crate::{bound, plan, workspace};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Lengths;
@@ -32,14 +32,14 @@ impl Problem for BackwardProblem {
         self.forward().sequences()
     }
 
-    fn tensor(&self, operand: Operand, dtype: DType) -> Tensor {
-        Tensor {
+    fn tensor(&self, operand: Operand, dtype: DType) -> TensorSpec {
+        TensorSpec {
             argument: operand.argument(),
             memory: self.memory(operand, dtype),
             read: !operand.is_written(),
             written: operand.is_written(),
             optional: operand.is_statistic(),
-            ..Tensor::default()
+            ..TensorSpec::default()
         }
     }
 }

@@ -11,12 +11,12 @@ use std::ops::Range;
 
 /// A tensor with elements of type f32, f16 or bf16.
 #[derive(Clone, Copy)]
-pub(super) struct Tensor<'a> {
+pub(super) struct TypedTensor<'a> {
     pub view: View,
     pub data: Elements<'a>,
 }
 
-impl Tensor<'_> {
+impl TypedTensor<'_> {
     /// Returns the address of the first byte of a row.
     fn row(&self, batch: usize, head: usize, token: usize) -> *const u8 {
         self.data.as_ptr().wrapping_add(self.view.row(batch, head, token) * self.data.dtype().size())
@@ -72,7 +72,7 @@ pub(super) unsafe fn chunk(
     .enumerate()
     {
         let (to, dim) = (part.wrapping_add(span.start), view.dim());
-        let tensor = Tensor { view, data };
+        let tensor = TypedTensor { view, data };
         // SAFETY: the region has room for a chunk of padded rows (layout), all of it initialised (*workspace*).
         let rows = unsafe {
             tensor.copy(c, (sequence.batch, kv_head, sequence.key0 + keys.start), keys.len(), to, padded);
@@ -116,7 +116,7 @@ impl TileRows<'_> {
 unsafe fn both_ways(
     c: &Context<'_>,
     tile: &TileRows<'_>,
-    tensor: &Tensor<'_>,
+    tensor: &TypedTensor<'_>,
     factor: f32,
     (padded, width): (usize, usize),
     [columns, strips, convert]: [*mut f32; 3],
@@ -164,8 +164,8 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
     let place = |start: usize| part.wrapping_add(start);
     let convert = place(at.convert.start);
     let (factor, _) = forward.score_factors();
-    let query = Tensor { view: spec.query, data: c.inputs.forward.query };
-    let upstream = Tensor { view: c.problem.spec().upstream, data: c.inputs.upstream };
+    let query = TypedTensor { view: spec.query, data: c.inputs.forward.query };
+    let upstream = TypedTensor { view: c.problem.spec().upstream, data: c.inputs.upstream };
     // SAFETY: the regions have room for a tile (layout) and belong to the worker (clauses).
     let finite = unsafe {
         let to = [place(at.query_columns.start), place(at.query_rows.start), convert];

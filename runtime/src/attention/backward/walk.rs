@@ -25,7 +25,7 @@ use elsa_kernels::attention::backward::{BackwardBlock, BackwardTile};
 use std::ops::Range;
 
 /// A task: one part of the keys of one key head in one sequence.
-pub(super) struct Task<'a> {
+pub(super) struct KeyPart<'a> {
     pub sequence: &'a Sequence,
     pub kv_head: usize,
     pub part: usize,
@@ -37,7 +37,7 @@ pub(super) struct Task<'a> {
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
+pub(super) unsafe fn part(c: &Context<'_>, task: &KeyPart<'_>, worker: usize, crew: &Crew<'_>) {
     let (k, choice, sequence) = (&c.choice.kernel, c.choice, task.sequence);
     let (own, at) = (c.worker_part(worker), &c.layout.worker);
     let place = |start: usize| own.wrapping_add(start);

@@ -1,6 +1,6 @@
 //! Writes the values that mask, bias and windows add to the scores of a query tile and a key block.
 
-use super::context::{Context, Task, TileRows};
+use super::context::{Context, TileGroup, TileRows};
 use crate::cpu::slices::elements_at;
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
 use elsa_core::dtype::DType;
@@ -154,7 +154,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
-pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
+pub(super) unsafe fn row(c: &Context<'_>, task: &TileGroup<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
     // SAFETY: the callee's clauses are those of this function, for a tile of one row; a mask needs no table entries.
     unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }

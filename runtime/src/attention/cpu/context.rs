@@ -1,7 +1,7 @@
 //! The data shared by the workers of a call, and the tasks into which it is divided.
 
 use super::plan::CpuPlan;
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use crate::tensors::HostTensors;
 use elsa_core::attention::plan::{CpuChoice, Method, TaskOrder, WorkspaceLayout};
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
@@ -63,7 +63,7 @@ pub(super) struct Context<'a> {
     pub choice: &'a CpuChoice,
     pub layout: &'a WorkspaceLayout,
     pub dtype: DType,
-    tensors: Operands<Tensor>,
+    tensors: Operands<CpuTensor>,
     pub base: *mut f32,
     pub cap: f32,
     pub query_factor: f32,
@@ -89,8 +89,9 @@ impl<'a> Context<'a> {
         tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
-        let tensor =
-            |operand| Tensor::new(view_of(problem, operand), dtype_of(problem, operand), tensors.at(operand));
+        let tensor = |operand| {
+            CpuTensor::new(view_of(problem, operand), dtype_of(problem, operand), tensors.at(operand))
+        };
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
@@ -98,7 +99,7 @@ impl<'a> Context<'a> {
     pub fn of(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        tensors: Operands<Tensor>,
+        tensors: Operands<CpuTensor>,
         base: *mut f32,
     ) -> Context<'a> {
         let (query_factor, cap) = problem.score_factors();
@@ -120,13 +121,13 @@ impl<'a> Context<'a> {
     }
 
     /// Returns a tensor of the call.
-    pub fn tensor(&self, operand: Operand) -> Tensor {
+    pub fn tensor(&self, operand: Operand) -> CpuTensor {
         self.tensors[operand]
     }
 
     /// Returns the tensor from which keys or values are read: `operand`, or the present tensor to which they were
     /// copied.
-    pub fn source(&self, operand: Operand) -> Tensor {
+    pub fn source(&self, operand: Operand) -> CpuTensor {
         self.tensors[self.problem.source(operand)]
     }
 
@@ -153,7 +154,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// A task: query tiles of one head that traverse the keys together.
-pub(super) struct Task<'a> {
+pub(super) struct TileGroup<'a> {
     pub sequence: &'a Sequence,
     /// Index of the sequence.
     pub index: usize,
@@ -172,7 +173,7 @@ impl<'a> Shared<'a> {
     }
 
     /// Returns task `number`.
-    pub fn task(&self, number: usize) -> Task<'a> {
+    pub fn task(&self, number: usize) -> TileGroup<'a> {
         let choice = self.context.choice;
         let heads = self.context.problem.heads();
         let tiles_of = |sequence: &Sequence| choice.tiling(sequence.queries).count();
@@ -200,7 +201,7 @@ impl<'a> Shared<'a> {
         let tiles = tiles_of(sequence);
         let first = group * tiles_per_task(choice);
         let last = (first + tiles_per_task(choice)).min(tiles);
-        Task { sequence, index, head, tiles: first..last, number, resident: None }
+        TileGroup { sequence, index, head, tiles: first..last, number, resident: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
-use elsa_core::attention::traversal::{Report, share};
+use elsa_core::attention::traversal::{TraversalReport, share};
 use elsa_core::room::Span;
 use elsa_core::state::{NaturalState, State, log_sum_exp};
 use elsa_kernels::attention::{Entries, Sums};
@@ -32,8 +32,8 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
         unsafe {
             c.worker_part(worker)
                 .wrapping_add(c.layout.counts.start)
-                .cast::<Report>()
-                .write(Report::default())
+                .cast::<TraversalReport>()
+                .write(TraversalReport::default())
         };
     }
     let Span { start, len } = c.layout.left_out;

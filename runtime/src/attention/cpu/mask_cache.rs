@@ -11,7 +11,7 @@
 //! A header line identifies the kept data.
 
 use super::added::{self, MaskOf};
-use super::context::{Context, Task};
+use super::context::{Context, TileGroup};
 use elsa_kernels::attention::Seen;
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ impl MaskCache {
     ///
     /// # Safety
     /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
-    pub unsafe fn of(c: &Context<'_>, task: &Task<'_>, part: *mut f32) -> MaskCache {
+    pub unsafe fn of(c: &Context<'_>, task: &TileGroup<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
         let line = part.wrapping_add(l.kept.start);
         let rows = if choice.row_mask { choice.blocks() } else { 0 };
@@ -134,7 +134,7 @@ impl MaskCache {
     ///
     /// # Safety
     /// - The invariants of [`Context`].
-    unsafe fn read_row(&self, c: &Context<'_>, task: &Task<'_>) {
+    unsafe fn read_row(&self, c: &Context<'_>, task: &TileGroup<'_>) {
         let block = c.choice.block;
         for number in 0..c.choice.blocks() {
             let keys = number * block..task.sequence.keys.min((number + 1) * block);

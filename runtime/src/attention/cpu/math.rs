@@ -4,7 +4,7 @@
 //! fused traversal, so a comparison measures only the cost of writing the matrix to memory.
 
 use super::bias::{Room, cover};
-use super::context::{Context, Shared, Task, TileRows};
+use super::context::{Context, Shared, TileGroup, TileRows};
 use super::finish::{Finished, finish};
 use super::mask_cache::MaskCache;
 use super::{stage, walk};
@@ -30,7 +30,7 @@ impl<'a> MatrixTile<'a> {
     ///
     /// # Safety
     /// - The invariants of [`Context`]. No other worker has this worker number.
-    unsafe fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
+    unsafe fn of(c: &Context<'a>, task: &TileGroup<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
         let tile = choice.tiling(task.sequence.queries).tile(task.tiles.start);

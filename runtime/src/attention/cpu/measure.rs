@@ -13,9 +13,9 @@
 //!    streamed in chunks, tasks divide the keys of a chunk, and every unit of rows measures the keys that it visits.
 //! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
-use super::context::{Context, Shared, Task, tiles_per_task};
+use super::context::{Context, Shared, TileGroup, tiles_per_task};
 use super::stage::for_past_and_new;
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::{
     MEASURED, MEASURED_BIAS, MEASURED_KEY, MEASURED_MASK, MEASURED_OUTPUT, MEASURED_QUERY, larger,
@@ -32,7 +32,7 @@ fn piece(range: &Range<usize>, i: usize, n: usize) -> Range<usize> {
 
 /// Returns `count` rows of a tensor, from row `(batch, head, token)` on.
 pub(super) fn measured(
-    tensor: &Tensor,
+    tensor: &CpuTensor,
     (batch, head, token): (usize, usize, usize),
     count: usize,
 ) -> MeasuredRows {
@@ -80,7 +80,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 /// # Safety
 /// - The invariants of [`Context`]. No worker writes the measured data.
 /// - No other worker has this worker number, and the worker's record is initialised.
-pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &TileGroup<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
     let tiles = c.choice.tiling(sequence.queries).count();
     let (group, groups) =
@@ -105,7 +105,7 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
 ///
 /// # Safety
 /// - As for [`inputs`].
-pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn queries(c: &Context<'_>, task: &TileGroup<'_>, worker: usize) {
     // SAFETY: the callee's clauses are those of this function; the record has a place for queries.
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
@@ -115,7 +115,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
 ///
 /// # Safety
 /// - As for [`inputs`].
-pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], worker: usize) {
+pub(super) unsafe fn keys(c: &Context<'_>, task: &TileGroup<'_>, [i, n]: [usize; 2], worker: usize) {
     let (to, functions, sequence) = (record(c, worker), &c.kernel.measure, task.sequence);
     let kv_head = c.problem.kv_head(task.head);
     let (any, _) = sequence.ranges(0..sequence.queries);
@@ -159,7 +159,7 @@ pub(super) unsafe fn addends(
 ///
 /// # Safety
 /// - As for [`inputs`].
-pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn output(c: &Context<'_>, task: &TileGroup<'_>, worker: usize) {
     // SAFETY: the callee's clauses are those of this function; the record has a place for outputs.
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
 }
@@ -181,7 +181,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
 ///
 /// # Safety
 /// - As for [`inputs`]. `to` is the operand's place in the record.
-unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32) {
+unsafe fn rows(c: &Context<'_>, task: &TileGroup<'_>, operand: Operand, to: *mut f32) {
     let (tensor, sequence) = (c.tensor(operand), task.sequence);
     let tiling = c.choice.tiling(sequence.queries);
     if !tensor.present || task.tiles.is_empty() {

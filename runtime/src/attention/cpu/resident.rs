@@ -5,13 +5,13 @@
 //! excerpt. Rows, heads and keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside
 //! the excerpt is read.
 
-use super::context::{Context, Pass, Task, dtype_of};
+use super::context::{Context, Pass, TileGroup, dtype_of};
 use super::mask_cache::MaskCache;
 use super::plan::CpuPlan;
 use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
 use crate::cpu::pool::Crew;
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use crate::error::RunError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
@@ -98,7 +98,7 @@ impl Resident {
     ) {
         let Some(dtype) = problem.added_type(operand) else { return };
         let (base, _) = self.memory.lines();
-        let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
+        let context = Context::of(plan, problem, Operands::from_fn(|_| CpuTensor::NONE), base);
         let (data, bytes) = match piece {
             Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
             None => (self.table.data(), self.table.as_slice().len()),
@@ -112,7 +112,7 @@ impl Resident {
     /// Writes the measurements of the run to `record`, which has the length of a record in the plan's layout.
     pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
         let (base, _) = self.memory.lines();
-        let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
+        let context = Context::of(plan, problem, Operands::from_fn(|_| CpuTensor::NONE), base);
         // SAFETY: no worker is active, records are initialised from the start on, and the workspace has the plan's layout.
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
@@ -145,7 +145,7 @@ impl Resident {
                 Operand::Bias if places.table => self.table.data(),
                 _ => chunk.data(),
             };
-            places.operands[operand].map_or(Tensor::NONE, |place| Tensor {
+            places.operands[operand].map_or(CpuTensor::NONE, |place| CpuTensor {
                 view: place.view,
                 dtype: dtype_of(problem, operand),
                 data: buffer.wrapping_add(place.at).wrapping_offset(place.skip.wrapping_neg()),
@@ -170,7 +170,7 @@ impl Resident {
             let (head, inside) = (number / groups, (number % groups) * group);
             let (sequence, head) = (head / unit.heads.len(), head % unit.heads.len());
             let first = unit.tiles.start + inside;
-            let task = Task {
+            let task = TileGroup {
                 sequence: &sequences[sequence],
                 index: sequence,
                 head: unit.heads.start + head,

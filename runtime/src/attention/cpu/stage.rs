@@ -2,7 +2,7 @@
 //! past and new rows into present tensors.
 
 use super::context::{Context, TileRows};
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
@@ -42,10 +42,10 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
 /// Calls `each(tensor, first token, first row, rows)` for the past keys in `keys`, and then for the new keys. The first
 /// `past_len` keys are in the past tensor; the new keys start at token `key0` of the new tensor.
 pub(super) fn for_past_and_new(
-    (past, past_len): (Tensor, usize),
-    (new, key0): (Tensor, usize),
+    (past, past_len): (CpuTensor, usize),
+    (new, key0): (CpuTensor, usize),
     keys: &Range<usize>,
-    mut each: impl FnMut(Tensor, usize, usize, usize),
+    mut each: impl FnMut(CpuTensor, usize, usize, usize),
 ) {
     if past.present {
         let end = keys.end.min(past_len);

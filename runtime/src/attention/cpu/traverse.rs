@@ -4,12 +4,12 @@
 //! A task passes each of its tiles to that implementation with scratch memory, and writes the returned rows. Keys and
 //! values are read in place, in their element type; nothing is copied to a staging buffer.
 
-use super::context::{Context, Task, TileRows};
+use super::context::{Context, TileGroup, TileRows};
 use super::finish;
 use crate::cpu::pool::Crew;
 use crate::cpu::slices::elements_at;
 use elsa_core::attention::traversal::scalar::{Answer, Call};
-use elsa_core::attention::traversal::{Report, Room, RowRoom};
+use elsa_core::attention::traversal::{Room, RowRoom, TraversalReport};
 use elsa_core::attention::{BiasView, Inputs, MaskElements, MaskKind, Operand, Present};
 use elsa_core::dtype::{DType, Elements};
 use std::slice::from_raw_parts;
@@ -67,7 +67,7 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// - The invariants of [`Context`]. The call has all keys, and the plan runs the scalar implementation. The present
 ///   tensors have been written, and the counts have been cleared.
 /// - No other worker has this task or this worker number.
-pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
+pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
@@ -81,7 +81,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             floats: std::slice::from_raw_parts_mut(part.wrapping_add(l.scratch.start), l.scratch.len),
             rows: std::slice::from_raw_parts_mut(rows, tile.rows),
         };
-        (inputs, room, &mut *part.wrapping_add(l.counts.start).cast::<Report>())
+        (inputs, room, &mut *part.wrapping_add(l.counts.start).cast::<TraversalReport>())
     };
     let call = Call::new(c.problem, &choice.schedule, tile, &inputs, present);
     let tiling = choice.tiling(task.sequence.queries);

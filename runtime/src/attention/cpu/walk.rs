@@ -42,7 +42,7 @@
 
 use super::added;
 use super::bias::{Bias, Room, cover};
-use super::context::{Context, Task, TileRows};
+use super::context::{Context, TileGroup, TileRows};
 use super::diagonal;
 use super::finish::{Finished, finish};
 use super::gate;
@@ -52,7 +52,7 @@ use super::unseen::{self, Vote};
 use crate::cpu::pool::Crew;
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::plan::TileSpans;
-use elsa_core::attention::traversal::{Report, own_blocks};
+use elsa_core::attention::traversal::{TraversalReport, own_blocks};
 use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
@@ -134,7 +134,7 @@ impl Walk<'_> {
     /// # Safety
     /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
     /// - `counts` belongs to the worker, or is null if the plan records nothing.
-    unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
+    unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut TraversalReport) {
         // SAFETY: the callees require these clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
         unsafe {
             let (sums, new) = self.current(segment);
@@ -183,7 +183,7 @@ impl Walk<'_> {
         index: usize,
         (keys, segment): (&Range<usize>, usize),
         bias: Bias,
-        counts: *mut Report,
+        counts: *mut TraversalReport,
     ) -> bool {
         // SAFETY: the callees' clauses are those of this function; sums and budget are in the tile's region (layout).
         unsafe {
@@ -282,7 +282,7 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
 /// - Unless the call's pass begins the task, the previous pass was computed in the same workspace, with the preceding keys.
-pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
+pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
     }
@@ -298,7 +298,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let odds = choice.odds();
     let counts = match choice.recorded {
         0 => std::ptr::null_mut(),
-        _ => part.wrapping_add(l.counts.start).cast::<Report>(),
+        _ => part.wrapping_add(l.counts.start).cast::<TraversalReport>(),
     };
     for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);

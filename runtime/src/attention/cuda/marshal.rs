@@ -7,7 +7,7 @@ use elsa_core::dtype::DType;
 use elsa_kernels::cuda::attention::{
     self as args, Addend, AttentionArgs, Budget, Measuring, PIECE_ROWS, PresentArgs, Sequence, WithinCounts,
 };
-use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
+use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,7 @@ pub struct Sequences {
 }
 
 /// Returns `true` if rows can be accessed four elements at a time.
-fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
+fn is_vec4(tensor: &DeviceTensor, dim: usize, element: usize) -> bool {
     marshal::is_vec4(tensor, dim, element) && tensor.token < args::NEAR
 }
 
@@ -173,7 +173,7 @@ pub fn attention(
     let (s, c) = (problem.spec(), &plan.choice);
     let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
         Some(view) => tensor(&view, at[operand]),
-        None => Tensor::default(),
+        None => DeviceTensor::default(),
     };
     let mask = s.mask.map_or(Addend::default(), |mask| addend(&mask, at[Operand::Mask]));
     let (query_factor, cap) = problem.score_factors();
@@ -231,7 +231,7 @@ pub fn attention(
         by_group: Divisor::new(int(group)),
         by_tokens: Divisor::new(int(s.query.tokens())),
     };
-    let vec4 = |tensors: [&Tensor; 2], dim, flag| match tensors.iter().all(|t| is_vec4(t, dim, size)) {
+    let vec4 = |tensors: [&DeviceTensor; 2], dim, flag| match tensors.iter().all(|t| is_vec4(t, dim, size)) {
         true => flag,
         false => 0,
     };
@@ -306,7 +306,7 @@ pub fn measure(
 pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let size = problem.spec().dtype.size();
     let view = |operand| problem.memory(operand).and_then(|memory| memory.view);
-    let of = |operand| view(operand).map_or(Tensor::default(), |view| tensor(&view, at[operand]));
+    let of = |operand| view(operand).map_or(DeviceTensor::default(), |view| tensor(&view, at[operand]));
     let present = |to: Operand, past: Operand, fresh: Operand| {
         let (new, mut present) = (view(fresh)?, tensor(&view(to)?, at[to]));
         let kept = problem.kept(to).unwrap_or(0);

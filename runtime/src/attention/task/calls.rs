@@ -1,7 +1,7 @@
 //! Divides a task into calls. A call computes the pairs of one query run and one key range, and reads only the rows of
 //! the task's tensors that these pairs need.
 
-use super::mask::Tile;
+use super::mask::MaskTile;
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Chunk, Inputs, Lengths, MaskView, Problem, Spec};
@@ -41,7 +41,7 @@ pub(super) struct Calls {
     task: Task,
     shapes: Vec<Problem>,
     runs: Vec<(Span, Vec<Call>)>,
-    tile: Option<Tile>,
+    tile: Option<MaskTile>,
 }
 
 impl Calls {
@@ -107,7 +107,7 @@ impl Calls {
             push(&mut self.runs, (queries, calls))?;
         }
         if let Some(mask) = &self.problem.spec().mask {
-            self.tile = Some(Tile::with_capacity(mask.kind(), largest_tile)?);
+            self.tile = Some(MaskTile::with_capacity(mask.kind(), largest_tile)?);
         }
         Ok(())
     }

@@ -9,24 +9,24 @@ use std::ops::Range;
 
 /// Memory for a tile of a mask, in the element type of the mask.
 #[derive(Debug)]
-pub(super) enum Tile {
+pub(super) enum MaskTile {
     Bool(Vec<u8>),
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
 }
 
-impl Tile {
+impl MaskTile {
     /// Reserves room for `elements` elements.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
-    pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, PlanError> {
+    pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<MaskTile, PlanError> {
         Ok(match kind {
-            MaskKind::Bool => Tile::Bool(room(elements)?),
-            MaskKind::Additive(DType::F32) => Tile::F32(room(elements)?),
-            MaskKind::Additive(DType::F16) => Tile::F16(room(elements)?),
-            MaskKind::Additive(DType::Bf16) => Tile::Bf16(room(elements)?),
+            MaskKind::Bool => MaskTile::Bool(room(elements)?),
+            MaskKind::Additive(DType::F32) => MaskTile::F32(room(elements)?),
+            MaskKind::Additive(DType::F16) => MaskTile::F16(room(elements)?),
+            MaskKind::Additive(DType::Bf16) => MaskTile::Bf16(room(elements)?),
         })
     }
 
@@ -40,27 +40,27 @@ impl Tile {
         columns: Range<usize>,
     ) -> MaskElements<'_> {
         match (&mut *self, mask) {
-            (Tile::Bool(tile), MaskElements::Bool(x)) => cut(tile, view, x, 0, rows, columns),
-            (Tile::F32(tile), MaskElements::Additive(Elements::F32(x))) => {
+            (MaskTile::Bool(tile), MaskElements::Bool(x)) => cut(tile, view, x, 0, rows, columns),
+            (MaskTile::F32(tile), MaskElements::Additive(Elements::F32(x))) => {
                 cut(tile, view, x, f32::NEG_INFINITY, rows, columns);
             }
-            (Tile::F16(tile), MaskElements::Additive(Elements::F16(x))) => {
+            (MaskTile::F16(tile), MaskElements::Additive(Elements::F16(x))) => {
                 cut(tile, view, x, f16::NEG_INFINITY, rows, columns);
             }
-            (Tile::Bf16(tile), MaskElements::Additive(Elements::Bf16(x))) => {
+            (MaskTile::Bf16(tile), MaskElements::Additive(Elements::Bf16(x))) => {
                 cut(tile, view, x, bf16::NEG_INFINITY, rows, columns);
             }
             // Elements of another type have been rejected before. An empty tile is too short, so it is also rejected.
-            (Tile::Bool(tile), _) => tile.clear(),
-            (Tile::F32(tile), _) => tile.clear(),
-            (Tile::F16(tile), _) => tile.clear(),
-            (Tile::Bf16(tile), _) => tile.clear(),
+            (MaskTile::Bool(tile), _) => tile.clear(),
+            (MaskTile::F32(tile), _) => tile.clear(),
+            (MaskTile::F16(tile), _) => tile.clear(),
+            (MaskTile::Bf16(tile), _) => tile.clear(),
         }
         match self {
-            Tile::Bool(x) => MaskElements::Bool(x),
-            Tile::F32(x) => MaskElements::Additive(Elements::F32(x)),
-            Tile::F16(x) => MaskElements::Additive(Elements::F16(x)),
-            Tile::Bf16(x) => MaskElements::Additive(Elements::Bf16(x)),
+            MaskTile::Bool(x) => MaskElements::Bool(x),
+            MaskTile::F32(x) => MaskElements::Additive(Elements::F32(x)),
+            MaskTile::F16(x) => MaskElements::Additive(Elements::F16(x)),
+            MaskTile::Bf16(x) => MaskElements::Additive(Elements::Bf16(x)),
         }
     }
 }

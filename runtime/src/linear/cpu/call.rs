@@ -8,7 +8,7 @@ use crate::cpu::plan;
 use crate::cpu::pool::Crew;
 use crate::error::{BindError, RunError};
 use crate::tensors::HostTensors;
-use elsa_core::linear::plan::Layout;
+use elsa_core::linear::plan::WorkspaceLayout;
 use elsa_core::linear::{Form, Operand, Problem, Sequence};
 use std::marker::PhantomData;
 
@@ -58,7 +58,7 @@ impl plan::CpuPlan for CpuPlan {
     type Call<'a> = CpuCall<'a>;
 
     fn bytes(&self) -> usize {
-        Layout::bytes(&self.layout)
+        WorkspaceLayout::bytes(&self.layout)
     }
 
     fn kernel(&self) -> &'static str {
@@ -72,7 +72,7 @@ impl plan::CpuPlan for CpuPlan {
         tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        let base = memory.lines_for(Layout::bytes(&self.layout))?;
+        let base = memory.lines_for(WorkspaceLayout::bytes(&self.layout))?;
         let context = Context::new(self, problem, tensors, base);
         let (count, mut tokens) = (problem.sequences(), 0.0);
         let sequence = |index| {

@@ -2,9 +2,9 @@
 
 use super::plan::CpuPlan;
 use crate::cpu::pool::Crew;
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use crate::tensors::HostTensors;
-use elsa_core::linear::plan::{Choice, Layout};
+use elsa_core::linear::plan::{Choice, WorkspaceLayout};
 use elsa_core::linear::{Operand, Operands, Problem, Sequence};
 use elsa_kernels::linear::Kernel;
 use std::ops::Range;
@@ -81,8 +81,8 @@ pub(super) struct Context<'a> {
     pub kernel: &'static Kernel,
     pub problem: &'a Problem,
     pub choice: &'a Choice,
-    pub layout: &'a Layout,
-    tensors: Operands<Tensor>,
+    pub layout: &'a WorkspaceLayout,
+    tensors: Operands<CpuTensor>,
     pub base: *mut f32,
 }
 
@@ -102,14 +102,14 @@ impl<'a> Context<'a> {
     ) -> Context<'a> {
         let tensors = Operands::from_fn(|operand| {
             let view = problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default();
-            Tensor::new(view, problem.dtype_of(operand), tensors.at(operand))
+            CpuTensor::new(view, problem.dtype_of(operand), tensors.at(operand))
         });
         let CpuPlan { kernel, choice, layout } = plan;
         Context { kernel, problem, choice, layout, tensors, base }
     }
 
     /// Returns the tensor of an operand.
-    pub fn tensor(&self, operand: Operand) -> &Tensor {
+    pub fn tensor(&self, operand: Operand) -> &CpuTensor {
         &self.tensors[operand]
     }
 

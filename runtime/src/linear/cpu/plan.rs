@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::Problem;
-use elsa_core::linear::plan::{Choice, Layout, Options, Rooms, choose};
+use elsa_core::linear::plan::{Choice, Options, Rooms, WorkspaceLayout, choose};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::linear::{Kernel, head_room, strip_room};
 use elsa_kernels::registry;
@@ -13,7 +13,7 @@ use elsa_kernels::registry;
 pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: Choice,
-    pub layout: Layout,
+    pub layout: WorkspaceLayout,
 }
 
 /// Returns the sizes of the scratch regions that the kernel needs for a choice.

@@ -55,7 +55,13 @@ pub(super) fn run(
         let some = c.choice.resident.min(heads - first);
         let head = |slot: usize, reverse| {
             let head = first + slot;
-            Head { sequence: &sequences[head / states], state: head % states, slot, reverse, crew: *crew }
+            ResidentHead {
+                sequence: &sequences[head / states],
+                state: head % states,
+                slot,
+                reverse,
+                crew: *crew,
+            }
         };
         for reverse in passes.iter().copied() {
             // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each
@@ -82,7 +88,7 @@ pub(super) fn run(
 
 /// A head whose parts are being computed in the workspace.
 #[derive(Clone, Copy)]
-struct Head<'a> {
+struct ResidentHead<'a> {
     sequence: &'a Sequence,
     state: usize,
     /// Index among the heads that fit into the workspace at the same time.
@@ -91,10 +97,10 @@ struct Head<'a> {
     crew: Crew<'a>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> ResidentHead<'a> {
     /// Returns the tokens of part `part`; `None` if the sequence has fewer parts.
     fn part(&self, c: &Context<'_>, part: usize) -> Option<Stretch<'a>> {
-        let Head { sequence, state, reverse, crew, .. } = *self;
+        let ResidentHead { sequence, state, reverse, crew, .. } = *self;
         let size = c.choice.part(sequence.tokens);
         let strips = 0..c.choice.strip_count();
         (part < c.choice.parts_of(sequence.tokens)).then(|| {
@@ -167,7 +173,7 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this part or this worker number.
-unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
+unsafe fn fold_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part).filter(|_| part < head.last(c)) else { return };
     let all = targets(c, head.element(c, part));
     let region = c.worker_part(worker);
@@ -233,7 +239,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
 /// # Safety
 /// - The invariants of [`Context`]. The maps of the earlier parts have become states, and a state can be written to
 ///   `to`.
-unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
+unsafe fn state_before(c: &Context<'_>, head: &ResidentHead<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
     // SAFETY: the state can be written to `to` (clause), and the state of the earlier part is only read.
     unsafe {
         match part.checked_sub(1) {
@@ -252,7 +258,7 @@ unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: 
 /// # Safety
 /// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker
 ///   number.
-unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
+unsafe fn combine(c: &Context<'_>, head: &ResidentHead<'_>, worker: usize) {
     let mut states = [false; MOST_PARTS];
     states[0] = true;
     let (last, region) = (head.last(c), c.worker_part(worker));
@@ -276,7 +282,7 @@ unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
-unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
+unsafe fn compute_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part) else { return };
     let last = head.last(c);
     let region = c.worker_part(worker);
@@ -302,7 +308,7 @@ unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: us
 ///
 /// # Safety
 /// - The invariants of [`Context`]. All parts of the head were computed, and no other worker has this head.
-unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
+unsafe fn finish(c: &Context<'_>, head: &ResidentHead<'_>) {
     let last = head.last(c);
     if let Some(s) = head.part(c, last) {
         // SAFETY: the strips are readable, and no other worker writes the head's present state (clause).
@@ -316,7 +322,7 @@ unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
 /// uses the elements or the worker's `region`.
 struct Parts<'a> {
     c: &'a Context<'a>,
-    head: &'a Head<'a>,
+    head: &'a ResidentHead<'a>,
     count: usize,
     /// `true` for an element whose first token is the first token of the sequence. This element is a state and has no
     /// transition.

@@ -1,7 +1,7 @@
 //! Copies states between tensors and packed strips of columns.
 
 use super::context::{Context, Past, Stretch};
-use crate::cpu::tensor::Tensor;
+use crate::cpu::tensor::CpuTensor;
 use elsa_core::linear::{Form, Operand};
 
 /// Number of values that are copied at once.
@@ -121,7 +121,7 @@ impl Pair {
 fn each_strip(
     c: &Context<'_>,
     s: &Stretch<'_>,
-    tensor: &Tensor,
+    tensor: &CpuTensor,
     strips: *mut f32,
     mut each: impl FnMut(Pair, *mut f32, *mut f32, usize),
 ) {

@@ -21,7 +21,7 @@
 //!    criterion that depends on the batch and can change a bit.
 
 use super::choice::{LinearGpuChoice, usual_parts};
-use super::layout::Layout;
+use super::layout::RegionOffsets;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::plan::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
@@ -67,7 +67,7 @@ pub fn choose(
     device: Device,
     walks: impl Iterator<Item = Walk> + Clone,
     options: &LinearPlanOptions,
-) -> Result<(LinearGpuChoice, Layout), ChooseError> {
+) -> Result<(LinearGpuChoice, RegionOffsets), ChooseError> {
     if let Some(found) = options.chunk
         && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
     {
@@ -173,12 +173,12 @@ pub fn choose(
     fits("chunks", heads.saturating_mul(chunks))?;
     fits("d_v", problem.value_dim())?;
     let overflow = ChooseError::Memory { needed: usize::MAX };
-    let mut layout = Layout::of(problem, &choice).ok_or(overflow)?;
+    let mut layout = RegionOffsets::of(problem, &choice).ok_or(overflow)?;
     let room = options.budget.unwrap_or(device.memory / 4);
     if layout.bytes > room && is_free {
         (choice.form, choice.chunk, choice.recurrent_below) = (Form::Recurrent, 1, 0);
         choice.shares = is_shared(choice.form);
-        layout = Layout::of(problem, &choice).ok_or(overflow)?;
+        layout = RegionOffsets::of(problem, &choice).ok_or(overflow)?;
     }
     match options.budget {
         Some(budget) if layout.bytes > budget => {

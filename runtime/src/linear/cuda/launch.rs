@@ -35,7 +35,7 @@ use elsa_kernels::cuda::linear::{
     CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE,
     STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
 };
-use elsa_kernels::cuda::tensor::{TYPE_F32, Tensor};
+use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_F32};
 use std::sync::Arc;
 
 impl plan::GpuPlan for GpuPlan {
@@ -93,8 +93,8 @@ impl Call<'_> {
         let spec = self.problem.spec();
         let [past, present] = past_and_present(self.problem, at);
         let (address, own) = (at[Operand::Output], dtype(spec.dtype));
-        let output = if address == 0 { Tensor::default() } else { tensor(&spec.output, address) };
-        let (none, none_before) = (States::default(), Tensor::default());
+        let output = if address == 0 { DeviceTensor::default() } else { tensor(&spec.output, address) };
+        let (none, none_before) = (States::default(), DeviceTensor::default());
         let held = match holds(self.problem, &self.plan.choice) {
             true => self.states(1, self.plan.layout.held),
             false => none,
@@ -132,10 +132,10 @@ impl Call<'_> {
     }
 
     /// Describes the f32 outputs in the workspace, which have no gaps.
-    fn dense_answers(&self) -> Tensor {
+    fn dense_answers(&self) -> DeviceTensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
-        Tensor { data: self.scratch + self.plan.layout.sums, batch: heads * head, head, token }
+        DeviceTensor { data: self.scratch + self.plan.layout.sums, batch: heads * head, head, token }
     }
 
     /// Lists one pass over the tokens. It writes the outputs that `args` describe, if any.
@@ -155,7 +155,7 @@ impl Call<'_> {
         if !self.sequences.long {
             return Ok(());
         }
-        let silent = with_answers(args, Tensor::default(), TYPE_F32, Tensor::default());
+        let silent = with_answers(args, DeviceTensor::default(), TYPE_F32, DeviceTensor::default());
         match (self.plan.choice.form, args.output.data != 0) {
             (Form::Chunk, true) => {
                 let boundaries = self.states(self.plan.choice.parts, self.plan.layout.boundaries);
@@ -200,7 +200,7 @@ impl Call<'_> {
             with_states(marshal::quadratic(problem, args), initial, States::default(), States::default());
         if let Some(write) = self.kernels.write.clone() {
             let written = marshal::written(problem, self.scratch + self.plan.layout.written);
-            let writing = with_answers(args, written, TYPE_F32, Tensor::default());
+            let writing = with_answers(args, written, TYPE_F32, DeviceTensor::default());
             self.store_and_launch(with_one_reader(problem, writing), write)?;
             args = marshal::with_written(args, written);
         }

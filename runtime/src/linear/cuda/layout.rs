@@ -10,7 +10,7 @@ const ALIGNMENT: usize = 256;
 
 /// Offsets of a workspace's regions, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct RegionOffsets {
     /// Size of the table of sequences, which is at offset zero.
     pub table: usize,
     /// Records of the prepared chunks, f32 `[output heads, chunks, record]`.
@@ -73,9 +73,9 @@ pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }
 
-impl Layout {
+impl RegionOffsets {
     /// Computes the layout for a choice. Returns `None` if its size overflows.
-    pub fn of(problem: &Problem, c: &LinearGpuChoice) -> Option<Layout> {
+    pub fn of(problem: &Problem, c: &LinearGpuChoice) -> Option<RegionOffsets> {
         let mut at = 0usize;
         let mut take = |needed: bool, sizes: &[usize]| {
             let start = at;
@@ -105,7 +105,7 @@ impl Layout {
         take(true, &[table])?;
         let output = &problem.spec().output;
         let written = [output.batch(), states, output.tokens(), padded(columns), 4];
-        let layout = Layout {
+        let layout = RegionOffsets {
             table,
             records: take(records, &[heads, c.chunks, RECORD, 4])? as u64,
             tiles: take(
@@ -125,6 +125,6 @@ impl Layout {
             },
             bytes: 0,
         };
-        (at <= isize::MAX as usize).then_some(Layout { bytes: at, ..layout })
+        (at <= isize::MAX as usize).then_some(RegionOffsets { bytes: at, ..layout })
     }
 }

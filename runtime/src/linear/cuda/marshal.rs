@@ -10,7 +10,7 @@ use elsa_kernels::cuda::linear::{
     OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_F32, VALUE_VEC4,
     carry_blocks,
 };
-use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
+use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
 /// Upper limit on the row stride in elements. For smaller strides, the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
@@ -85,7 +85,7 @@ pub fn common(
     let (s, c, layout) = (problem.spec(), &plan.choice, &plan.layout);
     let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
         Some(view) if at[operand] != 0 => tensor(&view, at[operand]),
-        _ => Tensor::default(),
+        _ => DeviceTensor::default(),
     };
     let (heads, states) = (problem.output_heads(), problem.state_heads());
     let (readers, sharers) = (problem.readers(0).1, heads / problem.heads().max(1));
@@ -130,7 +130,7 @@ pub fn common(
     };
     let (dk, dv) = (problem.key_dim(), problem.value_dim());
     let (size, gate) = (s.dtype.size(), s.gate_dtype.size());
-    let vec4 = |tensor: &Tensor, dim, size| is_vec4(tensor, dim, size) && tensor.token < NEAR;
+    let vec4 = |tensor: &DeviceTensor, dim, size| is_vec4(tensor, dim, size) && tensor.token < NEAR;
     let rows = [
         (QUERY_VEC4, vec4(&filled.query, dk, size)),
         (KEY_VEC4, vec4(&filled.key, dk, size)),
@@ -178,14 +178,14 @@ pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
 
 /// Describes the values that tokens write to the workspace at `data`: a row per token and state, padded to a multiple
 /// of four elements.
-pub fn written(problem: &Problem, data: u64) -> Tensor {
+pub fn written(problem: &Problem, data: u64) -> DeviceTensor {
     let token = padded(problem.value_dim()) as i64;
     let head = problem.spec().output.tokens() as i64 * token;
-    Tensor { data, batch: problem.state_heads() as i64 * head, head, token }
+    DeviceTensor { data, batch: problem.state_heads() as i64 * head, head, token }
 }
 
 /// Returns `filled` with `written`, the values that tokens have written, in place of the call's values.
-pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
+pub fn with_written(mut filled: LinearArgs, written: DeviceTensor) -> LinearArgs {
     filled.value = written;
     flag(&mut filled, VALUE_F32, true);
     let whole = is_vec4(&written, filled.value_dim as usize, 4) && written.token < NEAR;
@@ -203,9 +203,9 @@ pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
 /// be absent.
 pub fn with_answers(
     mut filled: LinearArgs,
-    output: Tensor,
+    output: DeviceTensor,
     output_dtype: i32,
-    partial: Tensor,
+    partial: DeviceTensor,
 ) -> LinearArgs {
     let (dim, size) = (filled.value_dim as usize, if output_dtype == TYPE_F32 { 4 } else { 2 });
     (filled.output, filled.output_dtype, filled.partial) = (output, output_dtype, partial);
@@ -290,6 +290,7 @@ pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States)
     (filled.readers, filled.by_readers, filled.by_sharers) = (1, one, one);
     (filled.sequences, filled.tokens, filled.sequence_chunks, filled.chunks) = (0, 0, 0, 0);
     (filled.flags, filled.least, filled.most) = (args::STEPS, 0, i32::MAX);
-    let silent = with_answers(with_parts(filled, 1, 1), Tensor::default(), TYPE_F32, Tensor::default());
+    let silent =
+        with_answers(with_parts(filled, 1, 1), DeviceTensor::default(), TYPE_F32, DeviceTensor::default());
     with_states(silent, from, to, States::default())
 }

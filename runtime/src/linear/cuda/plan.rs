@@ -2,7 +2,7 @@
 
 use super::choice::{LinearGpuChoice, is_quadratic};
 use super::choose::{Device, Walk, choose};
-use super::layout::Layout;
+use super::layout::RegionOffsets;
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct GpuPlan {
     pub gpu: Arc<Gpu>,
     pub choice: LinearGpuChoice,
-    pub layout: Layout,
+    pub layout: RegionOffsets,
     walk: &'static GpuKernel,
     /// The kernel with half the columns per block, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,

@@ -2,7 +2,7 @@
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
-use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use super::stage::{ChannelTile, Convert, PassInput, States, Target, TokenBlock, tile};
 use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
 use crate::tensors::HostTensors;
@@ -19,7 +19,7 @@ pub struct ConvolutionCall<'a> {
     problem: &'a Problem,
     transforms: Option<&'a Transforms>,
     inputs: Inputs<'a>,
-    u: Source<'a>,
+    u: PassInput<'a>,
     out: Option<Target>,
     states: States,
 }
@@ -43,7 +43,7 @@ impl ConvolutionCall<'_> {
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
-    unsafe fn direct(&self, place: &Place<'_>, worker: usize, tile: Tile) {
+    unsafe fn direct(&self, place: &Place<'_>, worker: usize, tile: ChannelTile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, problem) = (k.spec.width, self.problem.spec(), self.problem);
         let (tokens, history, taps) = (problem.tokens(), problem.history(), problem.taps());
@@ -71,7 +71,7 @@ impl ConvolutionCall<'_> {
         let (filter, bias) = (weights.as_ptr(), biases.as_ptr());
         for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
-            let block = Block::of(start..end, tokens, s.reverse);
+            let block = TokenBlock::of(start..end, tokens, s.reverse);
             let count = end - start;
             // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
             // have room for a block, and the window also has room for the inputs before the block (layout). Only this
@@ -231,7 +231,7 @@ impl OnCpu for Problem {
             ConvolutionCall {
                 problem: self,
                 transforms,
-                u: Source { series: s.u, data: inputs.u },
+                u: PassInput { series: s.u, data: inputs.u },
                 out: out.map(|mut out| Target::new(s.out, &mut out)),
                 states: States::new(s.in_place, inputs.past_state, present),
                 inputs,

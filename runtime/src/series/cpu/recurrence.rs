@@ -2,7 +2,7 @@
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
-use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use super::stage::{ChannelTile, Convert, PassInput, States, Target, TokenBlock, tile};
 use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
 use crate::tensors::HostTensors;
@@ -17,8 +17,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct RecurrenceCall<'a> {
     problem: &'a Problem,
-    a: Source<'a>,
-    b: Source<'a>,
+    a: PassInput<'a>,
+    b: PassInput<'a>,
     out: Option<Target>,
     states: States,
 }
@@ -60,7 +60,7 @@ impl RecurrenceCall<'_> {
         &self,
         place: &Place<'_>,
         worker: usize,
-        tile: Tile,
+        tile: ChannelTile,
         steps: Range<usize>,
         pass: Pass,
         state: *mut f32,
@@ -77,7 +77,7 @@ impl RecurrenceCall<'_> {
         // Runs at least once, so that an empty part is folded to the identity.
         loop {
             let end = steps.end.min(start + place.choice.block);
-            let block = Block::of(start..end, self.problem.tokens(), s.reverse);
+            let block = TokenBlock::of(start..end, self.problem.tokens(), s.reverse);
             // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
             // have room for a block (layout). Only this worker writes these elements of the output (clause).
             unsafe {
@@ -128,13 +128,13 @@ impl RecurrenceCall<'_> {
     }
 
     /// Returns the tile with this number, counted over all sequences.
-    fn tile(&self, place: &Place<'_>, number: usize) -> Tile {
+    fn tile(&self, place: &Place<'_>, number: usize) -> ChannelTile {
         let channels = self.problem.channels();
         tile(number, place.choice.tiles, channels, channels, place.kernel.spec.width)
     }
 
     /// Returns the index of a tile's first channel among the states of all sequences.
-    fn first_state(&self, tile: Tile) -> usize {
+    fn first_state(&self, tile: ChannelTile) -> usize {
         tile.batch * self.problem.channels() + tile.channel
     }
 }
@@ -159,8 +159,8 @@ impl OnCpu for Problem {
         };
         RecurrenceCall {
             problem: self,
-            a: Source { series: s.a, data: inputs.a },
-            b: Source { series: s.b, data: inputs.b },
+            a: PassInput { series: s.a, data: inputs.a },
+            b: PassInput { series: s.b, data: inputs.b },
             out: out.map(|mut out| Target::new(s.out, &mut out)),
             states: States::new(s.in_place, inputs.past_state, present),
         }

@@ -2,7 +2,7 @@
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
-use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
+use super::stage::{ChannelTile, Convert, PassInput, States, Target, TokenBlock, columns_of_lines, tile};
 use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
 use crate::tensors::HostTensors;
@@ -18,9 +18,9 @@ use std::ptr::{null, null_mut};
 pub struct SelectiveCall<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
-    u: Source<'a>,
-    delta: Source<'a>,
-    z: Option<Source<'a>>,
+    u: PassInput<'a>,
+    delta: PassInput<'a>,
+    z: Option<PassInput<'a>>,
     out: Option<Target>,
     states: States,
 }
@@ -54,9 +54,9 @@ unsafe fn by_state(
 }
 
 /// A coefficient of a tile: either given per channel and copied once, or given per token and read from a series.
-enum Given<'a> {
+enum TileCoefficient<'a> {
     Channel,
-    Token(Source<'a>, Tile),
+    Token(PassInput<'a>, ChannelTile),
 }
 
 impl SelectiveCall<'_> {
@@ -69,20 +69,23 @@ impl SelectiveCall<'_> {
         &self,
         of: &Coefficient,
         data: Elements<'a>,
-        tile: Tile,
+        tile: ChannelTile,
         width: usize,
         to: *mut f32,
-    ) -> Given<'a> {
+    ) -> TileCoefficient<'a> {
         let n = self.problem.states();
         match of {
             Coefficient::Channel => {
                 // SAFETY: `n` rows of a tile's width can be written to `to` (clause).
                 unsafe { by_state(|i| data.get(i), tile.channel, tile.channels, n, width, to) };
-                Given::Channel
+                TileCoefficient::Channel
             }
             Coefficient::Token(series) => {
                 let channel = tile.channel / self.problem.group(of) * n;
-                Given::Token(Source { series: *series, data }, Tile { channel, channels: n, ..tile })
+                TileCoefficient::Token(
+                    PassInput { series: *series, data },
+                    ChannelTile { channel, channels: n, ..tile },
+                )
             }
         }
     }
@@ -91,7 +94,7 @@ impl SelectiveCall<'_> {
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
-    unsafe fn tile(&self, place: &Place<'_>, worker: usize, tile: Tile) {
+    unsafe fn tile(&self, place: &Place<'_>, worker: usize, tile: ChannelTile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, n) = (k.spec.width, self.problem.spec(), self.problem.states());
         let region = place.worker(worker);
@@ -116,14 +119,14 @@ impl SelectiveCall<'_> {
         let tokens = self.problem.tokens();
         for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
-            let block = Block::of(start..end, tokens, s.reverse);
+            let block = TokenBlock::of(start..end, tokens, s.reverse);
             // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
             // have room for a block (layout). Only this worker writes these elements of the output (clause).
             unsafe {
-                let rows = |source: &Source<'_>, to| source.rows(p, tile, &block, w, to, &convert);
-                let coefficient = |given: &Given<'_>, to: *mut f32| match given {
-                    Given::Channel => Coefficients::Channel(to),
-                    Given::Token(source, tile) => {
+                let rows = |source: &PassInput<'_>, to| source.rows(p, tile, &block, w, to, &convert);
+                let coefficient = |given: &TileCoefficient<'_>, to: *mut f32| match given {
+                    TileCoefficient::Channel => Coefficients::Channel(to),
+                    TileCoefficient::Token(source, tile) => {
                         Coefficients::Token(source.rows(p, *tile, &block, n, to, &convert))
                     }
                 };
@@ -176,9 +179,9 @@ impl OnCpu for Problem {
             let present = slice_mut(self, tensors, Operand::PresentState);
             SelectiveCall {
                 problem: self,
-                u: Source { series: s.u, data: inputs.u },
-                delta: Source { series: s.delta, data: inputs.delta },
-                z: s.z.zip(inputs.z).map(|(series, data)| Source { series, data }),
+                u: PassInput { series: s.u, data: inputs.u },
+                delta: PassInput { series: s.delta, data: inputs.delta },
+                z: s.z.zip(inputs.z).map(|(series, data)| PassInput { series, data }),
                 out: out.map(|mut out| Target::new(s.out, &mut out)),
                 states: States::new(s.in_place, inputs.past_state, present),
                 inputs,

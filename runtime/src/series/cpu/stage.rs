@@ -28,7 +28,7 @@ fn order(series: &Series) -> Order {
 
 /// A tile: a range of channels in one sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Tile {
+pub struct ChannelTile {
     /// Index of the sequence.
     pub batch: usize,
     /// Index of the first channel.
@@ -39,18 +39,18 @@ pub struct Tile {
 
 /// A block of tokens, and the direction in which a pass visits them.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct TokenBlock {
     /// Indices of the tokens in memory.
     pub tokens: Range<usize>,
     /// `true` if the pass visits the last token first.
     pub reverse: bool,
 }
 
-impl Block {
+impl TokenBlock {
     /// Creates the block of tokens that a pass over `tokens` tokens visits in the steps `steps`.
-    pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
+    pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> TokenBlock {
         let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
-        Block { tokens, reverse }
+        TokenBlock { tokens, reverse }
     }
 
     /// Returns the rows of the tokens in the order of the pass. `first` points to the row with the lowest address, and
@@ -64,7 +64,7 @@ impl Block {
         }
     }
 
-    /// Returns the same rows as [`Block::columns`], for writing.
+    /// Returns the same rows as [`TokenBlock::columns`], for writing.
     pub fn columns_mut<T>(&self, first: *mut T, stride: usize) -> Columns<*mut T> {
         let Columns { first, stride } = self.columns(first.cast_const(), stride);
         Columns { first: first.cast_mut(), stride }
@@ -73,15 +73,15 @@ impl Block {
 
 /// A series from which a pass reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct PassInput<'a> {
     pub series: Series,
     pub data: Elements<'a>,
 }
 
-impl Source<'_> {
+impl PassInput<'_> {
     /// Returns the rows of a block in the memory of the series; `None` if the kernel cannot read the rows in that
     /// memory.
-    fn in_place(&self, tile: Tile, block: &Block, width: usize) -> Option<Columns<*const f32>> {
+    fn in_place(&self, tile: ChannelTile, block: &TokenBlock, width: usize) -> Option<Columns<*const f32>> {
         match (self.data, order(&self.series)) {
             (Elements::F32(data), Order::Rows(stride))
                 if tile.channels == width && !block.tokens.is_empty() =>
@@ -96,12 +96,12 @@ impl Source<'_> {
     /// Returns the rows of a block in the order of the pass, either in the memory of the series or copied to `to`.
     ///
     /// # Safety
-    /// - As for [`Source::copy`].
+    /// - As for [`PassInput::copy`].
     pub unsafe fn rows(
         &self,
         p: &Primitives,
-        tile: Tile,
-        block: &Block,
+        tile: ChannelTile,
+        block: &TokenBlock,
         width: usize,
         to: *mut f32,
         convert: &Convert,
@@ -124,8 +124,8 @@ impl Source<'_> {
     pub unsafe fn copy(
         &self,
         p: &Primitives,
-        tile: Tile,
-        block: &Block,
+        tile: ChannelTile,
+        block: &TokenBlock,
         width: usize,
         to: *mut f32,
         convert: &Convert,
@@ -212,8 +212,8 @@ impl Target {
     /// memory of the series. If the kernel cannot write them there, the rows are at `buffer`.
     pub fn rows(
         &self,
-        tile: Tile,
-        block: &Block,
+        tile: ChannelTile,
+        block: &TokenBlock,
         width: usize,
         buffer: *mut f32,
     ) -> (Columns<*mut f32>, bool) {
@@ -237,8 +237,8 @@ impl Target {
     pub unsafe fn store(
         &self,
         p: &Primitives,
-        tile: Tile,
-        block: &Block,
+        tile: ChannelTile,
+        block: &TokenBlock,
         width: usize,
         from: *const f32,
         convert: &Convert,
@@ -431,10 +431,10 @@ pub unsafe fn columns_of_lines(
 
 /// Returns the tile with index `number` among the tiles of all sequences. Each sequence has `tiles` tiles. A tile has
 /// at most `width` channels and does not cross the boundaries of groups, which have `group` channels each.
-pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
+pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> ChannelTile {
     let (batch, number) = (number / tiles, number % tiles);
     let each = group.div_ceil(width);
     let first = number % each * width;
     let channel = number / each * group + first;
-    Tile { batch, channel, channels: width.min(group - first).min(channels - channel) }
+    ChannelTile { batch, channel, channels: width.min(group - first).min(channels - channel) }
 }

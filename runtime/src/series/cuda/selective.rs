@@ -12,7 +12,7 @@ use elsa_kernels::cuda::series::{
     B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
     channels_of, lanes_of,
 };
-use elsa_kernels::cuda::tensor::{Divisor, Tensor};
+use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor};
 
 impl OnGpu for Problem {
     const ROLE: &'static str = "selective scan";
@@ -34,7 +34,7 @@ impl OnGpu for Problem {
         let coefficient = |of: &Coefficient, at: u64, of_type| match of {
             Coefficient::Token(of) => series(of, at, of_type),
             Coefficient::Channel => SeriesTensor {
-                tensor: Tensor { data: at, ..Tensor::default() },
+                tensor: DeviceTensor { data: at, ..DeviceTensor::default() },
                 dtype: dtype(of_type),
                 ..SeriesTensor::default()
             },

@@ -10,7 +10,7 @@ use crate::cases::{Case, Params};
 use crate::random::seeded;
 use elsa_core::attention::Alignment;
 use elsa_core::attention::traversal::scalar::executed;
-use elsa_core::attention::traversal::{Report, Schedule, Skip, TABLE_3, TABLE_4, Tile};
+use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, TileSize, TraversalReport};
 use elsa_core::random::Random;
 
 /// Rules that decide which blocks are skipped.
@@ -52,7 +52,7 @@ pub struct Tally {
 struct Drawn {
     case: Case,
     schedule: Schedule,
-    tile: Tile,
+    tile: TileSize,
 }
 
 /// Number of kinds of hard problems.
@@ -61,7 +61,7 @@ const KINDS: usize = 10;
 impl Drawn {
     fn new(rule: Rule, seed: u64) -> Drawn {
         let mut random = seeded(seed);
-        let tile = Tile { rows: 1 + random.below(20), keys: 1 + random.below(40) };
+        let tile = TileSize { rows: 1 + random.below(20), keys: 1 + random.below(40) };
         let share = ((random.unit() * -20.0).exp2() as f32).clamp(f32::MIN_POSITIVE, 0.999);
         let mut schedule = match rule {
             Rule::Frozen => TABLE_3[random.below(TABLE_3.len())].1,
@@ -84,7 +84,7 @@ impl Drawn {
 }
 
 /// Draws a problem of kind `kind`. `share` is the limit of an error budget.
-fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
+fn hard(kind: usize, random: &mut Random, tile: TileSize, share: f32) -> Case {
     let (queries, keys) = (1 + random.below(40), 1 + random.below(150));
     let (d, dv) = (1 + random.below(12), 1 + random.below(3));
     let gain = [0.1, 1.0, 3.0, 8.0, 30.0, 200.0][random.below(6)];
@@ -212,7 +212,7 @@ pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
 }
 
 impl Tally {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &TraversalReport) {
         self.recomputed += report.recomputed;
         self.row_blocks[0] += report.row_blocks;
         self.row_blocks[1] += report.skipped_row_blocks;

@@ -11,7 +11,7 @@ use elsa_core::attention::bound::{Arithmetic, left_out};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{
-    LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len, share,
+    LeftOut, Room, RowRoom, Schedule, Skip, TileSize, TraversalReport, scratch_len, share,
 };
 use elsa_core::attention::{Inputs, Problem, reference, scalar};
 use elsa_core::dtype::DType;
@@ -25,7 +25,7 @@ pub struct Ran {
     /// All outputs.
     pub buffers: Buffers,
     /// Statistics that the run reported.
-    pub report: Report,
+    pub report: TraversalReport,
     /// Sum `D` of the weights that each row skipped.
     pub d: Vec<f32>,
     /// Upper bound of `D / (S + D)` for each row.
@@ -38,7 +38,7 @@ impl Ran {
     ///
     /// # Panics
     /// Panics if a run is refused, or if the second differs from the first.
-    pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (Ran, Tile) {
+    pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (Ran, TileSize) {
         let mut once = || {
             let (buffers, _) = case.run(plan, workspace);
             let traversed = workspace.traversed().expect("a run under a schedule");
@@ -116,7 +116,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
 ///
 /// # Panics
 /// Panics if the problem of the case is refused.
-pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
+pub fn try_run(case: &Case, schedule: &Schedule, tile: TileSize) -> Result<Ran, ArgumentError> {
     let problem = case.problem();
     let mut buffers = case.buffers();
     let mut floats = vec![f32::NAN; scratch_len(&problem, tile).unwrap_or(usize::MAX)];
@@ -134,7 +134,7 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, Argu
 /// # Panics
 /// Panics if the case or its run is refused.
 #[must_use]
-pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
+pub fn ran(case: &Case, schedule: &Schedule, tile: TileSize) -> Ran {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
 }
 
@@ -290,7 +290,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
 /// # Panics
 /// Panics if an error exceeds its bound.
 #[must_use]
-pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
+pub fn judge(case: &Case, schedule: &Schedule, tile: TileSize, ran: &Ran) -> f64 {
     judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
 }
 
@@ -307,7 +307,7 @@ pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f6
 ///
 /// # Panics
 /// Panics if the case is refused, or an error exceeds its bound.
-pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
+pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: TileSize) -> Ran {
     let ran = ran(case, schedule, tile);
     let used = judge(case, schedule, tile, &ran);
     assert!(used <= 1.0, "{case:?} {schedule:?}: {used} of the bound");

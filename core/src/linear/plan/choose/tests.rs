@@ -32,7 +32,7 @@ fn rooms(c: &Choice) -> Rooms {
     Rooms { head: c.chunk.saturating_mul(c.pass), strip: c.pass * c.strips.wide }
 }
 
-fn chosen(problem: &Problem, options: &Options) -> Result<(Choice, Layout), ChooseError> {
+fn chosen(problem: &Problem, options: &Options) -> Result<(Choice, WorkspaceLayout), ChooseError> {
     choose(problem, &KERNEL, &DeviceProfile::modest(), options, rooms)
 }
 

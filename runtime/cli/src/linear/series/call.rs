@@ -10,7 +10,9 @@ use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::bound::Judged;
 use elsa_core::series::{self, Series};
-use elsa_files::{Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, zeros};
+use elsa_files::{
+    Accept, Buffer, Content, FileError, Output, Tensor, TensorError, TensorPath, Writer, zeros,
+};
 use elsa_runtime::operators::{Operator, Plan};
 use elsa_runtime::{Backend, Engine, Report};
 
@@ -37,13 +39,13 @@ pub struct CallArgs {
     pub reverse: bool,
     /// States before the first token, f32 [default: zeros]
     #[arg(long, value_name = FILE)]
-    pub past_state: Option<Source>,
+    pub past_state: Option<TensorPath>,
     /// File for the states after the last token
     #[arg(long, value_name = FILE)]
-    pub present_state: Option<Source>,
+    pub present_state: Option<TensorPath>,
     /// File for the output, of the type of the input
     #[arg(long, value_name = FILE)]
-    pub out: Source,
+    pub out: TensorPath,
     /// Compare with the operator in f64; exit status 4 if an element exceeds the error bound
     #[arg(long)]
     pub verify: bool,
@@ -59,31 +61,31 @@ pub struct CallArgs {
 }
 
 /// A tensor read from the file of a flag.
-pub struct Given {
+pub struct FlagTensor {
     argument: &'static str,
-    source: Source,
+    source: TensorPath,
     tensor: Tensor,
 }
 
-impl Given {
+impl FlagTensor {
     /// Reads the tensor of a flag.
     ///
     /// # Errors
     /// Returns an error for a file that is not a tensor of floating-point numbers.
-    pub fn load(argument: &'static str, source: &Source) -> Result<Given, Error> {
+    pub fn load(argument: &'static str, source: &TensorPath) -> Result<FlagTensor, Error> {
         let tensor = Tensor::load(argument, source, Accept::Float)?;
         if let Some(notice) = tensor.notice() {
             log::warn!("{}", dashed(&notice));
         }
-        Ok(Given { argument, source: source.clone(), tensor })
+        Ok(FlagTensor { argument, source: source.clone(), tensor })
     }
 
     /// Reads the tensor of an optional flag; `None` if the flag is not given.
     ///
     /// # Errors
-    /// Returns the errors of [`Given::load`].
-    pub fn load_if(argument: &'static str, source: Option<&Source>) -> Result<Option<Given>, Error> {
-        source.map(|source| Given::load(argument, source)).transpose()
+    /// Returns the errors of [`FlagTensor::load`].
+    pub fn load_if(argument: &'static str, source: Option<&TensorPath>) -> Result<Option<FlagTensor>, Error> {
+        source.map(|source| FlagTensor::load(argument, source)).transpose()
     }
 
     /// Returns the sizes of the axes.
@@ -94,7 +96,7 @@ impl Given {
     /// Returns the elements.
     ///
     /// # Errors
-    /// Returns an error if the elements are not floating-point numbers, which [`Given::load`] rules out.
+    /// Returns an error if the elements are not floating-point numbers, which [`FlagTensor::load`] rules out.
     pub fn elements(&self) -> Result<Elements<'_>, Error> {
         self.tensor
             .elements()
@@ -144,11 +146,11 @@ impl Given {
     }
 }
 
-/// Returns the elements of an optional tensor, like [`Given::numbers`].
+/// Returns the elements of an optional tensor, like [`FlagTensor::numbers`].
 ///
 /// # Errors
-/// Returns the errors of [`Given::numbers`].
-pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&'a [f32]>, Error> {
+/// Returns the errors of [`FlagTensor::numbers`].
+pub fn numbers<'a>(given: Option<&'a FlagTensor>, shape: &[usize]) -> Result<Option<&'a [f32]>, Error> {
     given.map(|given| given.numbers(shape)).transpose()
 }
 
@@ -169,7 +171,12 @@ impl Outputs {
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the system refuses memory.
-    pub fn new(args: &CallArgs, inputs: &[&Given], like: &Given, state: &[usize]) -> Result<Outputs, Error> {
+    pub fn new(
+        args: &CallArgs,
+        inputs: &[&FlagTensor],
+        like: &FlagTensor,
+        state: &[usize],
+    ) -> Result<Outputs, Error> {
         let mut reads = args.force.reads();
         args.engine.add_to(&mut reads);
         inputs.iter().for_each(|given| given.source.add_to(&mut reads, given.argument));
@@ -205,7 +212,7 @@ impl Outputs {
         self,
         args: &CallArgs,
         engine: &Engine,
-        inputs: &[&Given],
+        inputs: &[&FlagTensor],
         (plan, report): (&Plan<O>, &Report),
         (what, form, series): (&'static str, &str, &Series),
         (worst, ms): (Option<f64>, f64),

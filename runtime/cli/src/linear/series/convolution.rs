@@ -2,14 +2,14 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Given, Outputs, numbers, worst};
+use super::call::{CallArgs, FlagTensor, Outputs, numbers, worst};
 use crate::args::FILE;
 use crate::args::values::{AUTO, Choice, auto_or, one_of};
 use crate::error::Error;
 use crate::progress;
 use clap::Args;
 use elsa_core::series::convolution::{self, Inputs, Method, Spec, Taps};
-use elsa_files::{Source, leaves_enough};
+use elsa_files::{TensorPath, leaves_enough};
 use elsa_runtime::ConvolutionOptions;
 
 /// The text below the flags.
@@ -38,16 +38,16 @@ const METHODS: [(&str, Method); 2] = [("direct", Method::Direct), ("fft", Method
 pub struct ConvolutionArgs {
     /// Inputs, rank 3
     #[arg(long, value_name = FILE)]
-    u: Source,
+    u: TensorPath,
     /// Filters, f32: [taps] for all channels, [channels, taps], or [channels, 1, taps]
     #[arg(long, value_name = FILE)]
-    filter: Source,
+    filter: TensorPath,
     /// Position of the token's own weight: first or last
     #[arg(long, default_value = ORDERS[0].0, value_parser = one_of(ORDERS))]
     order: Taps,
     /// Bias of the sums, f32 [channels]
     #[arg(long, value_name = FILE)]
-    bias: Option<Source>,
+    bias: Option<TensorPath>,
     /// Apply silu to the sums
     #[arg(long)]
     silu: bool,
@@ -65,9 +65,9 @@ pub struct ConvolutionArgs {
 /// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let call = &args.call;
-    let (u, filter) = (Given::load("u", &args.u)?, Given::load("filter", &args.filter)?);
-    let bias = Given::load_if("bias", args.bias.as_ref())?;
-    let past = Given::load_if("past-state", call.past_state.as_ref())?;
+    let (u, filter) = (FlagTensor::load("u", &args.u)?, FlagTensor::load("filter", &args.filter)?);
+    let bias = FlagTensor::load_if("bias", args.bias.as_ref())?;
+    let past = FlagTensor::load_if("past-state", call.past_state.as_ref())?;
     let series = u.series(call.layout)?;
     let channels = series.channels();
     let (taps, shared, shape) = match *filter.shape() {
@@ -90,7 +90,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let options = ConvolutionOptions::default().budget(call.engine.host.budget).method(args.method.0);
     let plan = engine.convolution_plan(&problem, &options)?;
     let some = [&bias, &past].into_iter().filter_map(Option::as_ref);
-    let files: Vec<&Given> = [&u, &filter].into_iter().chain(some).collect();
+    let files: Vec<&FlagTensor> = [&u, &filter].into_iter().chain(some).collect();
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;

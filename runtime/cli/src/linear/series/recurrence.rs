@@ -2,13 +2,13 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Given, Outputs, numbers, parts_of, worst};
+use super::call::{CallArgs, FlagTensor, Outputs, numbers, parts_of, worst};
 use crate::args::FILE;
 use crate::error::Error;
 use crate::progress;
 use clap::Args;
 use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
-use elsa_files::{Source, leaves_enough};
+use elsa_files::{TensorPath, leaves_enough};
 use elsa_runtime::{RecurrenceOptions, SeriesDivision};
 
 /// The text below the flags.
@@ -31,13 +31,13 @@ error beyond the bound.";
 pub struct RecurrenceArgs {
     /// Factors that multiply the state, in the shape of b
     #[arg(long, value_name = FILE)]
-    a: Source,
+    a: TensorPath,
     /// a holds natural logarithms of factors
     #[arg(long)]
     log: bool,
     /// Addends, rank 3
     #[arg(long, value_name = FILE)]
-    b: Source,
+    b: TensorPath,
     /// Number of parallel parts of the tokens, for few channels and many tokens: twice the work [default: 1; on a
     /// GPU by tokens and channels]
     #[arg(long, value_name = "N")]
@@ -53,8 +53,8 @@ pub struct RecurrenceArgs {
 /// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let call = &args.call;
-    let (a, b) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?);
-    let past = Given::load_if("past-state", call.past_state.as_ref())?;
+    let (a, b) = (FlagTensor::load("a", &args.a)?, FlagTensor::load("b", &args.b)?);
+    let past = FlagTensor::load_if("past-state", call.past_state.as_ref())?;
     let series = b.series(call.layout)?;
     let mut spec = Spec::new(a.series(call.layout)?, series, series);
     spec.gate = if args.log { Gate::Log } else { Gate::Factor };
@@ -65,7 +65,7 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let engine = call.engine.engine()?;
     let options = RecurrenceOptions::default().budget(call.engine.host.budget).parts(args.parts);
     let plan = engine.recurrence_plan(&problem, &options)?;
-    let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
+    let files: Vec<&FlagTensor> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
     let mut outputs = Outputs::new(call, &files, &b, &state)?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;

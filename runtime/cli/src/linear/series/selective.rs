@@ -2,14 +2,14 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Given, Order, Outputs, numbers, parts_of, worst};
+use super::call::{CallArgs, FlagTensor, Order, Outputs, numbers, parts_of, worst};
 use crate::args::FILE;
 use crate::error::Error;
 use crate::progress;
 use clap::Args;
 use elsa_core::series::Series;
 use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
-use elsa_files::{Source, leaves_enough};
+use elsa_files::{TensorPath, leaves_enough};
 use elsa_runtime::{SelectiveOptions, SeriesDivision};
 
 /// The text below the flags.
@@ -33,29 +33,29 @@ error beyond the bound.";
 pub struct SelectiveArgs {
     /// Inputs, rank 3
     #[arg(long, value_name = FILE)]
-    u: Source,
+    u: TensorPath,
     /// Time steps, in the shape of u
     #[arg(long, value_name = FILE)]
-    delta: Source,
+    delta: TensorPath,
     /// Rates, f32 [channels, states]
     #[arg(long, value_name = FILE)]
-    a: Source,
+    a: TensorPath,
     /// Input coefficients: [channels, states]; or of each token [batch, tokens, groups, states], with bct [batch, groups,
     /// states, tokens], or without the groups
     #[arg(long, value_name = FILE)]
-    b: Source,
+    b: TensorPath,
     /// Output coefficients, in one of the shapes of b
     #[arg(long, value_name = FILE)]
-    c: Source,
+    c: TensorPath,
     /// Skip coefficients: d times u is added to the output; f32 [channels]
     #[arg(long, value_name = FILE)]
-    d: Option<Source>,
+    d: Option<TensorPath>,
     /// Gates of the output, in the shape of u
     #[arg(long, value_name = FILE)]
-    z: Option<Source>,
+    z: Option<TensorPath>,
     /// Bias of the time steps, f32 [channels]
     #[arg(long, value_name = FILE)]
-    delta_bias: Option<Source>,
+    delta_bias: Option<TensorPath>,
     /// Apply softplus to the time steps
     #[arg(long)]
     softplus: bool,
@@ -65,7 +65,7 @@ pub struct SelectiveArgs {
 }
 
 /// Determines from the shape of a tensor whether its coefficients are per channel or per token.
-fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Coefficient, Error> {
+fn coefficient(argument: &'static str, given: &FlagTensor, order: Order) -> Result<Coefficient, Error> {
     let (batch, tokens, channels) = match (order, given.shape()) {
         (_, [_, _]) => return Ok(Coefficient::Channel),
         (Order::TokensFirst, &[b, t, n]) | (Order::ChannelsFirst, &[b, n, t]) => (b, t, n),
@@ -86,12 +86,13 @@ fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Co
 /// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
 pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let call = &args.call;
-    let (u, delta) = (Given::load("u", &args.u)?, Given::load("delta", &args.delta)?);
-    let (a, b, c) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?, Given::load("c", &args.c)?);
-    let d = Given::load_if("d", args.d.as_ref())?;
-    let z = Given::load_if("z", args.z.as_ref())?;
-    let bias = Given::load_if("delta-bias", args.delta_bias.as_ref())?;
-    let past = Given::load_if("past-state", call.past_state.as_ref())?;
+    let (u, delta) = (FlagTensor::load("u", &args.u)?, FlagTensor::load("delta", &args.delta)?);
+    let (a, b, c) =
+        (FlagTensor::load("a", &args.a)?, FlagTensor::load("b", &args.b)?, FlagTensor::load("c", &args.c)?);
+    let d = FlagTensor::load_if("d", args.d.as_ref())?;
+    let z = FlagTensor::load_if("z", args.z.as_ref())?;
+    let bias = FlagTensor::load_if("delta-bias", args.delta_bias.as_ref())?;
+    let past = FlagTensor::load_if("past-state", call.past_state.as_ref())?;
     let series = u.series(call.layout)?;
     let &[_, states] = a.shape() else { return Err(a.rank("2")) };
     let (of_b, of_c) = (coefficient("b", &b, call.layout)?, coefficient("c", &c, call.layout)?);
@@ -114,7 +115,7 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
         b: b.elements()?,
         c: c.elements()?,
         d: numbers(d.as_ref(), &[channels])?,
-        z: z.as_ref().map(Given::elements).transpose()?,
+        z: z.as_ref().map(FlagTensor::elements).transpose()?,
         delta_bias: numbers(bias.as_ref(), &[channels])?,
         past_state: numbers(past.as_ref(), &state)?,
     };
@@ -122,7 +123,7 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let options = SelectiveOptions::default().budget(call.engine.host.budget);
     let plan = engine.selective_plan(&problem, &options)?;
     let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
-    let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
+    let files: Vec<&FlagTensor> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;

@@ -88,16 +88,16 @@ impl Area {
 
 /// Offsets of areas in a buffer, multiples of 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct AreaOffsets {
     /// Offset and size of each area in [`ALL`], in bytes; `None` if the buffer does not have the area.
     at: [Option<(usize, usize)>; AREAS],
     /// Total number of bytes.
     pub bytes: usize,
 }
 
-impl Layout {
+impl AreaOffsets {
     /// Lays out the areas for which `size` returns a number of bytes. Returns `None` if the total overflows.
-    pub fn of(mut size: impl FnMut(Area) -> Option<usize>) -> Option<Layout> {
+    pub fn of(mut size: impl FnMut(Area) -> Option<usize>) -> Option<AreaOffsets> {
         let (mut at, mut bytes) = ([None; AREAS], 0usize);
         for (area, at) in ALL.into_iter().zip(&mut at) {
             if let Some(len) = size(area) {
@@ -105,7 +105,7 @@ impl Layout {
                 bytes = bytes.checked_add(len)?.checked_next_multiple_of(256)?;
             }
         }
-        (bytes <= isize::MAX as usize).then_some(Layout { at, bytes })
+        (bytes <= isize::MAX as usize).then_some(AreaOffsets { at, bytes })
     }
 
     /// Returns the offset and the size of an area in bytes; `None` if the buffer does not have the area.
@@ -117,7 +117,7 @@ impl Layout {
 /// The buffers of a stream.
 #[derive(Debug)]
 pub struct Memory {
-    layouts: [Layout; 2],
+    layouts: [AreaOffsets; 2],
     device: DeviceBuffer,
     pinned: PinnedBuffer,
     /// Device address of the page-locked memory.
@@ -129,7 +129,11 @@ impl Memory {
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
-    pub fn new(context: &Arc<Context>, device: Layout, pinned: Layout) -> Result<Memory, DeviceError> {
+    pub fn new(
+        context: &Arc<Context>,
+        device: AreaOffsets,
+        pinned: AreaOffsets,
+    ) -> Result<Memory, DeviceError> {
         let on_device = DeviceBuffer::new(context, device.bytes)?;
         let on_host = PinnedBuffer::new(context, pinned.bytes)?;
         let mapped = on_host.device_address().unwrap_or(0);
@@ -180,7 +184,7 @@ mod tests {
     #[test]
     fn areas_lie_apart() {
         let mut sizes = (0..).map(|number| number * 100);
-        let layout = Layout::of(|area| sizes.next().filter(|_| area != Area::Lse)).unwrap();
+        let layout = AreaOffsets::of(|area| sizes.next().filter(|_| area != Area::Lse)).unwrap();
         let mut end = 0;
         for (number, area) in ALL.into_iter().enumerate() {
             let Some((offset, len)) = layout.area(area) else {
@@ -191,6 +195,6 @@ mod tests {
             end = offset + len;
         }
         assert!(layout.bytes >= end);
-        assert_eq!(Layout::of(|_| Some(usize::MAX / 2)), None);
+        assert_eq!(AreaOffsets::of(|_| Some(usize::MAX / 2)), None);
     }
 }

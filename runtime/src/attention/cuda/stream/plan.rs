@@ -1,6 +1,6 @@
 //! Decisions of a stream that are made once per shape: the kernel, the division, the layout of its memory.
 
-use super::memory::{Area, Layout};
+use super::memory::{Area, AreaOffsets};
 use super::{added, steps};
 use crate::attention::cuda::plan::GpuPlan;
 use crate::attention::stream::error::StreamError;
@@ -84,7 +84,7 @@ pub struct StreamPlan {
     /// The chooser's decisions for a complete chunk.
     pub choice: GpuChoice,
     /// Layouts of device memory and of page-locked memory.
-    pub layouts: [Layout; 2],
+    pub layouts: [AreaOffsets; 2],
 }
 
 /// Chooses the kernel for the complete problem. The choice does not depend on the number of resident queries.
@@ -206,7 +206,7 @@ fn layouts(
     options: &GpuStreamOptions,
     choice: &GpuChoice,
     keys: usize,
-) -> Option<[Layout; 2]> {
+) -> Option<[AreaOffsets; 2]> {
     let s = problem.spec();
     let (size, integrated) = (s.dtype.size(), gpu.profile().integrated);
     let product = |factors: &[usize]| factors.iter().try_fold(1usize, |a, n| a.checked_mul(*n));
@@ -245,7 +245,7 @@ fn layouts(
     };
     let mut overflow = false;
     let mut lay_out = |has: &dyn Fn(Area) -> bool| {
-        Layout::of(|area| {
+        AreaOffsets::of(|area| {
             let bytes = bytes(area).filter(|_| has(area))?;
             overflow |= bytes.is_none();
             bytes

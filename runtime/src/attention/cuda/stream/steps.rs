@@ -85,12 +85,12 @@ pub struct Steps<'a> {
     at_once: usize,
     sequence: usize,
     token: usize,
-    block: Option<Block>,
+    block: Option<QueryBlock>,
 }
 
 /// A block of queries, with the position of its next step.
 #[derive(Debug)]
-struct Block {
+struct QueryBlock {
     group: Group,
     tokens: Range<usize>,
     /// End of the keys that the block's queries may attend.
@@ -149,7 +149,7 @@ impl<'a> Steps<'a> {
     }
 
     /// Returns the next block of queries; `None` after the last one.
-    fn open(&mut self) -> Option<Block> {
+    fn open(&mut self) -> Option<QueryBlock> {
         let group = loop {
             if self.sequence >= self.problem.sequences() || self.problem.heads() == 0 {
                 return None;
@@ -166,7 +166,7 @@ impl<'a> Steps<'a> {
         let chunks = keys.start / self.extent[1]..keys.end.div_ceil(self.extent[1]);
         let mut tree = MergeStack::default();
         let slot = tree.push(chunks.start, |_| {});
-        Some(Block { group, tokens, end: keys.end, chunks, first: true, tree, slot })
+        Some(QueryBlock { group, tokens, end: keys.end, chunks, first: true, tree, slot })
     }
 
     /// Skips the next `count` blocks.

@@ -1,6 +1,7 @@
 //! Checks the structure, in the stage `check`. Modules of a crate must not use each other in a circle. Files must not be too
-//! long, and must belong to a crate. Documents must agree with the source: the paths and names that they mention exist,
-//! `unsafe` is only in the listed files, and no table has two rows for the same subject.
+//! long, and must belong to a crate. A word of the glossary must name one type. Documents must agree with the source: the
+//! paths and names that they mention exist, `unsafe` is only in the listed files, and no table has two rows for the same
+//! subject.
 //!
 //! | file | contents |
 //! |---|---|
@@ -8,11 +9,13 @@
 //! | `circles` | which module uses which, and the circles |
 //! | `files` | lengths of files, files in no crate, paths in documents |
 //! | `claims` | names in documents, places of `unsafe`, rows of tables |
+//! | `glossary` | types that share a name of the glossary |
 //! | `shared` | files that operators share, which must name no operator |
 
 mod circles;
 mod claims;
 mod files;
+mod glossary;
 mod read;
 mod shared;
 
@@ -37,8 +40,11 @@ const LONGER: [(&str, &str); 5] = [
 /// The document that lists the places of `unsafe`.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
+/// The document with the glossary.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
 /// Documents whose paths and names must exist.
-const DOCUMENTS: [&str; 3] = [ARCHITECTURE, "CONTRIBUTING.md", "SECURITY.md"];
+const DOCUMENTS: [&str; 3] = [ARCHITECTURE, CONTRIBUTING, "SECURITY.md"];
 
 /// Checks the workspaces.
 pub fn house(tree: &Tree) -> Ran {
@@ -59,6 +65,9 @@ pub fn house(tree: &Tree) -> Ran {
         faults.extend(files::undeclared(&files));
         faults.extend(claims::rooms(ARCHITECTURE, &text(ARCHITECTURE)?, &files));
         faults.extend(shared::shared(ARCHITECTURE, &text(ARCHITECTURE)?, &files));
+        let (words, shared) = glossary::shared_names(CONTRIBUTING, &text(CONTRIBUTING)?, &files);
+        count += words;
+        faults.extend(shared);
         let words = claims::words(&files);
         for document in DOCUMENTS {
             let (exists, text) = (|path: &str| tree.root.join(path).exists(), text(document)?);

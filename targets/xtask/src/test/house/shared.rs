@@ -17,25 +17,36 @@ fn is_room(path: &str) -> bool {
     path.split('/').any(|part| OPERATORS.contains(&part.trim_end_matches(".rs")))
 }
 
-/// Returns the first operator whose module occurs in a path of the code. Items for tests do not count.
-fn named(stream: TokenStream) -> Option<&'static str> {
+/// Returns the tokens of code without the items that only tests compile.
+pub fn without_tests(stream: TokenStream) -> Vec<TokenTree> {
+    let mut rest = Vec::new();
     let mut tokens = stream.into_iter().peekable();
     while let Some(token) = tokens.next() {
+        let is_hash = matches!(&token, TokenTree::Punct(hash) if hash.as_char() == '#');
+        let is_test = is_hash
+            && matches!(
+                tokens.peek(),
+                Some(TokenTree::Group(of)) if of.stream().to_string().replace(' ', "") == "cfg(test)"
+            );
+        let ends = |token: &TokenTree| match token {
+            TokenTree::Group(body) => body.delimiter() == Delimiter::Brace,
+            TokenTree::Punct(mark) => mark.as_char() == ';',
+            _ => false,
+        };
+        if is_test {
+            tokens.by_ref().find(ends);
+        } else {
+            rest.push(token);
+        }
+    }
+    rest
+}
+
+/// Returns the first operator whose module occurs in a path of the code. Items for tests do not count.
+fn named(stream: TokenStream) -> Option<&'static str> {
+    let mut tokens = without_tests(stream).into_iter().peekable();
+    while let Some(token) = tokens.next() {
         match token {
-            TokenTree::Punct(hash) if hash.as_char() == '#' => {
-                let is_test = matches!(
-                    tokens.peek(),
-                    Some(TokenTree::Group(of)) if of.stream().to_string().replace(' ', "") == "cfg(test)"
-                );
-                let ends = |token: &TokenTree| match token {
-                    TokenTree::Group(body) => body.delimiter() == Delimiter::Brace,
-                    TokenTree::Punct(mark) => mark.as_char() == ';',
-                    _ => false,
-                };
-                if is_test {
-                    tokens.by_ref().find(ends);
-                }
-            }
             TokenTree::Ident(word) => {
                 let is_path = matches!(
                     tokens.peek(),
