@@ -225,7 +225,7 @@ pub trait Lanes: Number {
     /// than any number.
     #[must_use]
     fn larger_magnitude(self, other: Self) -> Self;
-    /// Returns `true` if every lane of `self` is at most the same lane of `other`, and not NaN.
+    /// Returns `true` if `self <= other` holds in every lane. It does not hold in a lane with a NaN.
     fn all_at_most(self, other: Self) -> bool;
     /// Returns `true` if any lane of `self` exceeds the same lane of `other`.
     fn any_greater(self, other: Self) -> bool;

@@ -19,15 +19,18 @@ use core::fmt;
 /// values. All measurements are nonnegative.
 pub const MEASURED: usize = 8;
 
-/// Index of the largest sum of squares of a query row. The largest magnitude of a query element follows it.
+/// Position, in a record of measurements, of the largest sum of squares of any query row. The largest magnitude of a query
+/// element is at the next position.
 pub const MEASURED_QUERY: usize = 0;
-/// Index of the largest sum of squares of a key row. The largest magnitude of a key element follows it.
+/// Position, in a record of measurements, of the largest sum of squares of any key row. The largest magnitude of a key
+/// element is at the next position.
 pub const MEASURED_KEY: usize = 2;
-/// Index of the largest magnitude of a mask element other than `−∞`.
+/// Position, in a record of measurements, of the largest magnitude of any mask element other than `−∞`.
 pub const MEASURED_MASK: usize = 4;
-/// Index of the largest magnitude of a bias element other than `−∞`.
+/// Position, in a record of measurements, of the largest magnitude of any bias element other than `−∞`.
 pub const MEASURED_BIAS: usize = 5;
-/// Index of the largest sum of squares of an output row. The largest magnitude of an output element follows it.
+/// Position, in a record of measurements, of the largest sum of squares of any output row. The largest magnitude of an
+/// output element is at the next position.
 pub const MEASURED_OUTPUT: usize = 6;
 
 /// Returns the larger of two nonnegative numbers. NaN counts as larger than any other number.

@@ -123,7 +123,8 @@ impl Windows {
         self.sides(batch).is_none_or(|sides| sides.of(i) == sides.of(j))
     }
 
-    /// Returns `true` if some window is divided into sides.
+    /// Returns `true` if the windows are shifted. Some windows are then divided into sides whose tokens do not attend each
+    /// other.
     #[must_use]
     pub const fn is_shifted(&self) -> bool {
         self.shift[0] > 0 || self.shift[1] > 0

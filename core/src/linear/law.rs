@@ -7,13 +7,13 @@
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
 //! ```
 //!
-//! The composition is associative, so any scan of [`crate::scan`] computes the states of all tokens. It does not
-//! commute. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
-//! the rows of `b`.
+//! The composition is associative but not commutative, so any scan of [`crate::scan`] computes the states of all tokens.
+//! In a workspace, a map `(A, b)` is a range of f32 values: first `A`, in the shape given by [`Transition`], then the
+//! rows of `b`.
 //!
-//! 1. **Cleared rows are excluded by selection.** A gate that clears rows sets a scalar `A`, an element of a diagonal
-//!    `A`, or an entire column of a dense `A` to zero. Products with such a zero are skipped, so a NaN does not outlive
-//!    the gate that clears it.
+//! 1. **Cleared rows are excluded by selection.** A gate that clears rows sets a scalar `A`, a number on the diagonal of
+//!    `A`, or an entire column of a dense `A` to zero. Products with such a zero are skipped, so a NaN does not outlive the
+//!    gate that clears it.
 //! 2. **States become zero instead of subnormal.** An element of `b` below the smallest normal number is set to zero.
 
 use super::problem::Problem;

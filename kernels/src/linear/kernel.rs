@@ -18,8 +18,8 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `queries` is readable for `tokens` tokens, `query_stride` apart. Each token has `group` rows of `dim` values,
 ///   `group_stride` apart. `queries` may be null; `group` is then zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
-/// - `gates` is readable for each token: for one value with [`Gates::PerHead`], for `dim` values with
-///   [`Gates::PerDim`]. Tokens are `gate_stride` apart.
+/// - `gates` is readable: with [`Gates::PerHead`], for one value per token; with [`Gates::PerDim`], for `dim` values per
+///   token. The gates of successive tokens are `gate_stride` apart.
 /// - `betas` is null, or readable for one value of each token, `beta_stride` apart.
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Bound frames: the objects behind the handles of type elsa_bound.
+//! Frames, which are tensors bound to a plan and a workspace: the objects behind the handles of type elsa_bound.
 
 use crate::fault::Fault;
 use crate::handles::Table;
@@ -11,6 +11,6 @@ pub(crate) trait Runs: Send + Sync {
     /// Runs the frame, waits, and returns the report.
     ///
     /// # Safety
-    /// The clause *tensors* of the function that bound the frame.
+    /// The caller keeps the clause *tensors* of the function that bound the frame.
     unsafe fn run(&self) -> Result<Option<elsa_report>, Fault>;
 }

@@ -38,7 +38,7 @@ extern "C" fn share(context: *mut c_void, worker: usize) {
 /// Returns the threads that the host lends; `None` if the options have no hook.
 ///
 /// # Safety
-/// The clause *hook* of elsa_engine_create.
+/// The caller keeps the clause *hook* of elsa_engine_create.
 pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> {
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
 }
@@ -46,7 +46,7 @@ pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> 
 /// Copies the list of cores that the worker threads run on.
 ///
 /// # Safety
-/// The crate's clause *read*: the list is readable for the number of entries in the options.
+/// The crate's clause *read*: `options.cores` is readable for `options.core_count` entries.
 pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, Fault> {
     let count = options.core_count;
     if count == 0 {

@@ -17,7 +17,7 @@ pub(crate) struct Typed<O: Operator, T> {
     pub types: T,
 }
 
-/// A plan of any operator: a [`Typed`].
+/// A plan whose operator is known only at run time. [`Typed`] implements this trait for each operator.
 pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Returns the name of the operator, for messages.
     fn name(&self) -> &'static str;
@@ -31,13 +31,13 @@ pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Creates a workspace in host memory of the caller.
     ///
     /// # Safety
-    /// The clause *lent* of [`Plan::workspace_in`].
+    /// The caller keeps the clause *lent* of [`Plan::workspace_in`].
     unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault>;
 
     /// Creates a workspace in device memory of the caller.
     ///
     /// # Safety
-    /// The clause *lent* of [`Plan::workspace_on_device`].
+    /// The caller keeps the clause *lent* of [`Plan::workspace_on_device`].
     unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Space, Fault>;
 
     /// Warms up the plan in a workspace.

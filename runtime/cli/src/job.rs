@@ -40,8 +40,8 @@ impl Job {
         })
     }
 
-    /// Reads the headers of the files of `args`, and all elements of the lists. Elements of tensors are neither read nor
-    /// checked.
+    /// Reads the headers of the files that `args` names. The lists of lengths are read completely; elements of other
+    /// tensors are neither read nor checked.
     ///
     /// # Errors
     /// Returns an error for the first argument or header that is not allowed.

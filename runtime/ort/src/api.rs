@@ -67,7 +67,7 @@ impl Api {
     /// Stores the table of functions and the version for which it was requested.
     ///
     /// # Safety
-    /// - The clause *table* of [`Api`].
+    /// - The caller keeps the clause *table* of [`Api`].
     pub unsafe fn new(table: *const OrtApi, version: u32) -> Api {
         Api { table, version }
     }
@@ -85,8 +85,8 @@ impl Api {
     /// Calls `share` with `task` and every number below `count` on the runtime's threads, and waits for all calls.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`]; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any
-    ///   of the numbers.
+    /// - The caller keeps the clause *handle* of [`Api`]; the runtime [lends](Api::lends) its threads; `share` may be
+    ///   called with `task` and any of the numbers.
     pub unsafe fn parallel_for(
         &self,
         context: *const OrtKernelContext,
@@ -130,7 +130,7 @@ impl Api {
     /// their whole lifetime.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`]; the operators live as long as the process.
+    /// - The caller keeps the clause *handle* of [`Api`]; the operators live as long as the process.
     pub unsafe fn add_domain(
         &self,
         options: *mut OrtSessionOptions,
@@ -161,7 +161,7 @@ impl Api {
     /// read it.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn configuration(
         &self,
         options: *const OrtSessionOptions,
@@ -186,7 +186,7 @@ impl Api {
     /// Returns an integer attribute of a node; `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn integer(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<i64> {
         let mut value = 0i64;
         call!(self, KernelInfoGetAttribute_int64(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
@@ -195,7 +195,7 @@ impl Api {
     /// Returns a real attribute of a node; `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn number(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<f32> {
         let mut value = 0f32;
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
@@ -205,7 +205,7 @@ impl Api {
     /// Returns `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn integers<const N: usize>(
         &self,
         info: *const OrtKernelInfo,
@@ -229,7 +229,7 @@ impl Api {
     /// Returns `true` if a node has an attribute of this name that is text or a list of real numbers.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn has_other(&self, info: *const OrtKernelInfo, name: &CStr) -> bool {
         let mut size = 0usize;
         let text =
@@ -244,7 +244,7 @@ impl Api {
     /// Returns the number of inputs of a call, including absent ones.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn inputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
         let mut count = 0usize;
         call!(self, KernelContext_GetInputCount(context, &raw mut count)).map(|()| count)
@@ -253,7 +253,7 @@ impl Api {
     /// Returns the number of outputs of a call, including absent ones.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn outputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
         let mut count = 0usize;
         call!(self, KernelContext_GetOutputCount(context, &raw mut count)).map(|()| count)
@@ -262,7 +262,7 @@ impl Api {
     /// Returns an input of a call; null if it is absent.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn input(
         &self,
         context: *const OrtKernelContext,
@@ -275,7 +275,7 @@ impl Api {
     /// Allocates an output of a call; null if the node does not have it.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn output(
         &self,
         context: *mut OrtKernelContext,
@@ -290,7 +290,7 @@ impl Api {
     /// Returns the memory of a tensor.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn data(&self, value: *const OrtValue) -> Result<*mut c_void, OperatorError> {
         let mut data = ptr::null_mut();
         call!(self, GetTensorMutableData(value.cast_mut(), &raw mut data)).map(|()| data)
@@ -299,7 +299,7 @@ impl Api {
     /// Returns the type and the axes of a tensor.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn shape(&self, value: *const OrtValue) -> Result<TensorShape, OperatorError> {
         let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
         call!(self, GetTensorTypeAndShape(value, &raw mut info))?;
@@ -324,7 +324,7 @@ impl Api {
     /// Returns the CUDA stream of a call of the CUDA provider; null for the default stream.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn stream(&self, context: *const OrtKernelContext) -> Result<*mut c_void, OperatorError> {
         let mut stream = ptr::null_mut();
         call!(self, KernelContext_GetGPUComputeStream(context, &raw mut stream)).map(|()| stream)

@@ -66,7 +66,7 @@ impl Kernel {
     /// created.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`], for `info`.
+    /// - The caller keeps the clause *handle* of [`Api`], for `info`.
     pub unsafe fn new(
         api: Api,
         provider: Provider,
@@ -87,7 +87,7 @@ impl Kernel {
     /// Executes a call.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`], for `context`.
+    /// - The caller keeps the clause *handle* of [`Api`], for `context`.
     pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function.
         let (values, mut shapes) = unsafe { self.shapes(context)? };
@@ -146,7 +146,7 @@ impl Kernel {
     /// Returns the inputs of a call, and the key under which its plan is cached.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     unsafe fn shapes(
         &self,
         context: *const OrtKernelContext,
@@ -186,7 +186,7 @@ impl Kernel {
     /// returns `None`.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     unsafe fn outputs(
         &self,
         context: *mut OrtKernelContext,
@@ -215,7 +215,7 @@ impl Kernel {
     /// Collects the addresses of a call's inputs and outputs.
     ///
     /// # Safety
-    /// - The clause *handle* of [`Api`].
+    /// - The caller keeps the clause *handle* of [`Api`].
     unsafe fn given<'a>(
         &self,
         geometry: &'a Geometry,

@@ -56,7 +56,7 @@ impl Drop for Ended {
 /// that has `context`.
 ///
 /// # Safety
-/// - The clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).
+/// - The caller keeps the clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).
 pub(crate) unsafe fn during<T>(api: Api, context: *const OrtKernelContext, work: impl FnOnce() -> T) -> T {
     let _ended = Ended(CALL.replace(Some((api, context))));
     work()

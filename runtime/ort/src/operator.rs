@@ -50,7 +50,7 @@ pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Resu
 /// Returns the operator that contains `table`.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
     // SAFETY: the clause of this function.
     unsafe { &*table.cast::<Operator>() }
@@ -84,7 +84,7 @@ struct Shared {
 /// Creates the exception for a runtime whose kernels cannot return a status.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
     // SAFETY: the clause of this function.
     match unsafe { operator(table) }.exceptions {
@@ -185,7 +185,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
 /// Frees a node; null is ignored.
 ///
 /// # Safety
-/// - The clause *kernel* of [`Operator`].
+/// - The caller keeps the clause *kernel* of [`Operator`].
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
     if !kernel.is_null() {
         // A panic while memory is freed cannot be reported.
@@ -204,7 +204,7 @@ unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
 /// Returns the name of the operator's provider.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
     // SAFETY: the clause of this function.
     match unsafe { operator(table) }.provider {
@@ -219,7 +219,7 @@ pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
 /// Returns the declared element type of an input; undefined if the input accepts several types.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
     let operator = unsafe { operator(table) };
@@ -234,7 +234,7 @@ unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) ->
 /// Returns the element type of the outputs.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
     element_type(unsafe { operator(table) }.output)
@@ -260,7 +260,7 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
 /// are in the memory of the provider.
 ///
 /// # Safety
-/// - The clause *operator* of [`Operator`].
+/// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn memory(table: *const OrtCustomOp, index: usize) -> OrtMemType {
     // SAFETY: the clause of this function.
     let provider = unsafe { operator(table) }.provider;

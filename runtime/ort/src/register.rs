@@ -83,7 +83,7 @@ fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
 /// Adds the operators to the options of a session.
 ///
 /// # Safety
-/// - The clause *handle* of [`Api`], for `options`.
+/// - The caller keeps the clause *handle* of [`Api`], for `options`.
 pub(crate) unsafe fn register(
     runtime: &Runtime,
     options: *mut OrtSessionOptions,

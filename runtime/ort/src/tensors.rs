@@ -109,7 +109,7 @@ impl<'a> Addresses<'a> {
 /// Creates a slice of `len` elements. For zero elements the pointer is not used.
 ///
 /// # Safety
-/// - The clause *tensors*, for `len` elements.
+/// - The caller keeps this module's clause *tensors*, for `len` elements.
 unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
@@ -121,7 +121,7 @@ unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
 /// Creates a slice of `len` elements of type `dtype`.
 ///
 /// # Safety
-/// - The clause *tensors*, for `len` elements.
+/// - The caller keeps this module's clause *tensors*, for `len` elements.
 unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
     // SAFETY: the clause of this function. Every bit pattern is a value of these types.
     unsafe {
@@ -136,7 +136,7 @@ unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a
 /// Creates a mutable slice of `len` elements of type `dtype`.
 ///
 /// # Safety
-/// - The clause *tensors*, for `len` elements of an output.
+/// - The caller keeps this module's clause *tensors*, for `len` elements of an output.
 unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
     // An empty slice also needs an aligned, nonnull address.
     let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
@@ -157,7 +157,7 @@ fn extent(view: Option<&View>) -> usize {
 /// Returns the key lengths of a call.
 ///
 /// # Safety
-/// - The clause *tensors*.
+/// - The caller keeps this module's clause *tensors*.
 unsafe fn lengths<'a>(given: &Addresses<'a>) -> Lengths<'a> {
     let spec = given.geometry.problem.spec();
     let data = given.input(Input::KeyLengths).cast_const().cast();
@@ -169,7 +169,7 @@ unsafe fn lengths<'a>(given: &Addresses<'a>) -> Lengths<'a> {
 /// Returns the inputs of a call in host memory.
 ///
 /// # Safety
-/// - The clause *tensors*.
+/// - The caller keeps this module's clause *tensors*.
 pub(crate) unsafe fn host_inputs<'a>(given: &Addresses<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
@@ -199,7 +199,7 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Addresses<'a>) -> Inputs<'a> {
 /// Returns the outputs of a call in host memory.
 ///
 /// # Safety
-/// - The clause *tensors*.
+/// - The caller keeps this module's clause *tensors*.
 pub(crate) unsafe fn host_outputs<'a>(given: &Addresses<'a>) -> Outputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
@@ -221,7 +221,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Addresses<'a>) -> Outputs<'a> {
 /// Returns the inputs of a call in device memory, with the lengths in host memory.
 ///
 /// # Safety
-/// - The clause *tensors*, for the lengths.
+/// - The caller keeps this module's clause *tensors*, for the lengths.
 pub(crate) unsafe fn device_inputs<'a>(given: &Addresses<'a>) -> DeviceInputs<'a> {
     let place = |operand| given.place(operand).map(|data| data.addr() as u64);
     DeviceInputs {

@@ -1,5 +1,5 @@
-//! Checks that outputs have the same bits for any number of threads, batch size, memory budget, neighbours and
-//! repetitions.
+//! Checks that the bits of an output do not depend on the number of threads, the batch size, the memory budget, the
+//! other sequences of a batch, or on whether the call is repeated.
 
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;

@@ -126,8 +126,9 @@ tensors! {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
-    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
+    /// Returns the size and layout of an operand's memory. Returns `None` if the problem does not have the operand, and
+    /// for a past state that shares the memory of the present state. `dtype` is the element type of a series; states
+    /// ignore it.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;

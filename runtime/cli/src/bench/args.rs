@@ -71,7 +71,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive,
         conflicts_with_all = ["shape", "workload"])]
     pub heads: usize,
-    /// Element type [default: f32 and f16 of the default grid, f32 of shapes]
+    /// Element type [default: both f32 and f16 for the default grid, f32 for --shape and --workload]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
     /// Shape to measure instead of the default grid; may be repeated

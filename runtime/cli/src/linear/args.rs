@@ -131,10 +131,10 @@ pub struct FormArgs {
     /// Order of operations. auto: fastest by a model of work, cache and cores
     #[arg(long, default_value = AUTO, value_parser = forms())]
     pub form: Choice<Form>,
-    /// Tokens of a chunk [default: chosen]
+    /// Number of tokens per chunk [default: chosen by the plan]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub chunk: Option<usize>,
-    /// Parts of each sequence of the form scan [default: chosen]
+    /// Number of parts per sequence in the form scan [default: chosen by the plan]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub parts: Option<usize>,
 }

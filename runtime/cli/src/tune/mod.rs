@@ -46,7 +46,7 @@ pub struct TuneArgs {
     #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive,
         conflicts_with_all = ["shape", "workload"])]
     pub heads: usize,
-    /// Element type [default: f32 and f16 of the default shapes, f32 of others]
+    /// Element type [default: both f32 and f16 for the default shapes, f32 for --shape and --workload]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
     /// Shape to tune instead of the default ones; may be repeated

@@ -19,7 +19,7 @@ pub(super) enum Finished {
     Normalised(Sums),
 }
 
-/// Clears the counters and records of a run with a schedule other than the exact one.
+/// Clears the workers' counters and the shares of skipped weights before a run. Does nothing if the schedule is exact.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No worker is active.

@@ -275,13 +275,14 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Stops
-/// before the next block if the call is cancelled.
+/// Adds the keys of the call's pass to the states of the task's query rows. The last pass also writes every output of
+/// these rows. Stops before the next block if the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-/// - Unless the call's pass begins the task, the previous pass was computed in the same workspace, with the preceding keys.
+/// - If the pass is not the first one (`c.pass`), the pass before it has run in this workspace, with the keys just before
+///   those of this pass.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;

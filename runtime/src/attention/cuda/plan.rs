@@ -71,8 +71,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the kernel that merges partial states in plans with an error budget. Returns the kernel, and the number of
-/// states that the kernel reads at once.
+/// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states of a row
+/// that the kernel merges at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.

@@ -83,7 +83,7 @@ pub enum StreamError {
         /// Supported alternative, for the message.
         allowed: &'static str,
     },
-    /// A number in the division of queries and keys is not supported.
+    /// The value of `rows`, `keys` or `splits` in the requested division is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
     Division {
         /// Name of the number.
