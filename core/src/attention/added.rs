@@ -37,8 +37,8 @@ impl<'a> Added<'a> {
         }
     }
 
-    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units; `−∞` if the query
-    /// does not attend the key. The mask and the bias must cover the key.
+    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units; `−∞` if the query does
+    /// not attend the key. Requires that the mask and the bias cover key `j`.
     #[inline]
     #[must_use]
     pub fn at(&self, batch: usize, head: usize, i: usize, j: usize) -> f32 {
@@ -84,8 +84,8 @@ fn summed(mask: f32, bias: f32) -> f32 {
 }
 
 impl Problem {
-    /// Returns the element type of `operand` if it is a bias or an additive mask; `None` for any other operand, and if
-    /// the problem has no such operand.
+    /// Returns the element type of `operand` if it is a bias or an additive mask; `None` for any other operand, and for an
+    /// operand that the problem lacks.
     #[must_use]
     pub fn added_type(&self, operand: Operand) -> Option<DType> {
         match operand {

@@ -8,7 +8,8 @@ use crate::dtype::Elements;
 use crate::view::View;
 
 impl Spec {
-    /// Returns the name of the first past or present tensor that the problem has.
+    /// Returns the name of the first past or present tensor that the problem has; `None` if it has neither past nor present
+    /// tensors.
     #[must_use]
     pub fn past_or_present(&self) -> Option<&'static str> {
         let tensors = [
