@@ -55,8 +55,8 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Checks that a value is within the bound of the exact one. Raises `worst` to the error divided by the bound, if this
-/// ratio is larger.
+/// Checks that the error of a value is within the bound in `exact`. Raises `worst` to the error divided by the bound, if
+/// this ratio is larger.
 ///
 /// # Panics
 /// Panics if the value exceeds the bound.

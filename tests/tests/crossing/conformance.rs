@@ -9,7 +9,7 @@ use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Returns engines of `threads` threads on every back end that is present. Panics if a back end that `ELSA_REQUIRE`
+/// Returns an engine with `threads` threads on every back end that is present. Panics if a back end that `ELSA_REQUIRE`
 /// names is absent.
 fn engines(threads: usize) -> Vec<Engine> {
     let present: Vec<Backend> = backends().iter().filter(|b| b.present).map(|b| b.backend).collect();

@@ -24,7 +24,8 @@ const TILE: usize = 64;
 /// The element types.
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Returns all choices of kernel and division for a run inside a budget; the first is the one that the chooser prefers.
+/// Returns all choices of kernel and division for a run within an error budget; the first is the one that the chooser
+/// prefers.
 fn choices(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let options = PlanOptions::default().error_budget(budget);
     engine.divisions(&case.problem(), &options).unwrap()

@@ -1,5 +1,5 @@
-//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file
-//! determines exactly the calls that it lists.
+//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file affects
+//! exactly the calls that it lists.
 
 use elsa_core::attention::plan::{Division, ShapeClass};
 use elsa_core::attention::{Alignment, MaskKind, Outputs};

@@ -185,8 +185,8 @@ pub struct GpuOptions {
     /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
     /// the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With a budget, all candidates must be
-    /// kernels that support skipping.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With an error budget, all candidates must
+    /// be kernels that support skipping.
     pub error_budget: Option<f32>,
 }
 
@@ -249,7 +249,7 @@ impl GpuChoice {
         MEASURED + self.partial_dim
     }
 
-    /// Returns the kernel and the splits, for [`GpuOptions::division`].
+    /// Returns the kernel and the number of splits, for [`GpuOptions::division`].
     #[must_use]
     pub const fn division(&self) -> Division {
         Division { candidate: self.candidate, splits: self.splits }
@@ -269,8 +269,8 @@ impl GpuChoice {
         whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !self.kernel.half_scores())
     }
 
-    /// Returns the merges and additions on the longest path. `states` is `true` if the run also outputs states, which
-    /// pass through memory even if the keys are not divided.
+    /// Returns the numbers of merges and additions on the longest path. `states` is `true` if the run also outputs states,
+    /// which pass through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);
