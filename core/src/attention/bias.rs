@@ -19,7 +19,7 @@ pub enum BiasView {
 /// for each query and key. Without an index tensor, the entry follows from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
-    /// Type of its elements.
+    /// Type of the table's elements.
     pub dtype: DType,
     /// Number of entries. Without an index, windows of `h × w` have `(2 h − 1) (2 w − 1)` entries, in the order
     /// described in [`Windows`](super::Windows).

@@ -229,7 +229,7 @@ impl MaskView {
         MaskRow { start: at(0, batch) + at(1, head) + at(2, q), step: usize::from(self.shape[3] != 1) }
     }
 
-    /// Returns `true` if all queries of a head share one row.
+    /// Returns `true` if all queries of a head share one row of the mask.
     #[must_use]
     pub const fn same_for_all_queries(&self) -> bool {
         self.shape[2] == 1

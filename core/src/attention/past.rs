@@ -58,7 +58,8 @@ impl Spec {
 }
 
 impl<'a> Inputs<'a> {
-    /// Returns the past keys and past values with their views; `None` if the call has no separate past.
+    /// Returns the past keys and past values with their views; `None` if the call has no past tensors that are separate
+    /// from the present tensors.
     #[must_use]
     pub fn past(&self, problem: &Problem) -> Option<[(View, Elements<'a>); 2]> {
         let s = problem.spec();

@@ -59,7 +59,7 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
 /// this ratio is larger.
 ///
 /// # Panics
-/// Panics if the value exceeds the bound.
+/// Panics if the error exceeds the bound.
 pub fn check(what: &str, found: f32, exact: Judged, dtype: DType, worst: &mut f64) {
     let distance = exact.distance(found, dtype);
     assert!(distance <= 1.0, "{what}: {found:e} for {exact:?}, {distance} of the bound");

@@ -120,8 +120,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// Checks that the measured time of consecutive calls is positive, and that a run afterwards has the correct output.
-/// Some calls are in a graph, the others copy a table of sequences and have no graph.
+/// Checks that the measured time of consecutive calls is positive, and that a run afterwards has the correct output. Some
+/// calls are recorded in a CUDA graph. The other calls copy a table of sequences and have no graph.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {

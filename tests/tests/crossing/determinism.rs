@@ -33,7 +33,7 @@ fn bits(b: &Buffers) -> Vec<u32> {
     std::iter::once(b.bits()).chain(present).flatten().collect()
 }
 
-/// Returns the CPU back ends. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
+/// Returns the CPU back ends. A GPU guarantees less (see `cuda_determinism`): its split of the keys, and therefore the
 /// rounding, depends on the number of queries and heads and on the budget.
 fn processors() -> Vec<elsa_runtime::Present> {
     present().into_iter().filter(|p| p.backend != Backend::Cuda).collect()

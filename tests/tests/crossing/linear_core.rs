@@ -15,7 +15,7 @@ use elsa_oracle::linear::{Case, Found, Params, RULES};
 enum Style {
     /// Unit keys, rates up to one, gates near one.
     Plain,
-    /// Logarithms of gates of −1000, −∞, −30, 0 and +1 among mild ones.
+    /// Gates whose logarithms are −1000, −∞, −30, 0 and +1, among mild gates.
     Gates,
     /// One key for all tokens, rates of 1.9.
     EqualKeys,

@@ -20,8 +20,8 @@ use proptest::prelude::*;
 
 const TILE: TileSize = TileSize { rows: 8, keys: 16 };
 
-/// Runs given scores inside a budget, and compares sums, outputs and counts with the f64 account. Returns the
-/// run and the account of each row.
+/// Runs a case with given scores within an error budget, and compares sums, outputs and counts with the f64 account.
+/// Returns the run and the account of each row.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: TileSize) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };

@@ -63,7 +63,7 @@ struct Taken {
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// Number of parts after which the sink fails, at the end of a unit; `None` if it never fails.
+    /// Number of processed parts after which the sink fails at the next end of a unit; `None` if the sink never fails.
     stops: Option<usize>,
 }
 

@@ -14,7 +14,7 @@ use core::ops::Range;
 /// of the queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Target for the total number of parts. It is divided evenly among the key heads, rounded up.
+/// Target for the total number of parts of all key heads. Each key head has an equal share of this number, rounded up.
 const PARTS_OF_ALL: usize = 16;
 
 /// Properties of a CPU micro-kernel of the backward pass that the chooser and the error bound use.
@@ -149,7 +149,7 @@ pub struct BackwardRegions {
     pub upstream_rows: Span,
     /// Gradients of the queries of a tile, `[panel][head_dim][rows of a panel]`.
     pub d_query: Span,
-    /// Statistics of each row, `[4][rows]`.
+    /// Four statistics for each row of a tile, `[4][rows]`.
     pub statistics: Span,
     /// Scores of a tile of queries and a block of keys, `[block + tile_keys][rows]`.
     pub scores: Span,
@@ -161,7 +161,7 @@ pub struct BackwardRegions {
     pub d_scores_by_panel: Span,
     /// Bias of a tile of queries and a block of keys, `[block][rows]`.
     pub bias: Span,
-    /// Rows of a tile, converted to f32, `[rows][dim]`.
+    /// Rows of queries or upstream gradients of a tile, converted to f32, `[rows][dim]`.
     pub convert: Span,
 }
 

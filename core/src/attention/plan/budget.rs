@@ -402,7 +402,7 @@ pub fn choose_stream<'a>(
     })
 }
 
-/// Returns the choice with the units and chunks of an earlier run, clamped to the problem.
+/// Returns the choice with the sizes of units and chunks of an earlier run, clamped to the sizes of the problem.
 fn repeated(
     problem: &Problem,
     cpu: &CpuChoice,

@@ -133,7 +133,7 @@ impl Keeps {
 pub struct CpuChoice {
     /// The micro-kernel.
     pub kernel: KernelSpec,
-    /// Index of the micro-kernel among the candidates.
+    /// Index of the micro-kernel in the list of kernels that the chooser received.
     pub candidate: usize,
     /// The method that computes the output.
     pub method: Method,

@@ -147,8 +147,8 @@ impl GpuKernelSpec {
 }
 
 impl GpuResources {
-    /// Returns the number of blocks that can be resident on an SM at once, limited by registers, shared memory and
-    /// threads. At least 1.
+    /// Returns the number of blocks that can be resident on an SM at once, limited by registers, shared memory and threads.
+    /// The result is at least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(RESIDENT_BLOCKS);
@@ -195,7 +195,7 @@ pub struct GpuOptions {
 pub struct GpuChoice {
     /// The attention kernel.
     pub kernel: GpuKernelSpec,
-    /// Index of the kernel among the candidates.
+    /// Index of the kernel in the list of kernels that the chooser received.
     pub candidate: usize,
     /// Number of query heads per block: all heads that share a key head, or one.
     pub heads_at_once: usize,

@@ -245,7 +245,7 @@ fn as_bf16(bits: &[u16]) -> &[half::bf16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-/// Picks data for a small problem, and checks the problem's rows if the data is accepted.
+/// Picks data for a small problem. If the data is accepted, checks the rows of the problem.
 fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let spec = problem.spec();
     let zeros = Zeros::new(SMALL + 1);
