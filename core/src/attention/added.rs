@@ -12,8 +12,9 @@ use core::f32::consts::LOG2_E;
 /// Computes the numbers that bias, mask and shifted windows add to the scores of a call, one pair of a query and a key
 /// at a time.
 ///
-/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if key and query are on different sides of a
-/// shifted window. Other numbers that are added to the score of an excluded key do not matter, even if they are NaN.
+/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if the boundaries within a shifted window
+/// separate the key from the query. Other numbers that are added to the score of an excluded key do not matter, even if
+/// they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,

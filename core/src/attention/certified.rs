@@ -12,7 +12,8 @@
 //! ([`left_out`]), because two values differ by at most twice the largest magnitude. `σ` is the largest share of
 //! weights that any row skipped.
 //!
-//! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
+//! If a tensor contains a NaN or an infinity, or if the bound is infinite or at least one, [`Certified::claim`] returns a
+//! [`NoClaim`] instead of a bound.
 
 use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;

@@ -241,8 +241,8 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Checks scores of any magnitude that are exact in f32. The output must be the softmax of these scores in two cases:
-/// computed by one call, and computed from the states of several parts of the keys, which are merged outside the
+/// Checks scores of any magnitude that are exact in f32. The output of one call must be the softmax of these scores. The
+/// same holds for the output that is computed from the states of several parts of the keys, which are merged outside the
 /// library. A part may be empty.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {

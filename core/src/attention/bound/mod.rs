@@ -62,8 +62,8 @@ const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 /// Probability below which a weight may be lost: `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
 const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
-/// Probability below which a weight may be lost if the reference is frozen: `2^(24 + WEIGHT_FLOOR + 1)`. The sum of
-/// such a row may be as small as `2^-24`.
+/// Probability below which a weight may be lost if the reference is frozen: `2^(24 + WEIGHT_FLOOR + 1)`. The sum `S` of a
+/// row with a frozen reference may be as small as `2^-24`.
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
 /// Upper bound of `|ln S|`, including the roundings of `S`, for a row that has a frozen reference and that the

@@ -67,8 +67,8 @@ pub struct Prior {
     /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are infinite, NaN, or too large
     /// for a bound.
     pub relative: f64,
-    /// Like `relative`, with roundings of random sign: if that model holds, at most a fraction [`super::UNLIKELY`] of
-    /// components exceeds it. Never greater than `relative`.
+    /// Like `relative`, under the model that the signs of roundings are random. If this model holds, at most a fraction
+    /// [`super::UNLIKELY`] of components exceeds this bound. Never greater than `relative`.
     pub likely: f64,
     /// Largest error from lost weights, relative to the largest magnitude of a value.
     pub lost: f64,

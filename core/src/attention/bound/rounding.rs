@@ -150,7 +150,7 @@ pub struct Row<'a> {
     wild: bool,
     weights: Followed,
     keys: usize,
-    /// `ln S` of a row whose reference need not follow its scores.
+    /// `ln S` of a row whose reference need not follow its scores; `None` if the reference follows the scores.
     ln_s: Option<f64>,
 }
 

@@ -28,9 +28,9 @@
 //!    in the order of their number of keys, over all heads. Keys are divided into more and more splits, up to
 //!    [`CAUSAL_SPLITS`], until the longest block takes no longer than the average SM is busy. If some warps of the last
 //!    row blocks have no rows, those blocks are short and start last.
-//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
-//!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
-//!    improves the utilisation.
+//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and short, so
+//!    the utilisation of the device at the end matters. Their keys are divided into a few splits if that improves the
+//!    utilisation.
 //! 6. *Splits have a minimum size, and partial states a maximum.* With fewer than [`min_chunk`] keys per split, the merge
 //!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
 //!    output if that is larger.
