@@ -18,8 +18,8 @@ pub struct Pair {
     pub probability: f64,
     /// `scale ds_ij c_ij`, the factor of `k_j` in `dq_i` and of `q_i` in `dk_j`.
     pub gradient: f64,
-    /// Sum of the magnitudes of the terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i|
-    /// |v_l|)`.
+    /// Sum of the magnitudes of the terms of `gradient`:
+    /// `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
     pub absolute: f64,
     /// Sum of the magnitudes of the terms of the score: `|scale| Σ_x |q_ix| |k_jx|`.
     pub magnitude: f64,
