@@ -71,8 +71,8 @@ pub struct Certified<'a> {
     /// The schedule of the run, and the shares of the weights that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
     /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If this
-    /// number is not zero, the log-sum-exp of a row is only an upper bound. It is too large by at most `−ln(1 − D / (S +
-    /// D))`, where `D / (S + D)` is the share of the weights that the row skipped.
+    /// number is not zero, the log-sum-exp of a row is only an upper bound. It is too large by at most
+    /// `−ln(1 − D / (S + D))`, where `D / (S + D)` is the share of the weights that the row skipped.
     pub unseen_blocks: u64,
     /// The largest magnitude of the attended values in each channel.
     channels: &'a [f32],

@@ -1,8 +1,8 @@
 //! The norm gate: tests whether all scores are so close to zero that zero may be the reference of every row.
 //!
 //! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖` in magnitude. A
-//! soft cap `X` limits the magnitude of scores to `X`. Mask and bias change a score by at most `b`. The gate requires `r =
-//! (min(R, X) + b) log2 e ≤ 48`, in base-2 units. The magnitude of a computed score is at most `r (1 + γ) < 49`. If the
+//! soft cap `X` limits the magnitude of scores to `X`. Mask and bias change a score by at most `b`. The gate requires
+//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. The magnitude of a computed score is at most `r (1 + γ) < 49`. If the
 //! reference is zero, this implies
 //!
 //! ```text
