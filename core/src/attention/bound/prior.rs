@@ -159,8 +159,7 @@ impl Arithmetic {
     /// Bounds the error as [`Arithmetic::prior`] does, for rows that the guard ([`crate::attention::traversal::guard`])
     /// accepts and whose reference need not follow their scores. A score whose weight is not lost is within
     /// `|ln p| + |ln S|` of its reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost.
-    /// If a run
-    /// skipped keys, the bound applies to the output over the kept keys, and [`left_out`] must be added.
+    /// If a run skipped keys, the bound applies to the output over the kept keys, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
