@@ -71,11 +71,11 @@ pub enum ArgumentError {
         /// The argument that determines the required size.
         of: &'static str,
     },
-    /// A number is NaN, infinite, or out of bounds.
+    /// The value of an argument is NaN, infinite, or outside its allowed range.
     Number {
         /// Name of the argument.
         argument: &'static str,
-        /// Value of the number.
+        /// Value of the argument.
         found: f32,
         /// The allowed values, in words.
         allowed: &'static str,
@@ -88,7 +88,7 @@ pub enum ArgumentError {
         axis: &'static str,
         /// Size of the axis.
         found: usize,
-        /// The allowed size other than 1. On the batch axis, any divisor of it is allowed.
+        /// The allowed size, in addition to 1. On the batch axis, every divisor of this size is also allowed.
         allowed: usize,
         /// `true` if smaller sizes are allowed as well.
         smaller: bool,
@@ -106,7 +106,7 @@ pub enum ArgumentError {
         /// The argument that determines `allowed`.
         of: &'static str,
     },
-    /// An entry of a list of lengths is out of bounds.
+    /// An entry of a list of lengths is outside its allowed range.
     Length {
         /// Name of the list.
         argument: &'static str,
@@ -119,7 +119,7 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: i64,
     },
-    /// A row of states contains a number that no run produces.
+    /// A row of an array of states contains a value that no run can produce.
     State {
         /// Name of the array.
         argument: &'static str,
@@ -130,7 +130,7 @@ pub enum ArgumentError {
         /// The allowed numbers, in words.
         allowed: &'static str,
     },
-    /// A count is out of bounds.
+    /// A count is outside its allowed range.
     Count {
         /// Name of the argument.
         argument: &'static str,
@@ -160,13 +160,13 @@ pub enum ArgumentError {
         /// The missing argument.
         other: &'static str,
     },
-    /// The element type of a tensor's data differs from its type in the problem.
+    /// The element type of a tensor's data differs from the type that the problem declares for the tensor.
     Type {
         /// Name of the tensor.
         argument: &'static str,
         /// Type of the tensor.
         found: &'static str,
-        /// The type in the problem.
+        /// The type that the problem declares.
         allowed: &'static str,
     },
     /// A buffer is too short for its view.
@@ -193,8 +193,8 @@ pub enum ArgumentError {
 }
 
 impl ArgumentError {
-    /// Returns the same error with `name` applied to the names of its arguments, for interfaces whose names differ
-    /// from those of the C interface.
+    /// Returns this error with `name` applied to every argument name in it. Interfaces whose argument names differ from
+    /// those of the C interface use this function.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(&'static str) -> &'static str) -> ArgumentError {
         use ArgumentError as E;
@@ -249,11 +249,12 @@ pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Res
 pub(crate) const INPUT: [&str; 2] = ["its data", "its shape in the problem"];
 /// Like [`INPUT`], for an output.
 pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];
-/// Like [`INPUT`], for a list.
+/// Like [`INPUT`], for a list of lengths or of table entries.
 pub(crate) const LIST: [&str; 2] = ["its data", "its mention in the problem"];
 
-/// Returns what a problem declares for an argument and what a call supplies for it; `None` if neither has the argument.
-/// If only one of the two has it, returns an error that ends with one of the texts in `missing`.
+/// Returns the declaration of an argument in a problem together with the data that a call supplies for the argument; `None`
+/// if neither has the argument. If only one of the two has it, returns an error that ends with one of the texts in
+/// `missing`.
 pub(crate) fn paired<A, B>(
     argument: &'static str,
     declared: Option<A>,

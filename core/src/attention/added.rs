@@ -12,8 +12,9 @@ use core::f32::consts::LOG2_E;
 /// Computes the numbers that bias, mask and shifted windows add to the scores of a call, one pair of a query and a key
 /// at a time.
 ///
-/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if key and query are on different sides of a
-/// shifted window. Other numbers that are added to the score of an excluded key do not matter, even if they are NaN.
+/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if the boundaries within a shifted window
+/// separate the key from the query. Other numbers that are added to the score of an excluded key do not matter, even if
+/// they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,
@@ -37,8 +38,8 @@ impl<'a> Added<'a> {
         }
     }
 
-    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units; `−∞` if the query
-    /// does not attend the key. The mask and the bias must cover the key.
+    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units; `−∞` if the query does
+    /// not attend the key. Requires that the mask and the bias cover key `j`.
     #[inline]
     #[must_use]
     pub fn at(&self, batch: usize, head: usize, i: usize, j: usize) -> f32 {
@@ -84,8 +85,8 @@ fn summed(mask: f32, bias: f32) -> f32 {
 }
 
 impl Problem {
-    /// Returns the element type of `operand` if it is a bias or an additive mask; `None` for any other operand, and if
-    /// the problem has no such operand.
+    /// Returns the element type of `operand` if it is a bias or an additive mask; `None` for any other operand, and for an
+    /// operand that the problem lacks.
     #[must_use]
     pub fn added_type(&self, operand: Operand) -> Option<DType> {
         match operand {

@@ -5,8 +5,8 @@ use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 
-/// A bias, which is added to scores in addition to the mask. Its elements are in natural-log units. `−∞` means not
-/// attended, and finite elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
+/// A bias, which is added to scores in addition to the mask. Its elements are in natural-log units. `−∞` means that the
+/// query does not attend the key, and finite elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasView {
     /// A tensor that broadcasts like a mask. Its [`MaskKind`] is additive.
@@ -19,7 +19,7 @@ pub enum BiasView {
 /// for each query and key. Without an index tensor, the entry follows from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
-    /// Type of its elements.
+    /// Type of the table's elements.
     pub dtype: DType,
     /// Number of entries. Without an index, windows of `h × w` have `(2 h − 1) (2 w − 1)` entries, in the order
     /// described in [`Windows`](super::Windows).
@@ -31,8 +31,9 @@ pub struct TableView {
 }
 
 impl TableView {
-    /// Checks a part of an index tensor: i64 elements, as bytes in native byte order. Every element must be a valid
-    /// entry of the table. `place` converts an element's position in the part to its position in the index tensor.
+    /// Checks `part`, a part of an index tensor: i64 elements as bytes in native byte order. Every element must be the
+    /// index of an entry of the table. `place` converts an element's position in the part to its position in the index
+    /// tensor.
     ///
     /// # Errors
     /// Returns an error for the first element that is out of range.

@@ -28,7 +28,7 @@ use core::fmt;
 pub struct Executed {
     /// Name of the kernel.
     pub kernel: &'static str,
-    /// Number of keys per block, `B` in the published depth.
+    /// Number of keys per block. This is `B` in the published depth `L(n, B)`.
     pub block: usize,
     /// Number of blocks that are folded into one state before states merge.
     pub segment_blocks: usize,
@@ -56,19 +56,18 @@ pub struct Executed {
     pub order: Order,
 }
 
-/// The known order in which a run accumulates its sums. Bounds for a finished run track the partial sums in this order;
-/// zero in a field means that the order is unknown.
+/// The known order in which a run accumulates its sums. Bounds for a finished run track the partial sums in this order. A
+/// field with the value zero means that the order is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Number of sums over which the dims of a score are distributed cyclically. With a single sum, dims are added one
-    /// chain after another.
+    /// Number of sums over which the dims of a score are distributed cyclically. With a single sum, the products of the
+    /// dims are added one chain after another.
     pub lanes: usize,
     /// Number of consecutive keys whose weighted values form one chain.
     pub values: usize,
     /// Number of consecutive keys whose weights form one chain.
     pub weights: usize,
-    /// Number of consecutive keys whose chains are added one after another. The sums of segments merge in the balanced
-    /// tree.
+    /// Number of consecutive keys whose chains are added one after another. A balanced tree merges the sums of segments.
     pub segment: usize,
     /// Number of consecutive keys that update the reference of their segment in one step, by their largest score.
     pub references: usize,
@@ -87,7 +86,7 @@ impl Order {
 pub struct Certificate {
     /// Element type of the output. Accumulation is in f32 for every type.
     pub dtype: DType,
-    /// Largest number of keys that a row may attend, `n` in the published depth.
+    /// Largest number of keys that a row may attend. This is `n` in the published depth `L(n, B)`.
     pub keys: usize,
     /// The structure that the run executed.
     pub executed: Executed,

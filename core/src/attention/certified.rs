@@ -12,7 +12,8 @@
 //! ([`left_out`]), because two values differ by at most twice the largest magnitude. `σ` is the largest share of
 //! weights that any row skipped.
 //!
-//! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
+//! If a tensor contains a NaN or an infinity, or if the bound is infinite or at least one, [`Certified::claim`] returns a
+//! [`NoClaim`] instead of a bound.
 
 use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;
@@ -67,12 +68,13 @@ pub struct Certified<'a> {
     pub measured: Measured,
     /// The bound. [`Certified::claim`] checks that it is meaningful.
     pub prior: Prior,
-    /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
+    /// The schedule of the run, and the shares of the weights that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If
-    /// this number is not zero, log-sum-exp is an upper bound, which is too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of pairs of a query tile and a key block that were skipped before any of their products was computed. If this
+    /// number is not zero, the log-sum-exp of a row is only an upper bound. It is too large by at most
+    /// `−ln(1 − D / (S + D))`, where `D / (S + D)` is the share of the weights that the row skipped.
     pub unseen_blocks: u64,
-    /// The largest magnitude of each channel of the attended values.
+    /// The largest magnitude of the attended values in each channel.
     channels: &'a [f32],
 }
 
@@ -120,7 +122,8 @@ impl<'a> Certified<'a> {
         Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
-    /// Returns the error bound of an output element whose channel has values of at most the magnitude `value`.
+    /// Returns the error bound of an output element. `value` is the largest magnitude of the values in the element's
+    /// channel.
     fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
         let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
         prior.absolute(value) + left_out(share, 2.0 * value)
@@ -129,7 +132,7 @@ impl<'a> Certified<'a> {
     /// Returns the bound if it is meaningful.
     ///
     /// # Errors
-    /// Returns the reason if there is no claim.
+    /// Returns the reason if the bound is not meaningful.
     pub fn claim(&self) -> Result<&Prior, NoClaim> {
         if let Some((flag, name)) = self.measured.flags.not_finite() {
             return Err(NoClaim::NotFinite { flag, name });
@@ -144,7 +147,7 @@ impl<'a> Certified<'a> {
         }
     }
 
-    /// Returns the largest magnitude of each channel of the attended values.
+    /// Returns the largest magnitude of the attended values in each channel.
     #[must_use]
     pub const fn channels(&self) -> &'a [f32] {
         self.channels

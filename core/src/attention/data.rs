@@ -69,7 +69,7 @@ by_operand! {
 }
 
 impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
-    /// Creates inputs with the tensors that `elements` returns for each operand, without mask, index and lengths.
+    /// Creates inputs without mask, index and lengths. `elements` returns the elements of each other operand.
     pub fn of(mut elements: impl FnMut(Operand) -> Option<E>) -> InputTensors<'a, E, M, I> {
         InputTensors {
             query: elements(Operand::Query).unwrap_or_default(),
@@ -127,7 +127,8 @@ impl<'a> Inputs<'a> {
         self.lengths.check(problem)
     }
 
-    /// Checks that the index is supplied if declared, that it is large enough, and that entries are within the table.
+    /// Checks the bias index. A declared index must be supplied and must be large enough, and each of its elements must be
+    /// an entry of the table.
     fn check_index(&self, problem: &Problem) -> Result<(), ArgumentError> {
         let (argument, memory) = (Operand::BiasIndex.argument(), problem.memory(Operand::BiasIndex));
         let found = paired(argument, memory, self.bias_index, LIST)?;
@@ -144,8 +145,8 @@ impl<'a> Inputs<'a> {
 }
 
 impl Lengths<'_> {
-    /// Checks the lists against `problem`: each declared list must be supplied, with the correct number of entries, all
-    /// within bounds.
+    /// Checks the lists of lengths against `problem`: each declared list must be supplied, with the correct number of
+    /// entries, all within bounds.
     ///
     /// # Errors
     /// Returns an error for the first list or list entry that does not match.
@@ -250,7 +251,8 @@ pub struct OutputTensors<E, F> {
     /// Elements of the present keys. If the problem appends in place, the first rows of this tensor are the past keys;
     /// the call reads these rows and does not write them.
     pub present_key: Option<E>,
-    /// Elements of the present values. As in `present_key`, the first rows may be past values.
+    /// Elements of the present values. If the problem appends in place, the first rows are the past values, as in
+    /// `present_key`.
     pub present_value: Option<E>,
 }
 

@@ -19,10 +19,10 @@
 //!    clamped.
 //! 2. **NaN propagates.** If a computed number or its reference is NaN, every measure that uses it is NaN, and the
 //!    argmax counts as different.
-//! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
-//!    probability in the reference is below the reference's maximum. So choosing another of several equal maxima is not
-//!    a disagreement. A strict count is reported as well. It compares first indices, as defined in ELSA, and is never
-//!    smaller than the count above.
+//! 3. **Ties.** The computed argmax is the first of several equal maxima. The computed row and its reference disagree if
+//!    the reference's probability of this key is below the reference's largest probability. So choosing another of several
+//!    equal maxima is not a disagreement. A strict count is reported as well. It compares first indices, as defined in
+//!    ELSA, and is never smaller than the count above.
 //! 4. **A zero reference** is treated as in [`crate::drift`].
 
 use crate::drift::Distance;
@@ -80,8 +80,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. If one of the two distributions does not
-    /// attend the key, the probability in that distribution is zero.
+    /// Adds the probabilities of the next key. Keys must be added in order. The caller passes zero for a distribution that
+    /// does not attend the key.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
@@ -134,7 +134,7 @@ impl RowDrift {
     }
 }
 
-/// The six measures, of a row or of a tensor.
+/// The six measures of a row or of a tensor, and the strict share of differing argmaxes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metrics {
     /// Largest absolute difference between a probability and the reference's probability.
@@ -165,7 +165,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Creates totals of zero rows.
+    /// Creates totals over zero rows.
     #[must_use]
     pub fn new() -> Drift {
         Drift::default()

@@ -117,7 +117,8 @@ pub fn rounded(x: f64) -> f32 {
     if x.is_finite() { x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { x as f32 }
 }
 
-/// Converts an integer element of a mask to a boolean one: zero means not attended, any other number attended.
+/// Converts an integer element of a mask to an element of a boolean mask: zero means not attended, and any other number
+/// means attended.
 #[inline]
 #[must_use]
 pub fn attended(x: i64) -> u8 {
@@ -157,8 +158,8 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
-    /// Returns this mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a packed
-    /// excerpt. Strides of broadcast axes are ignored.
+    /// Returns this mask with other `strides` along `[batch, heads, queries, keys]`, for example the strides of a packed
+    /// copy of a part of the mask. Strides of broadcast axes are ignored.
     #[must_use]
     pub const fn with_strides(self, strides: [usize; 4]) -> MaskView {
         MaskView { strides, ..self }
@@ -228,7 +229,7 @@ impl MaskView {
         MaskRow { start: at(0, batch) + at(1, head) + at(2, q), step: usize::from(self.shape[3] != 1) }
     }
 
-    /// Returns `true` if all queries of a head share one row.
+    /// Returns `true` if all queries of a head share one row of the mask.
     #[must_use]
     pub const fn same_for_all_queries(&self) -> bool {
         self.shape[2] == 1

@@ -91,7 +91,7 @@ impl Flags {
         (Flags::FALLBACK, "fallback"),
     ];
 
-    /// Returns the bits.
+    /// Returns the flags as bits.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -161,7 +161,8 @@ pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
 const WIDER: f64 = 1.0 + 8.881_784_197_001_252e-16;
 
 impl Measured {
-    /// Evaluates the record of a call: its first [`MEASURED`] numbers, and the largest magnitudes of the value channels.
+    /// Evaluates the record of a call. `record` is the first [`MEASURED`] numbers of the record, and `channels` is the
+    /// largest magnitude of each value channel.
     #[must_use]
     pub fn of(problem: &Problem, record: &[f32; MEASURED], channels: &[f32]) -> Measured {
         let at = |i: usize| record[i];

@@ -33,7 +33,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The elements of the present keys and values, after they were written; `None` if the problem does not append in place.
+/// The elements of the present keys and values, after the call has written them; `None` if the problem does not append in
+/// place.
 pub type Present<'a> = Option<[Elements<'a>; 2]>;
 
 /// Returns the elements of the present keys and values; `None` if the problem does not append in place.

@@ -8,7 +8,8 @@ use crate::dtype::Elements;
 use crate::view::View;
 
 impl Spec {
-    /// Returns the name of the first past or present tensor that the problem has.
+    /// Returns the name of the first past or present tensor that the problem has; `None` if it has neither past nor present
+    /// tensors.
     #[must_use]
     pub fn past_or_present(&self) -> Option<&'static str> {
         let tensors = [
@@ -57,7 +58,8 @@ impl Spec {
 }
 
 impl<'a> Inputs<'a> {
-    /// Returns the past keys and past values with their views; `None` if the call has no separate past.
+    /// Returns the past keys and past values with their views; `None` if the call has no past tensors that are separate
+    /// from the present tensors.
     #[must_use]
     pub fn past(&self, problem: &Problem) -> Option<[(View, Elements<'a>); 2]> {
         let s = problem.spec();

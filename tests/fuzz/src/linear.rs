@@ -18,7 +18,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     Ok(view)
 }
 
-/// Picks the flag for the presence of an operand, mostly `should`.
+/// Picks the flag that states whether an operand is present: mostly the value of `should`.
 fn has(u: &mut Unstructured<'_>, should: bool) -> Result<u32> {
     Ok(u32::from(should != u.ratio(1, 32)?))
 }

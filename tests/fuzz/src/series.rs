@@ -115,7 +115,8 @@ fn options(u: &mut Unstructured<'_>, of: &Problem) -> Result<elsa_series_options
     })
 }
 
-/// Calls the plan-creating function of the problem's operator, with structs in the size of any version.
+/// Calls the function that creates a plan for the problem's operator. The structs that it passes have the sizes of any
+/// version.
 fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mut elsa_plan) -> Result<bool> {
     let options = options(u, of)?;
     let options = read(u, &options)?;

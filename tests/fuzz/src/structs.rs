@@ -1,5 +1,5 @@
-//! Checks the statuses of the C interface. Makes structs that begin with their size, in the sizes that programs built
-//! for any version pass.
+//! Checks the statuses of the C interface. Also makes structs, which begin with their size, in the sizes that programs
+//! built for any version pass.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -102,7 +102,7 @@ pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
 /// Returns an error if the input has ended.
 ///
 /// # Panics
-/// Panics if the call changes any other byte.
+/// Panics if the call changes a byte that it must not write.
 pub fn write<T: Copy>(
     u: &mut Unstructured<'_>,
     value: &T,

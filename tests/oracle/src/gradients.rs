@@ -253,8 +253,8 @@ impl Exact {
         Exact { sums, absolute, largest, magnitude, views }
     }
 
-    /// Compares computed gradients with the exact ones. Returns the largest error relative to the sum of absolute
-    /// terms.
+    /// Compares computed gradients with the exact ones. Returns the largest error of an element, relative to the sum of the
+    /// absolute values of its terms.
     ///
     /// # Errors
     /// Returns an error in three cases: the error of an element exceeds the bound of `structure`; only one of the

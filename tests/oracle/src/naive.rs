@@ -136,9 +136,9 @@ pub fn attention(case: &Case) -> Answer {
     answer
 }
 
-/// Log-probability, `2^-117`, below which a weight may count as zero. Such a weight is less than `2^-126` relative to
-/// the reference, because the reference is at most a factor of `2^8` below the largest weight, and the sum of weights
-/// is at least `2^-1/2` relative to the reference.
+/// Natural logarithm of `2^-117`, the probability below which a weight may count as zero. Such a weight is less than
+/// `2^-126` relative to the reference, because the reference is at most a factor of `2^8` below the largest weight, and the
+/// sum of weights is at least `2^-1/2` relative to the reference.
 const LOST: f64 = -117.0 * std::f64::consts::LN_2;
 
 /// Computes the largest probability that a computation can give to a key with log-probability `ln_p` and a score of magnitude
@@ -278,7 +278,7 @@ fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<us
     Some(index)
 }
 
-/// Returns the element of the mask; `None` for a key beyond its end.
+/// Returns the mask element for query `i` and key `j`; `None` if the key is beyond the end of the mask.
 fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
     let index = element(view, b, h, i, j)?;
@@ -289,7 +289,7 @@ fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     })
 }
 
-/// Returns the element of the bias; `None` for a key beyond its end.
+/// Returns the bias element for query `i` and key `j`; `None` if the key is beyond the end of the bias.
 fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.bias, &case.bias) else { return Some(0.0) };
     let index = match (view, &case.bias_index, &case.spec.windows) {

@@ -1,4 +1,4 @@
-//! Generator of the random numbers in cases.
+//! Creates the generator of the random numbers that cases contain.
 
 use elsa_core::random::Random;
 

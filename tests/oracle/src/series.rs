@@ -55,11 +55,11 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Checks that a value is within the bound of the exact one. Raises `worst` to the error divided by the bound, if this
-/// ratio is larger.
+/// Checks that the error of a value is within the bound in `exact`. Raises `worst` to the error divided by the bound, if
+/// this ratio is larger.
 ///
 /// # Panics
-/// Panics if the value exceeds the bound.
+/// Panics if the error exceeds the bound.
 pub fn check(what: &str, found: f32, exact: Judged, dtype: DType, worst: &mut f64) {
     let distance = exact.distance(found, dtype);
     assert!(distance <= 1.0, "{what}: {found:e} for {exact:?}, {distance} of the bound");

@@ -27,7 +27,7 @@ const CACHES: [Cache; 4] = [
 ];
 
 impl Cache {
-    /// Returns the view of the first `tokens` tokens of a cache that a call fills with `all` tokens.
+    /// Returns the view of the first `tokens` tokens of a cache that contains `all` tokens after the call.
     fn view(self, [batch, heads, all, d]: [usize; 4], tokens: usize) -> View {
         let (room, row) = (all + self.spare, d + self.pad);
         let strides = match self.layout {

@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// Checks that errors of plain problems are at most 5e-7, relative to the sums of absolute terms.
+/// Checks that the errors of plain problems are at most 5e-7, relative to the sums of the absolute values of terms.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 130 } else { 400 };

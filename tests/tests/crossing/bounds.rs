@@ -67,8 +67,8 @@ fn no_kernel_runs_with_the_bound_of_another() {
     }
 }
 
-/// Checks that the theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, is violated if values cancel, while the bounds hold.
-/// Keys come in equal pairs, and the two values of a pair cancel up to a millionth.
+/// Checks that the theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, is violated if values cancel, while the bounds hold. Keys
+/// come in equal pairs, and the two values of a pair cancel to within a millionth.
 #[test]
 fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     let drawn = Drawn::cancelling(3, 8, 512, 32);

@@ -1,5 +1,5 @@
-//! Checks that a cancellation ends the calls that have already started, but no later call: the next call has the bits
-//! of an undisturbed call. Covers every operator and streams. The calls themselves request the cancellation, so that no
+//! Checks that a cancellation ends the calls that have already started, but no later call: the next call has the bits of an
+//! undisturbed call. Covers calls of every operator, and streams. The calls themselves request the cancellation, so that no
 //! test depends on time.
 
 use super::linear_recurrence::Case as RecurrenceCase;

@@ -9,7 +9,7 @@ use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Returns engines of `threads` threads on every back end that is present. Panics if a back end that `ELSA_REQUIRE`
+/// Returns an engine with `threads` threads on every back end that is present. Panics if a back end that `ELSA_REQUIRE`
 /// names is absent.
 fn engines(threads: usize) -> Vec<Engine> {
     let present: Vec<Backend> = backends().iter().filter(|b| b.present).map(|b| b.backend).collect();
@@ -241,8 +241,8 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Checks scores of any magnitude that are exact in f32. The output must be the softmax of these scores in two cases:
-/// computed by one call, and computed from the states of several parts of the keys, which are merged outside the
+/// Checks scores of any magnitude that are exact in f32. The output of one call must be the softmax of these scores. The
+/// same holds for the output that is computed from the states of several parts of the keys, which are merged outside the
 /// library. A part may be empty.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {

@@ -1,4 +1,5 @@
-//! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps memory budgets.
+//! Tests that a GPU computes the same bits for any batch size and any repetition, and that its plans stay within memory
+//! budgets.
 
 use elsa_core::attention::Alignment;
 use elsa_core::dtype::DType;

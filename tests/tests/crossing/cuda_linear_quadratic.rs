@@ -81,8 +81,8 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Runs gates whose sums leave the range of f32 within a few tiles, upwards and downwards: a factor per row or per key
-/// would overflow or vanish, while the factor of a pair is in range.
+/// Runs gates whose logarithms have such large positive or negative sums within a few tiles that a factor per row or per
+/// key would overflow or vanish. The factor of a pair is in range.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {

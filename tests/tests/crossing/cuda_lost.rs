@@ -32,7 +32,7 @@ fn verdict(case: &Case, output: &Data, lse: Option<&[f32]>) -> String {
     }
 }
 
-/// Number of runs per call. If the GPU computes all of them correctly, [`call`] returns the constant below.
+/// Number of runs per call. If the GPU computes all of them correctly, [`call`] returns [`ALL_ON_THE_GPU`].
 const RUNS: usize = 3;
 const ALL_ON_THE_GPU: &str = " cuda cuda cuda right";
 

@@ -19,7 +19,7 @@ fn check(engine: &Engine, case: &Case, states: bool) {
     checked.unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Returns the number of scores of a case, which determines how long the stand-in computes it.
+/// Returns the number of scores of a case, which determines how long the stand-in takes to compute the case.
 fn scores(case: &Case) -> usize {
     let [batch, heads, queries, _] = case.spec.query.shape();
     batch * heads * queries * case.spec.key.tokens()

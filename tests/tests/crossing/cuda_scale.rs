@@ -1,4 +1,5 @@
-//! Tests a real GPU on problems that are large enough to reveal growing errors or memory.
+//! Tests a real GPU on problems that are large enough to reveal errors or memory use that grow with the size of the
+//! problem.
 
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};

@@ -24,7 +24,8 @@ const TILE: usize = 64;
 /// The element types.
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Returns all choices of kernel and division for a run inside a budget; the first is the one that the chooser prefers.
+/// Returns all choices of kernel and division for a run within an error budget; the first is the one that the chooser
+/// prefers.
 fn choices(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let options = PlanOptions::default().error_budget(budget);
     engine.divisions(&case.problem(), &options).unwrap()
@@ -37,21 +38,22 @@ fn own_and_tall(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     [Some(&all[0]), tall].into_iter().flatten().copied().collect()
 }
 
-/// Returns options for a budget with the kernel of `choice` and with `splits` splits of the keys.
+/// Returns plan options with an error budget, the kernel of `choice`, and `splits` splits of the keys.
 fn split(budget: f32, choice: &GpuChoice, splits: usize) -> PlanOptions {
     let division = Some(Division { splits, ..choice.division() });
     PlanOptions::default().error_budget(budget).division(division)
 }
 
-/// Returns options for a budget with `splits` splits of the keys; zero leaves the number to the chooser.
+/// Returns plan options with an error budget and `splits` splits of the keys. If `splits` is zero, the chooser determines
+/// the number.
 fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOptions {
     let choice = choices(engine, case, budget)[0];
     let options = split(budget, &choice, splits);
     options.division(options.division.filter(|_| splits > 0))
 }
 
-/// Runs a case twice in one workspace inside a budget, and once without states. Returns the first run, the arithmetic
-/// that it executed, the tile, and the number of keys per split.
+/// Runs a case twice in one workspace within an error budget, and once without states. Returns the first run, the
+/// arithmetic that it executed, the tile, and the number of keys per split.
 fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, TileSize, usize) {
     let problem = case.problem();
     let plan = engine.plan(&problem, options).unwrap();
@@ -86,8 +88,8 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
     (0..queries).step_by(rows).map(|at| at..queries.min(at + rows)).collect()
 }
 
-/// Runs given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on the
-/// kernel of tall blocks. Compares the results with the account of each split. Returns the f32 run of the preferred
+/// Runs cases with given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on
+/// the kernel of tall blocks. Compares the results with the account of each split. Returns the f32 run of the preferred
 /// kernel with unsplit keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
     let engine = gpu_engine(Fallback::Fail);

@@ -1,4 +1,4 @@
-//! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
+//! Tests GPU streams of problems with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
 //! arrives with each chunk of keys has the bits of the run in memory, and the output agrees with f64.
 
 use crate::cuda_stream::{options, streamed, unit};

@@ -1,5 +1,5 @@
-//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file
-//! determines exactly the calls that it lists.
+//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file affects
+//! exactly the calls that it lists.
 
 use elsa_core::attention::plan::{Division, ShapeClass};
 use elsa_core::attention::{Alignment, MaskKind, Outputs};
@@ -120,8 +120,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// Checks that the measured time of consecutive calls is positive, and that a run afterwards has the correct output.
-/// Some calls are in a graph, the others copy a table of sequences and have no graph.
+/// Checks that the measured time of consecutive calls is positive, and that a run afterwards has the correct output. Some
+/// calls are recorded in a CUDA graph. The other calls copy a table of sequences and have no graph.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {

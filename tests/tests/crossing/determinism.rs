@@ -33,7 +33,7 @@ fn bits(b: &Buffers) -> Vec<u32> {
     std::iter::once(b.bits()).chain(present).flatten().collect()
 }
 
-/// Returns the CPU back ends. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
+/// Returns the CPU back ends. A GPU guarantees less (see `cuda_determinism`): its split of the keys, and therefore the
 /// rounding, depends on the number of queries and heads and on the budget.
 fn processors() -> Vec<elsa_runtime::Present> {
     present().into_iter().filter(|p| p.backend != Backend::Cuda).collect()
@@ -81,9 +81,9 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Computes all rows, or only the first rows, of one head in one sequence in a separate call. Checks that these rows
-/// have the same bits as in the complete call. The two calls use the same kernel; only calls with very few queries
-/// would use another one.
+/// Computes all rows, or only the first rows, of one head in one sequence in a separate call. Checks that these rows have
+/// the same bits as in the complete call. The two calls use the same kernel; only calls with very few queries would use
+/// another kernel.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };

@@ -135,8 +135,8 @@ fn parts_lie_apart_and_are_large_enough() {
     assert!(seen > 5000);
 }
 
-/// Checks that the chooser takes the first kernel that supports the number of queries. Packed sequences never count as
-/// few queries.
+/// Checks that the chooser takes the first kernel that supports the number of queries. A packed problem never counts as a
+/// problem with few queries.
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();

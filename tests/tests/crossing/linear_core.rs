@@ -15,7 +15,7 @@ use elsa_oracle::linear::{Case, Found, Params, RULES};
 enum Style {
     /// Unit keys, rates up to one, gates near one.
     Plain,
-    /// Logarithms of gates of −1000, −∞, −30, 0 and +1 among mild ones.
+    /// Gates whose logarithms are −1000, −∞, −30, 0 and +1, among mild gates.
     Gates,
     /// One key for all tokens, rates of 1.9.
     EqualKeys,
@@ -27,7 +27,7 @@ enum Style {
     Cancelling,
     /// Numbers that underflow when they are multiplied.
     Small,
-    /// Logarithms of gates down to −23, which are too strong to be split into factors.
+    /// Gates with logarithms down to −23, which are too strong to be split into factors.
     Wild,
     /// Queries and keys whose products underflow, and values that are large enough to compensate for it.
     Faint,
@@ -136,8 +136,8 @@ fn exact(case: &Case) -> [Vec<f64>; 2] {
     [output, states]
 }
 
-/// Requires that every error is within the bound for `executed`, that the exact numbers of the bound are those of the
-/// oracle, and that a result is not finite if the exact one is not. Returns the largest ratio of an error to its bound.
+/// Requires that every error is within the bound for `executed`, that the exact values in the case's answer are those of
+/// the oracle, and that a result is not finite if the exact one is not. Returns the largest ratio of an error to its bound.
 fn check(case: &Case, found: &Found, executed: Executed) -> f64 {
     let (answer, [output, states]) = (case.answer(|_| executed), exact(case));
     let mut share = 0.0f64;

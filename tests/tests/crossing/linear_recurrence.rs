@@ -305,8 +305,8 @@ fn states_continue_a_stream() {
     }
 }
 
-/// Runs factors `a` and addends `b` of one channel on all engines, in one part and in four, and calls `see` with the
-/// name and the outputs of each run.
+/// Runs a recurrence of one channel with factors `a` and addends `b` on all engines, in one part and in four, and calls
+/// `see` with the name and the outputs of each run.
 pub(crate) fn of_one_channel(
     engines: &[Engine],
     a: &[f32],

@@ -29,7 +29,7 @@ struct Sizes {
 /// Number of filter taps in the convolution.
 const TAPS: usize = 4;
 
-/// Parameters of one direction; weights have a row per output, as in PyTorch.
+/// Parameters of one direction; a weight matrix has one row per output, as in PyTorch.
 struct Direction {
     conv_weight: Vec<f32>,
     conv_bias: Vec<f32>,

@@ -1,4 +1,5 @@
-//! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts how often each pair is computed.
+//! Compares the tasks of quorums with algorithm 3 as printed in the Stream-CQSA paper, and counts how often each pair is
+//! computed.
 
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;

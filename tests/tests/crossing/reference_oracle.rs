@@ -54,7 +54,7 @@ fn oracle(case: &Case) -> Oracle {
 }
 
 /// Compares the oracle with the naive definition. The tolerance is relative to the sum of magnitudes, because the two
-/// add in different orders. Returns the number of rows.
+/// implementations add in different orders. Returns the number of rows.
 fn assert_agree(case: &Case) -> usize {
     let (got, want) = (oracle(case), case.naive());
     let same =

@@ -1,5 +1,5 @@
-//! Checks that problems that would break the runtime's pointers are refused: overlapping output rows, lengths and masks
-//! beyond the tensors, factors that are not normal f32 values. Data that does not match its problem is also refused:
+//! Checks that problems that would make the runtime's pointers invalid are refused: overlapping output rows, lengths and
+//! masks beyond the tensors, factors that are not normal f32 values. Data that does not match its problem is also refused:
 //! missing, too short, of another type, or not requested.
 
 use elsa_core::argument::ArgumentError;

@@ -6,8 +6,8 @@ use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};
 use elsa_oracle::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Checks the range of keys of each row against its definition. Checks the range of keys that at least one of `rows`
-/// attends, and the range that every one of them attends, against the ranges of the rows.
+/// Checks the range of keys of each row against its definition. Also compares two ranges with the ranges of the rows: the
+/// keys that at least one of `rows` attends, and the keys that all of `rows` attend.
 fn check_ranges(case: &Case, sequence: &Sequence, rows: std::ops::Range<usize>) {
     let reach = sequence.reach() as i128;
     let ends = |i: usize| {

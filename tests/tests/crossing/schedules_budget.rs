@@ -20,8 +20,8 @@ use proptest::prelude::*;
 
 const TILE: TileSize = TileSize { rows: 8, keys: 16 };
 
-/// Runs given scores inside a budget, and compares sums, outputs and counts with the f64 account. Returns the
-/// run and the account of each row.
+/// Runs a case with given scores within an error budget, and compares sums, outputs and counts with the f64 account.
+/// Returns the run and the account of each row.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: TileSize) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
@@ -158,8 +158,8 @@ fn bracketed(states: &[T], random: &mut Random) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks random states whose sums each keep the budget. If they are merged in any bracketing, the result keeps the
-    /// budget, and its `D` is the sum of all `D`, rescaled to one reference.
+    /// Checks random states, each with sums that stay within the budget. If the states are merged in any bracketing, the
+    /// result stays within the budget, and its `D` is the sum of all `D`, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
         let mut random = seeded(seed);

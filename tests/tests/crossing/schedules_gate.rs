@@ -46,7 +46,7 @@ fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     same(&ran.buffers, &exact)
 }
 
-/// Fills mask and bias with numbers up to the magnitude `most`, or exactly ±`most` if it is large. Some elements are
+/// Fills mask and bias with numbers up to the magnitude `most`, or exactly ±`most` if `most` is large. Some elements are
 /// `−∞`.
 fn small(case: &mut Case, most: f32) {
     let of = |n: usize| match n % 11 {

@@ -153,8 +153,8 @@ fn refusals_name_the_option() {
     }
 }
 
-/// Runs a case inside a budget, and checks its shares and the kernel of its plan. Returns the run, the arithmetic that
-/// it executed, and the rows of its tiles.
+/// Runs a case within an error budget, and checks its shares and the kernel of its plan. Returns the run, the arithmetic
+/// that it executed, and the rows of its tiles.
 pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions::default().error_budget(budget);
@@ -167,8 +167,8 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-/// Runs given scores inside a budget on every CPU back end, and compares the results with the f64 account. Returns the
-/// last run.
+/// Runs a case with given scores within an error budget on every CPU back end, and compares the results with the f64
+/// account. Returns the last run.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;

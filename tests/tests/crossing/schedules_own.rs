@@ -32,7 +32,7 @@ fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Runs a case inside a budget, checks its error bounds, and compares its counts and sums with an account in f64.
+/// Runs a case within an error budget, checks its error bounds, and compares its counts and sums with an account in f64.
 /// Returns the run and the number of tiles.
 fn judged(engine: &Engine, case: &Case, budget: f32) -> (Ran, u64) {
     let (ran, executed, tiles) = within(engine, case, budget);

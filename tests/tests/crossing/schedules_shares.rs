@@ -10,7 +10,8 @@ use elsa_runtime::{Engine, PlanOptions};
 /// Number of keys per block.
 const BLOCK: usize = 64;
 
-/// Runs given scores inside a budget. Returns the run, and the number of additions between a weight and its sum.
+/// Runs a case with given scores within an error budget. Returns the run, and the number of additions between a weight and
+/// its sum.
 fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
     let case = scored(q, k, v);
     let options = PlanOptions::default().error_budget(budget);

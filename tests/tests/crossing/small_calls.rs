@@ -118,7 +118,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Compares gradients with f64, for all cases without a past.
+/// Compares gradients with gradients in f64, for all cases without a past.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];

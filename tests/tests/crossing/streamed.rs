@@ -63,7 +63,7 @@ struct Taken {
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// Number of parts after which the sink fails, at the end of a unit; `None` if it never fails.
+    /// Number of processed parts after which the sink fails at the next end of a unit; `None` if the sink never fails.
     stops: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
     plan_that(engine, case, more, eta, false)
 }
 
-/// Returns a plan as [`plan`] does, with a certificate if `certify`.
+/// Returns a plan as [`plan`] does, with a certificate if `certify` is `true`.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
     // The process's own memory changes while other tests run, and grows if an allocator keeps freed memory.

@@ -1,5 +1,5 @@
-//! Checks that one workspace works for every plan that needs at most as many bytes as the workspace has. The plans may
-//! have any shapes and any order.
+//! Checks that one workspace works for every plan that needs at most as many bytes as the workspace has. The plans may have
+//! any shapes and may run in any order.
 
 use elsa_core::attention::Alignment;
 use elsa_core::linear::Rule;
@@ -45,7 +45,8 @@ fn case([batch, queries, keys, dim]: [usize; 4], seed: u64) -> Case {
     Params { batch, heads: 2, causal, lengths, seed, ..Params::plain(queries, keys, dim, dim) }.build("any")
 }
 
-/// Runs every case whose plan needs at most `bytes` in `workspace`, and checks that the others are refused.
+/// Runs every case whose plan needs a workspace of at most `bytes` bytes, and checks that `workspace`, which has `bytes`
+/// bytes, is refused for the other cases.
 fn attend(plans: &[(Case, Plan)], bytes: usize, workspace: &mut Workspace) {
     for (case, plan) in plans {
         let (mut buffers, needed) = (case.buffers(), plan.workspace_bytes());

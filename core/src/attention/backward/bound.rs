@@ -1,6 +1,7 @@
 //! Bounds the error of a gradient.
 //!
-//! Let `u = 2^-24`, and let `A` be the exact sum of absolute terms of an element, for example of `dq_i[x]`:
+//! Let `u = 2^-24`, and let `A` be the exact sum of the absolute values of the terms of an element. For the element
+//! `dq_i[x]`:
 //!
 //! ```text
 //! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
@@ -18,8 +19,8 @@
 //! ```
 //!
 //! The error of `p` and the error of `o` affect the same term, and the error of that term is at most their sum. A
-//! probability below the smallest normal number may be computed as zero. Such a zero adds an error to an element. The
-//! error is at most the smallest normal number times the largest products that multiply a probability.
+//! probability below the smallest normal number may be computed as zero. Such a zero changes an element by at most the
+//! smallest normal number times the largest products that multiply a probability.
 
 use crate::dtype::DType;
 
@@ -41,8 +42,8 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Returns the largest error of an element of a gradient, relative to the sum of the absolute terms of the element.
-    /// The result holds to first order in the unit roundoff. `largest` is the largest `|scale| Σ |q_x k_x|` plus the
+    /// Returns the largest error of an element of a gradient, relative to the sum of the absolute values of the element's
+    /// terms. The result holds to first order in the unit roundoff. `largest` is the largest `|scale| Σ |q_x k_x|` plus the
     /// magnitudes of the mask and of the reference `m`, in natural-log units.
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {

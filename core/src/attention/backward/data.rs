@@ -49,13 +49,13 @@ impl Statistics<'_> {
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
     pub forward: Inputs<'a>,
-    /// The output of the forward pass, in the view of the problem's output. Its type is that of the problem, or f32. If
-    /// it is rounded to 16 bits, `D_i` has the same rounding error.
+    /// The output of the forward pass, in the view of the problem's output. Its type is that of the problem, or f32. If the
+    /// output is rounded to 16 bits, the rounding error also affects `D_i`.
     pub output: Elements<'a>,
     /// The upstream gradient. Its type is that of the problem, or f32.
     pub upstream: Elements<'a>,
-    /// Statistics of each row from the forward pass. They must belong to these inputs; otherwise the gradients are
-    /// meaningless.
+    /// Statistics of each row from the forward pass. They must come from a forward pass over `forward`; otherwise the
+    /// gradients are meaningless.
     pub statistics: Statistics<'a>,
 }
 
@@ -119,8 +119,9 @@ impl BackwardInputs<'_> {
     }
 }
 
-/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs. Every row
-/// is written; the rows of queries that attend no key, and of keys that no query attends, are zero.
+/// The gradients of a call, laid out as the views of the [`BackwardProblem`] describe. They are f32 for every element type
+/// of the inputs. Every row is written; the rows of queries that attend no key, and of keys that no query attends, are
+/// zero.
 #[derive(Debug)]
 pub struct Gradients<'a> {
     /// The gradient of the queries.

@@ -34,12 +34,12 @@
 //! # Why the code differs
 //!
 //! 1. *Tiles.* Five products run over a tile of queries and a block of keys, so only a tile of each of the three matrices
-//!    exists at a time, and it stays in cache. Extra memory is linear in the tokens.
+//!    exists at a time, and it stays in cache. The extra memory is linear in the number of tokens.
 //! 2. *One pass, five products.* One pass over the keys could compute `dk` and `dv`, and a second pass over the queries
-//!    `dq`. The second pass would repeat two products, `Q K^T` and `dO V^T`: seven products instead of five, `14 n² d`
-//!    multiply-adds instead of `10 n² d`. Here a single pass computes all three. The keys of a head are divided into at
-//!    most [`MOST_PARTS`] parts. Each part has its own `dq`, and the `dq` of all parts are added in the order of the parts.
-//!    The number of parts depends only on the keys and the key heads.
+//!    could compute `dq`. The second pass would repeat two products, `Q K^T` and `dO V^T`: seven products instead of five,
+//!    `14 n² d` multiply-adds instead of `10 n² d`. Here a single pass computes all three. The keys of a head are divided
+//!    into at most [`MOST_PARTS`] parts. Each part has its own `dq`, and the `dq` of all parts are added in the order of
+//!    the parts. The number of parts depends only on the keys and the key heads.
 //! 3. *The order never depends on timing.* A part of a key head is computed by one worker, which visits the query
 //!    heads, query tiles and key blocks of the part in order. So the bits are reproducible and do not depend on the
 //!    number of threads or the batch.
@@ -55,15 +55,15 @@
 //!
 //! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks. A task consists of tiles, each
 //! with a run of queries and a range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a
-//! [`Chunk`](crate::attention::Chunk) computes such a tile with the positions and statistics of the complete attention,
-//! and its gradients are the tile's contributions to equation 6. Because the statistics are complete, the contributions
-//! need no common denominator: [`Gradients::add`] adds the contributions of tiles to the contribution of their task,
-//! and the contributions of all tasks to the gradients.
+//! [`Chunk`](crate::attention::Chunk) computes such a tile with the positions and statistics of the complete attention, and
+//! its gradients are the tile's contributions to equation 6. Because the statistics are those of the complete attention,
+//! the contributions need no common denominator: [`Gradients::add`] adds the contributions of tiles to the contribution of
+//! their task, and the contributions of all tasks to the gradients.
 //!
 //! # The error
 //!
-//! [`Structure::bound`] bounds the error of an element, relative to the sum of its absolute terms. For scores of order one,
-//! plain f32 stays below 5e-7.
+//! [`Structure::bound`] bounds the error of an element, relative to the sum of the absolute values of its terms. For scores
+//! of order one, plain f32 stays below 5e-7.
 //!
 //! | item | contents |
 //! |---|---|

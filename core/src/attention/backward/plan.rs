@@ -14,7 +14,7 @@ use core::ops::Range;
 /// of the queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Target for the total number of parts. It is divided evenly among the key heads, rounded up.
+/// Target for the total number of parts of all key heads. Each key head has an equal share of this number, rounded up.
 const PARTS_OF_ALL: usize = 16;
 
 /// Properties of a CPU micro-kernel of the backward pass that the chooser and the error bound use.
@@ -88,7 +88,7 @@ pub struct BackwardChoice {
 
 impl BackwardChoice {
     /// Returns the indices of the chunks in part `part` of a sequence with `keys` keys; empty if the sequence has fewer
-    /// parts. For one plan, the indices depend on `keys` and `part` only.
+    /// parts. For a given plan, the indices depend on `keys` and `part` only.
     #[must_use]
     pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
         let chunks = keys.div_ceil(self.kernel.chunk());
@@ -128,7 +128,7 @@ impl BackwardChoice {
     }
 }
 
-/// The regions of a worker, relative to its start, in f32 values.
+/// The regions of one worker's part of the workspace. Offsets are relative to the start of this part, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardRegions {
     /// Keys of a chunk, `[chunk + tile_keys][head_dim]`.
@@ -149,7 +149,7 @@ pub struct BackwardRegions {
     pub upstream_rows: Span,
     /// Gradients of the queries of a tile, `[panel][head_dim][rows of a panel]`.
     pub d_query: Span,
-    /// Statistics of each row, `[4][rows]`.
+    /// Four statistics for each row of a tile, `[4][rows]`.
     pub statistics: Span,
     /// Scores of a tile of queries and a block of keys, `[block + tile_keys][rows]`.
     pub scores: Span,
@@ -161,7 +161,7 @@ pub struct BackwardRegions {
     pub d_scores_by_panel: Span,
     /// Bias of a tile of queries and a block of keys, `[block][rows]`.
     pub bias: Span,
-    /// Rows of a tile, converted to f32, `[rows][dim]`.
+    /// Rows of queries or upstream gradients of a tile, converted to f32, `[rows][dim]`.
     pub convert: Span,
 }
 
@@ -183,7 +183,7 @@ pub struct BackwardLayout {
 }
 
 impl BackwardLayout {
-    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
+    /// Lays out the workspace for the choice `c`. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(c: &BackwardChoice) -> Option<BackwardLayout> {
         let k = &c.kernel;
@@ -215,7 +215,7 @@ impl BackwardLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the size of a workspace with arbitrary alignment, in bytes.
+    /// Returns the size in bytes that suffices for a workspace of any alignment.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         room::bytes(self.total)

@@ -21,8 +21,8 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// Returns the view of a gradient, which is the view of its tensor. If rows of that tensor share elements, returns a
-/// dense view of the same shape instead.
+/// Returns the view of the gradient of the tensor with the view `view`: the same view, or a dense view of the same shape if
+/// rows of the tensor share elements.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
 }
@@ -46,8 +46,8 @@ impl BackwardSpec {
     /// Checks the views against `problem`, and checks that the problem has a backward pass.
     ///
     /// # Errors
-    /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem
-    /// has past or present tensors.
+    /// Returns an error if the shape of a gradient differs from that of its tensor, if rows of a gradient overlap, or if
+    /// the problem has past or present tensors.
     pub fn check(self, problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();
@@ -96,8 +96,8 @@ impl BackwardProblem {
         &self.forward
     }
 
-    /// Returns the memory of an operand; `None` if the problem does not have the operand. `dtype` is the element type
-    /// of output and upstream gradient in the call.
+    /// Returns the size and layout of the memory that an operand occupies; `None` if the problem does not have the operand.
+    /// `dtype` is the element type of the output and of the upstream gradient in the call.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let of = |view: &View, dtype: DType| {
@@ -114,7 +114,7 @@ impl BackwardProblem {
         }
     }
 
-    /// Returns the views of the gradients.
+    /// Returns the views of the gradients, including the upstream gradient.
     #[must_use]
     pub const fn spec(&self) -> &BackwardSpec {
         &self.spec

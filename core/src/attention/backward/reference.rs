@@ -1,15 +1,15 @@
 //! The oracle of the backward pass: gradients in f64, pair by pair, from the definition.
 //!
-//! It uses neither an output nor statistics of a forward pass: probabilities are those of
-//! [`crate::attention::reference`], and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is
-//! `−∞`, are not visited, regardless of their key and value. Probabilities are relative to the keys of the call, so the
-//! oracle cannot compute what a chunk of keys contributes to a larger attention.
+//! It uses neither an output nor statistics of a forward pass: probabilities are those of [`crate::attention::reference`],
+//! and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is `−∞`, are not visited, regardless of
+//! their key and value. Probabilities are relative to the keys of the call, so the oracle cannot compute the contribution
+//! of a chunk of keys to a larger attention.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;
 use crate::attention::reference::{log_probabilities, statistics};
 
-/// Contribution of a pair of a query and a key.
+/// The contribution of a pair of a query and a key to the gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// Index of the key within the sequence.
@@ -18,9 +18,10 @@ pub struct Pair {
     pub probability: f64,
     /// `scale ds_ij c_ij`, the factor of `k_j` in `dq_i` and of `q_i` in `dk_j`.
     pub gradient: f64,
-    /// Sum of the absolute terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
+    /// Sum of the magnitudes of the terms of `gradient`:
+    /// `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
     pub absolute: f64,
-    /// Sum of the absolute terms of the score: `|scale| Σ_x |q_ix| |k_jx|`.
+    /// Sum of the magnitudes of the terms of the score: `|scale| Σ_x |q_ix| |k_jx|`.
     pub magnitude: f64,
 }
 

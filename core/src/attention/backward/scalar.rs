@@ -15,7 +15,7 @@ use crate::attention::sequence::Sequence;
 use crate::view::View;
 use core::ops::Range;
 
-/// Number of keys per block, and of query rows per block.
+/// Number of keys per block, which is also the number of query rows per block.
 const BLOCK: usize = 64;
 /// Longest chain of multiply-adds in a dot product.
 const CHAIN: usize = 64;
@@ -29,7 +29,8 @@ pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 
-/// Returns the structure for the error bound of [`run`]. Requires that [`scalar::run`] computes the statistics.
+/// Returns the structure for the error bound of [`run`]. Requires that the statistics of the rows come from the forward
+/// pass [`scalar::run`].
 #[must_use]
 pub fn structure(problem: &BackwardProblem) -> Structure {
     let forward = problem.forward();
@@ -89,7 +90,7 @@ pub fn run(
     Ok(())
 }
 
-/// Calls `each` with the start of every row of a view.
+/// Calls `each` with the index of the first element of every row of `view`.
 fn for_rows(view: &View, mut each: impl FnMut(usize)) {
     for b in 0..view.batch() {
         for h in 0..view.heads() {

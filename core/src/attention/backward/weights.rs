@@ -23,7 +23,7 @@ const FAR: f32 = 1_073_741_824.0;
 pub struct RowWeights {
     /// Integer nearest to `m log2 e`.
     pub whole: f32,
-    /// Remainder of `m log2 e`.
+    /// `m log2 e − whole`.
     pub rest: f32,
     /// `1 / S`; zero for a row without keys.
     pub factor: f32,
@@ -54,12 +54,12 @@ impl RowWeights {
         RowWeights { whole, rest, factor: (1.0 / (f64::from(s) * scale)) as f32 }
     }
 
-    /// Creates the weights of a row whose reference is so large that scores are integer multiples of 128. The keys with
-    /// the largest score share all the probability, and all other keys have weight zero. Two neighbouring references in
-    /// base-2 units may be rounded to the same `m` in natural-log units. Therefore `whole` is the next number below the
-    /// lower of the two references. All scores above `whole` reach the exponent 64 and count as the largest. `S` shows
-    /// which of the two references the run used: for the wrong reference, undoing the factor of
-    /// [`natural_reference`](crate::state::natural_reference) yields a sum far from any number of keys.
+    /// Creates the weights of a row whose reference is so large that scores are integer multiples of 128. The keys with the
+    /// largest score share all the probability, and all other keys have weight zero. Two neighbouring references in base-2
+    /// units may be rounded to the same `m` in natural-log units. Therefore `whole` is the next number below the lower of
+    /// the two references. All scores above `whole` reach the exponent 64 and count as the largest. `S` shows which of the
+    /// two references the run used: for the wrong reference, undoing the factor of
+    /// [`natural_reference`](crate::state::natural_reference) yields a sum that is far from every possible number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;
         let candidates = [nearest.next_down(), nearest, nearest.next_up()];

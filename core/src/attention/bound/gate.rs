@@ -1,9 +1,9 @@
 //! The norm gate: tests whether all scores are so close to zero that zero may be the reference of every row.
 //!
-//! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖`. A soft cap
-//! `X` limits scores to `X`. Mask and bias change a score by at most `b`. The gate requires
-//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. Computed scores are within `r (1 + γ) < 49`. If the reference is
-//! zero, this implies
+//! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖` in magnitude. A
+//! soft cap `X` limits the magnitude of scores to `X`. Mask and bias change a score by at most `b`. The gate requires
+//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. The magnitude of a computed score is at most `r (1 + γ) < 49`. If the
+//! reference is zero, this implies
 //!
 //! ```text
 //! 2^-49 ≤ w_j ≤ 2^49      2^-49 ≤ S ≤ n 2^49      |W| ≤ n 2^49 max |v|
@@ -19,9 +19,9 @@ use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
 
 impl Arithmetic {
-    /// Returns `true` if zero may be the reference of every row. This is the case if `norms` imply that every score
-    /// stays within [`GATE`], and that weighted sums do not overflow for at most `keys` keys per row and values up to
-    /// the magnitude `value`. Returns `false` for NaN, and for kernels that sum scores in f16.
+    /// Returns `true` if zero may be the reference of every row. This is the case if two conditions follow from `norms`:
+    /// the magnitude of every score is at most [`GATE`], and weighted sums do not overflow for at most `keys` keys per row
+    /// and values of at most the magnitude `value`. Returns `false` for NaN, and for kernels that sum scores in f16.
     #[must_use]
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;

@@ -26,10 +26,11 @@ mod score;
 pub use prior::{Norms, Prior, left_out};
 pub use score::Score;
 
-/// Largest score, in base-2 units, for which the reference may be zero ([`Arithmetic::stays_near_zero`]).
+/// Largest magnitude of a score, in base-2 units, for which the reference may be zero ([`Arithmetic::stays_near_zero`]).
 pub const GATE: f64 = 48.0;
 
-/// Fraction of components that may exceed a likely bound if its model holds.
+/// Largest fraction of output components that may exceed a likely bound, provided that the bound's model of roundings
+/// holds.
 pub const UNLIKELY: f64 = 1e-9;
 
 /// Deviation `λ` of the Azuma–Hoeffding inequality, chosen so that `2 exp(−λ²/2) ≤ UNLIKELY`.
@@ -61,11 +62,12 @@ const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 /// Probability below which a weight may be lost: `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
 const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
-/// Probability below which a weight may be lost if the reference is frozen: `2^(24 + WEIGHT_FLOOR + 1)`. The sum of
-/// such a row may be as small as `2^-24`.
+/// Probability below which a weight may be lost if the reference is frozen: `2^(24 + WEIGHT_FLOOR + 1)`. The sum `S` of a
+/// row with a frozen reference may be as small as `2^-24`.
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
-/// Upper bound of `|ln S|` for a row with a frozen reference that the guard accepts, including the roundings of `S`.
+/// Upper bound of `|ln S|`, including the roundings of `S`, for a row that has a frozen reference and that the
+/// [guard](super::traversal::guard) accepts.
 pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
@@ -129,7 +131,8 @@ impl Arithmetic {
         chain.saturating_add(chain_depth).min(self.head_dim)
     }
 
-    /// Returns the unit in which scores are computed, in natural-log units: the soft cap, or `ln 2` without one.
+    /// Returns the unit in which scores are computed, in natural-log units: the soft cap, or `ln 2` if there is no soft
+    /// cap.
     fn unit(&self) -> f64 {
         if self.softcap > 0.0 { self.softcap } else { core::f64::consts::LN_2 }
     }
@@ -139,7 +142,7 @@ impl Arithmetic {
         1 + usize::from(self.executed.order.normalizes)
     }
 
-    /// Returns the largest relative error of the hyperbolic tangent of a soft cap; zero without one.
+    /// Returns the largest relative error of the hyperbolic tangent of the soft cap; zero if there is no soft cap.
     fn tangent(&self) -> f64 {
         if self.softcap > 0.0 { tangent(self.executed.exp2_relative) } else { 0.0 }
     }

@@ -171,8 +171,8 @@ impl Order {
         Path { chain: self.weights, segment: self.segment, steps, products: false, fused: false }
     }
 
-    /// Returns the path of the weighted values. Each has at most `steps` roundings within a segment; `fused` is the
-    /// field of [`Path`].
+    /// Returns the path of the weighted values. Each has at most `steps` roundings within a segment; `fused` becomes
+    /// [`Path::fused`].
     #[must_use]
     pub(super) const fn of_values(&self, steps: usize, fused: bool) -> Path {
         Path { chain: self.values, segment: self.segment, steps, products: true, fused }

@@ -67,8 +67,8 @@ pub struct Prior {
     /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are infinite, NaN, or too large
     /// for a bound.
     pub relative: f64,
-    /// Like `relative`, with roundings of random sign: if that model holds, at most a fraction [`super::UNLIKELY`] of
-    /// components exceeds it. Never greater than `relative`.
+    /// Like `relative`, under the model that the signs of roundings are random. If this model holds, at most a fraction
+    /// [`super::UNLIKELY`] of components exceeds this bound. Never greater than `relative`.
     pub likely: f64,
     /// Largest error from lost weights, relative to the largest magnitude of a value.
     pub lost: f64,
@@ -96,7 +96,7 @@ impl Prior {
         }
     }
 
-    /// The bound that claims nothing.
+    /// The bound that guarantees nothing: every error may be infinite.
     const NOTHING: Prior = Prior {
         relative: f64::INFINITY,
         likely: f64::INFINITY,
@@ -106,8 +106,8 @@ impl Prior {
         range: 0.0,
     };
 
-    /// Returns the largest error of a component whose values have at most the magnitude `value`. The result is infinite
-    /// if `value` is NaN or exceeds [`Prior::range`].
+    /// Returns the largest error of an output component if the magnitudes of its values are at most `value`. The result is
+    /// infinite if `value` is NaN or exceeds [`Prior::range`].
     #[must_use]
     pub fn absolute(&self, value: f64) -> f64 {
         if !(value >= 0.0 && value <= self.range) {
@@ -120,7 +120,8 @@ impl Prior {
         (sum * value + self.tiny) * OUTWARD
     }
 
-    /// Returns `true` if the bound is meaningful: the error of a component is less than the magnitude of the values.
+    /// Returns `true` if the bound is meaningful: the largest error of an output component is less than the largest
+    /// magnitude of the values.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.relative + self.lost < 1.0
@@ -155,10 +156,10 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
     }
 
-    /// Bounds the error as [`Arithmetic::prior`] does, for accepted rows whose reference need not follow their scores
-    /// ([`crate::attention::traversal::guard`]). A score whose weight is not lost is within `|ln p| + |ln S|` of its
-    /// reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped
-    /// keys, the bound applies to the output over the kept keys, and [`left_out`] must be added.
+    /// Bounds the error as [`Arithmetic::prior`] does, for rows that the guard ([`crate::attention::traversal::guard`])
+    /// accepts and whose reference need not follow their scores. A score whose weight is not lost is within
+    /// `|ln p| + |ln S|` of its reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost.
+    /// If a run skipped keys, the bound applies to the output over the kept keys, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;

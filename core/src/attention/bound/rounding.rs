@@ -115,7 +115,7 @@ pub struct KeyBound {
 }
 
 impl KeyBound {
-    /// A key without weight.
+    /// The bounds of a key that has no weight.
     const NOTHING: KeyBound = KeyBound {
         j: 0,
         p: 0.0,
@@ -150,7 +150,7 @@ pub struct Row<'a> {
     wild: bool,
     weights: Followed,
     keys: usize,
-    /// `ln S` of a row whose reference need not follow its scores.
+    /// `ln S` of a row whose reference need not follow its scores; `None` if the reference follows the scores.
     ln_s: Option<f64>,
 }
 
@@ -231,7 +231,7 @@ impl Component {
 /// Allowed difference between a computed component and the oracle's component.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The worst case, which no run with this arithmetic exceeds.
+    /// Largest difference in the worst case. No run with this arithmetic exceeds it.
     pub worst: f64,
     /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. Never
     /// greater than `worst`.
@@ -242,9 +242,9 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Returns `true` if `found` is an allowed result where the oracle's result is `y`. If `y` is finite, `found` must
-    /// be within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal `y`; it may
-    /// also be NaN if a weight may be lost.
+    /// Returns `true` if `found` is an allowed result where the oracle's result is `y`. If `y` is finite, `found` must be
+    /// within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal `y`; it may also
+    /// be NaN if [`Bounds::poisoned`] is set.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {
@@ -288,7 +288,7 @@ impl<'a> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
     }
 
-    /// Returns the logarithm below which probabilities may be lost, and the corresponding probability.
+    /// Returns `(ln p, p)`, where `p` is the probability below which a weight may be lost.
     fn losing(&self) -> (f64, f64) {
         if self.ln_s.is_some() { (LN_LOST_FROZEN, LOST_FROZEN) } else { (LN_LOST, LOST) }
     }
@@ -409,8 +409,8 @@ impl<'a> Row<'a> {
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
         let numerator = c.change + moved + sums_of_w + y * sums_of_s;
-        // If the errors of the weights are so large that their sum may vanish, the output is still an average of
-        // values.
+        // If the errors of the weights are so large that the sum of the weights may vanish, the output is still an average
+        // of values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;

@@ -92,7 +92,7 @@ impl Part {
 pub struct Account([usize; Part::ALL.len()]);
 
 impl Account {
-    /// Returns the number of bytes of `part`.
+    /// Returns the number of bytes that `part` uses.
     #[must_use]
     pub const fn of(&self, part: Part) -> usize {
         self.0[part as usize]
@@ -163,7 +163,7 @@ pub struct Written {
 /// Options of [`choose_stream`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Options of the plan. The budget and [`Method::Math`](super::Method::Math) are ignored.
+    /// Options of the plan. The chooser ignores their budget and [`Method::Math`](super::Method::Math).
     pub plan: Options,
     /// The outputs to write.
     pub written: Written,
@@ -402,7 +402,7 @@ pub fn choose_stream<'a>(
     })
 }
 
-/// Returns the choice with the units and chunks of an earlier run, clamped to the problem.
+/// Returns the choice with the sizes of units and chunks of an earlier run, clamped to the sizes of the problem.
 fn repeated(
     problem: &Problem,
     cpu: &CpuChoice,

@@ -111,7 +111,7 @@ pub enum TaskOrder {
     SequencesAndHeads,
 }
 
-/// Masks and biases that a worker keeps because consecutive tasks share them.
+/// The masks and biases that a worker keeps from one task to the next because consecutive tasks share them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeps {
     /// `true` if the mask is kept.
@@ -133,7 +133,7 @@ impl Keeps {
 pub struct CpuChoice {
     /// The micro-kernel.
     pub kernel: KernelSpec,
-    /// Index of the micro-kernel among the candidates.
+    /// Index of the micro-kernel in the list of kernels that the chooser received.
     pub candidate: usize,
     /// The method that computes the output.
     pub method: Method,
@@ -197,7 +197,8 @@ pub struct CpuChoice {
     pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
-    /// Query rows of the longest sequence, keys of the longest sequence, and number of heads times number of sequences.
+    /// Number of query rows of the longest sequence, number of keys of the longest sequence, and number of heads times
+    /// number of sequences.
     pub extent: [usize; 3],
 }
 
@@ -242,8 +243,8 @@ impl CpuChoice {
 
     /// Returns the largest `D / S` at which tiles skip blocks; `None` without an error budget.
     ///
-    /// Rows decide by comparing running sums over all blocks. The result allows for the roundings of these sums, and for
-    /// twice the roundings on the path into `S`: once for the state, and once for
+    /// Each row decides by comparing sums that it accumulates over all blocks. The result allows for the roundings of these
+    /// sums, and for twice the roundings on the path into `S`: once for the state, and once for
     /// [`share`](crate::attention::traversal::share). So no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
@@ -267,7 +268,7 @@ impl CpuChoice {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
     }
 
-    /// Returns the merges and additions on the longest path.
+    /// Returns the numbers of merges and additions on the longest path.
     ///
     /// The weighted values of a block form one chain. The result of this chain is added to the sum over the earlier
     /// blocks of the same segment or, with [`Method::Math`], to the sum over all earlier blocks. The weights of a block
@@ -361,7 +362,7 @@ impl CpuChoice {
         Tiling::new(rows, self.kernel.lanes, self.vectors)
     }
 
-    /// Returns the number of states that a tile keeps: one for each pending segment and the current one.
+    /// Returns the number of states that a tile keeps: one for each pending segment, and one for the current segment.
     #[must_use]
     pub const fn levels(&self) -> usize {
         match self.method {

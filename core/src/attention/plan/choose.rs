@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, fewer than `choice` has, for which the workspace fits; 1 if it never fits.
-/// The workspace must grow with the number of workers.
+/// Returns the largest number of workers below that of `choice` for which the workspace fits; 1 if it never fits. The
+/// workspace must grow with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {
@@ -217,7 +217,8 @@ mod tests {
         choose(&spec.check().unwrap(), &device, [kernel], &options).unwrap()
     }
 
-    /// Checks the number of workers for two heads with two tiles each, whose work justifies 3.5 workers.
+    /// Checks the number of workers for a problem of two heads with two tiles each. The work of the problem justifies 3.5
+    /// workers.
     #[test]
     fn workers_follow_the_work_and_the_tiles() {
         let workers =
@@ -259,8 +260,9 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// Checks that the group has the size that the kernel prefers, or is larger if blocks are copied. Its size is
-    /// limited by the number of tiles, by half of L2 and, with several workers, by eight tasks per worker.
+    /// Checks that the group (the tiles that share a key block) has the size that the kernel prefers, or is larger if
+    /// blocks are copied. The size of the group is limited by the number of tiles, by half of L2 and, with several workers,
+    /// by eight tasks per worker.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {

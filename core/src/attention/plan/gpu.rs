@@ -28,9 +28,9 @@
 //!    in the order of their number of keys, over all heads. Keys are divided into more and more splits, up to
 //!    [`CAUSAL_SPLITS`], until the longest block takes no longer than the average SM is busy. If some warps of the last
 //!    row blocks have no rows, those blocks are short and start last.
-//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
-//!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
-//!    improves the utilisation.
+//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and short, so
+//!    the utilisation of the device at the end matters. Their keys are divided into a few splits if that improves the
+//!    utilisation.
 //! 6. *Splits have a minimum size, and partial states a maximum.* With fewer than [`min_chunk`] keys per split, the merge
 //!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
 //!    output if that is larger.
@@ -68,13 +68,14 @@ pub(super) const MEASURING_BLOCKS: usize = 2;
 /// Largest product of rows and head size for which a block counts as small.
 const SMALL_BLOCK: usize = 2048;
 
-/// Returns the smallest number of keys per split. A problem with few keys takes little time, so an idle SM costs more
-/// than the merge of smaller splits.
+/// Returns the smallest allowed number of keys per split for a problem with `keys` keys. A problem with few keys takes
+/// little time, so an idle SM costs more than the merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// Returns the smallest number of keys per split for kernels whose blocks have few rows.
+/// Returns the smallest allowed number of keys per split for a problem with `keys` keys and a kernel whose blocks have few
+/// rows.
 const fn min_rows_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 128 }
 }
@@ -134,7 +135,7 @@ fn places(problem: &Problem, choice: &GpuChoice) -> usize {
     problem.spec().query.tokens() / choice.kernel.rows.max(1) + problem.sequences()
 }
 
-/// Checks that the workspace of a choice fits the budget.
+/// Checks that the workspace of `choice` fits the memory budget.
 pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<(), ChooseError> {
     let layout = GpuWorkspaceLayout::of(choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
     match budget {

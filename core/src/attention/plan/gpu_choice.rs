@@ -147,8 +147,8 @@ impl GpuKernelSpec {
 }
 
 impl GpuResources {
-    /// Returns the number of blocks that can be resident on an SM at once, limited by registers, shared memory and
-    /// threads. At least 1.
+    /// Returns the number of blocks that can be resident on an SM at once, limited by registers, shared memory and threads.
+    /// The result is at least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(RESIDENT_BLOCKS);
@@ -185,8 +185,8 @@ pub struct GpuOptions {
     /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
     /// the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With a budget, all candidates must be
-    /// kernels that support skipping.
+    /// Largest share of weights that a row may skip; `None` if rows skip nothing. With an error budget, all candidates must
+    /// be kernels that support skipping.
     pub error_budget: Option<f32>,
 }
 
@@ -195,7 +195,7 @@ pub struct GpuOptions {
 pub struct GpuChoice {
     /// The attention kernel.
     pub kernel: GpuKernelSpec,
-    /// Index of the kernel among the candidates.
+    /// Index of the kernel in the list of kernels that the chooser received.
     pub candidate: usize,
     /// Number of query heads per block: all heads that share a key head, or one.
     pub heads_at_once: usize,
@@ -249,7 +249,7 @@ impl GpuChoice {
         MEASURED + self.partial_dim
     }
 
-    /// Returns the kernel and the splits, for [`GpuOptions::division`].
+    /// Returns the kernel and the number of splits, for [`GpuOptions::division`].
     #[must_use]
     pub const fn division(&self) -> Division {
         Division { candidate: self.candidate, splits: self.splits }
@@ -269,8 +269,8 @@ impl GpuChoice {
         whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !self.kernel.half_scores())
     }
 
-    /// Returns the merges and additions on the longest path. `states` is `true` if the run also outputs states, which
-    /// pass through memory even if the keys are not divided.
+    /// Returns the numbers of merges and additions on the longest path. `states` is `true` if the run also outputs states,
+    /// which pass through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);

@@ -1,8 +1,8 @@
 //! Checks problems with hostile shapes: nothing may panic, and accepted problems must be consistent.
 //!
-//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent size or a size near the
-//! end of the address space. A small accepted problem gets buffers, some of them too short or of the wrong type. If
-//! [`Inputs::check`] accepts the data, the keys of every row are compared with the definition in
+//! The fuzzer's input determines the problem: its sizes are mostly small and consistent, with an occasional inconsistent
+//! size or a size near the end of the address space. A small accepted problem gets buffers, some of them too short or of
+//! the wrong type. If [`Inputs::check`] accepts the data, the keys of every row are compared with the definition in
 //! `elsa_core::attention`, in arithmetic that cannot overflow.
 #![no_main]
 
@@ -126,7 +126,8 @@ fn view(u: &mut Unstructured<'_>, argument: &'static str, shape: [usize; 4]) -> 
     }
 }
 
-/// Checks that the last element of a view ends at its extent, and that rows of views without overlap share no element.
+/// Checks that the last element of a view ends at the view's extent, and that no two rows share an element if the view
+/// reports no overlap.
 fn coherent(view: &View) {
     let [b, h, n, d] = view.shape();
     if view.count() == 0 {
@@ -216,7 +217,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     Ok(Some(spec))
 }
 
-/// Zeros for f32 elements and for 16-bit elements, the same number of each.
+/// A buffer of f32 zeros and a buffer of 16-bit zeros, both with the same number of elements.
 struct Zeros {
     wide: Vec<f32>,
     narrow: Vec<u16>,
@@ -244,7 +245,7 @@ fn as_bf16(bits: &[u16]) -> &[half::bf16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-/// Picks data for a small problem, and checks the problem's rows if the data is accepted.
+/// Picks data for a small problem. If the data is accepted, checks the rows of the problem.
 fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let spec = problem.spec();
     let zeros = Zeros::new(SMALL + 1);
@@ -309,7 +310,7 @@ fn length(u: &mut Unstructured<'_>, most: usize) -> Result<i64> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=most as i64) }
 }
 
-/// Picks cumulative lengths of `n` sequences over `total` tokens, occasionally wrong ones.
+/// Picks cumulative lengths of `n` sequences over `total` tokens. Some of these lists are invalid.
 fn bounds(u: &mut Unstructured<'_>, n: usize, total: usize, list: &mut Vec<i64>) -> Result<()> {
     list.push(0);
     for _ in 1..n.min(SMALL) {

@@ -2,9 +2,9 @@
 //! message. Accepted problems are computed by the scalar code of core and by an engine, within the bound of the f64
 //! oracle.
 //!
-//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent size or a size near the
-//! end of the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers are occasionally too
-//! short.
+//! The fuzzer's input determines the problem: its sizes are mostly small and consistent, with an occasional inconsistent
+//! size or a size near the end of the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers are
+//! occasionally too short.
 #![no_main]
 
 use elsa_core::argument::ArgumentError;
@@ -48,7 +48,8 @@ fn engine() -> &'static Engine {
     })
 }
 
-/// Returns an accepted value; checks that the message of a refusal is one line in the form `argument: limits`.
+/// Returns the value if it was accepted, otherwise `None`. Checks that the message of a refusal is one line in the form
+/// `argument: limits`.
 fn accepted<T>(made: std::result::Result<T, ArgumentError>) -> Option<T> {
     made.map_err(|error| {
         let text = error.to_string();

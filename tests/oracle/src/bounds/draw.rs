@@ -10,7 +10,7 @@ use elsa_core::view::{Layout, View};
 /// Property that makes the scores of a problem hard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hard {
-    /// None: queries, keys and values are Gaussian.
+    /// No such property: queries, keys and values are Gaussian.
     Gaussian,
     /// Scores of large magnitude that are nearly equal.
     Tied,
@@ -28,7 +28,7 @@ pub enum Hard {
     Wide,
     /// A few keys that repeat over the entire sequence.
     Repeated,
-    /// Scores that grow with the key, so that every block moves the reference of the row.
+    /// Scores that grow with the index of the key, so that every block moves the reference of the row.
     Rising,
 }
 
@@ -110,9 +110,9 @@ impl Drawn {
         drawn
     }
 
-    /// Creates a problem of at most 16 queries and 255 keys: the first eight bytes choose its shape and options, the
-    /// others are the bits of its elements, repeated if there are too few. Elements that are too large or not finite
-    /// are replaced by one. Returns `None` for fewer than twelve bytes, or if the problem is refused.
+    /// Creates a problem of at most 16 queries and 255 keys: the first eight bytes choose its shape and options. The
+    /// remaining bytes are the bits of its elements, and are repeated if there are too few. Elements that are too large or
+    /// not finite are replaced by one. Returns `None` for fewer than twelve bytes, or if the problem is refused.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Drawn> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
@@ -154,7 +154,7 @@ impl Drawn {
         Some(Drawn { problem, hard: Hard::Wide, query, key, value, mask })
     }
 
-    /// Draws the problem of a seed; most problems have at most `keys` keys, a few up to twenty times as many.
+    /// Draws the problem of a seed. Most problems have at most `keys` keys; a few have up to twenty times as many.
     ///
     /// # Panics
     /// Panics if the problem is refused.

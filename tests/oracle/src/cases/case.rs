@@ -31,7 +31,7 @@ pub struct Case {
     pub bias_index: Option<Vec<i64>>,
     /// Number of valid keys in each sequence.
     pub lengths: Option<Vec<i64>>,
-    /// Cumulative bounds of the packed sequences, for queries and for keys.
+    /// Cumulative lengths of the packed sequences: of their queries and of their keys.
     pub cu: Option<(Vec<i64>, Vec<i64>)>,
 }
 
@@ -89,7 +89,7 @@ impl Case {
         })
     }
 
-    /// Returns the present keys and values that a run must write: the past ones, then the new ones.
+    /// Returns the present keys and values that a run must write: the past rows of each sequence, followed by its new rows.
     #[must_use]
     pub fn naive_present(&self) -> Option<(Data, Data)> {
         let (pk, pv) = self.spec.present_key.zip(self.spec.present_value)?;

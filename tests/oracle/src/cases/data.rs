@@ -32,7 +32,7 @@ impl Data {
         Data::of(dtype, len, |_| value)
     }
 
-    /// Returns the bits of all elements, as f32.
+    /// Converts all elements to f32 and returns their bits.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         (0..self.len()).map(|i| self.get(i).to_bits()).collect()

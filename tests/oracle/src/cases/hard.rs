@@ -1,4 +1,4 @@
-//! Designed cases: sizes around tiles and blocks, extreme magnitudes, rows without keys, NaN and infinities, every
+//! Designed cases: sizes near those of tiles and blocks, extreme magnitudes, rows without keys, NaN and infinities, every
 //! feature.
 
 use super::case::Case;
@@ -147,8 +147,8 @@ fn magnitudes(cases: &mut Vec<Case>) {
             c.q.set(x, if x % 16 == 0 { f32::INFINITY } else { 0.5 });
         }
         for j in 0..70 {
-            // With a cap, keys with scores of both infinities are attended. Without one, scores of plus infinity are
-            // avoided, because they lead to NaN.
+            // With a soft cap, the row attends keys whose scores before the cap are `+∞` and `−∞`. Without a soft cap, the
+            // case contains no score of `+∞`, because it would lead to NaN.
             c.k.set(j * 16, if softcap.is_some() && j % 2 == 0 { 1.0 } else { -1.0 });
         }
         cases.push(c);

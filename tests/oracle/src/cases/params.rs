@@ -41,19 +41,19 @@ pub struct Params {
     pub dtype: DType,
     /// Layout of query, key, value and output; past and present are always bhnd.
     pub layout: Layout,
-    /// Elements of padding between rows; inputs contain NaN there.
+    /// Number of padding elements between rows. In inputs, the padding contains NaN.
     pub pad: usize,
-    /// Sequences in the batch; one when packed.
+    /// Number of sequences in the batch; one if sequences are packed.
     pub batch: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key heads.
+    /// Number of key heads.
     pub kv_heads: usize,
-    /// Query tokens; ignored when packed.
+    /// Number of query tokens per sequence; ignored if sequences are packed.
     pub queries: usize,
-    /// New key tokens; ignored when packed.
+    /// Number of new key tokens per sequence; ignored if sequences are packed.
     pub keys: usize,
-    /// Past key tokens; `None` without past keys and values.
+    /// Number of past key tokens per sequence; `None` without past keys and values.
     pub past: Option<usize>,
     /// `true` if the call writes present keys and values.
     pub present: bool,
@@ -69,15 +69,15 @@ pub struct Params {
     pub window: Window,
     /// Soft cap of the scores.
     pub softcap: Option<f32>,
-    /// Mask.
+    /// The mask, if the case has one.
     pub mask: Option<MaskParams>,
-    /// Bias.
+    /// The bias, if the case has one.
     pub bias: Option<BiasParams>,
     /// Windows of pictures, whose tokens are both queries and keys.
     pub windows: Option<Windows>,
     /// `true` if each sequence has its own number of valid keys.
     pub lengths: bool,
-    /// Queries and keys of each packed sequence.
+    /// Numbers of queries and keys of each packed sequence; `None` if sequences are not packed.
     pub packed: Option<Vec<(usize, usize)>>,
     /// `true` if all sequences of the batch share keys and values (stride zero).
     pub shared_keys: bool,
@@ -86,7 +86,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Creates plain attention in f32: one sequence, one head.
+    /// Creates the parameters of plain attention in f32, with one sequence and one head.
     #[must_use]
     pub fn plain(queries: usize, keys: usize, d: usize, dv: usize) -> Params {
         Params {
@@ -117,7 +117,7 @@ impl Params {
         }
     }
 
-    /// Creates plain attention in f32 within the windows of `pictures` pictures: head size 8, one head.
+    /// Creates the parameters of plain attention in f32 within the windows of `pictures` pictures, with one head of size 8.
     #[must_use]
     pub fn windowed(windows: Windows, pictures: usize) -> Params {
         let tokens = windows.tokens();

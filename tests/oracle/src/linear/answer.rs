@@ -127,8 +127,8 @@ impl Case {
         found
     }
 
-    /// Runs the case like [`Case::run_on`], and asserts that its outputs are within the bound of the executed plan.
-    /// Returns them with the exact ones.
+    /// Runs the case like [`Case::run_on`], and asserts that its outputs are within the bound of the executed plan. Returns
+    /// the outputs, together with the exact outputs.
     ///
     /// # Panics
     /// Panics as [`Case::run_on`] and [`Found::check`] do.

@@ -56,9 +56,9 @@ pub struct Params {
     pub present: bool,
     /// `true` if present states alias the past states.
     pub in_place: bool,
-    /// Cumulative bounds of packed sequences; `None` if sequences are not packed.
+    /// Cumulative lengths of packed sequences; `None` if sequences are not packed.
     pub packed: Option<Vec<i64>>,
-    /// Epsilon of the normalisation of queries and keys to unit vectors; `None` without it.
+    /// Epsilon of the normalisation of queries and keys to unit vectors; `None` if they are not normalised.
     pub normalize: Option<f32>,
     /// Scale of the outputs; `None` for the default.
     pub scale: Option<f32>,
@@ -77,7 +77,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Creates a case with one head of queries, keys and values, in f32, forward, without past states.
+    /// Creates the parameters of a case in f32 with one head of queries, keys and values, in forward direction and without
+    /// past states.
     #[must_use]
     pub fn plain(rule: Rule, tokens: usize, dims: [usize; 2]) -> Params {
         Params {
@@ -209,7 +210,7 @@ pub struct Case {
     pub beta: Option<Data>,
     /// Past states.
     pub past: Option<Vec<f32>>,
-    /// Cumulative bounds of packed sequences.
+    /// Cumulative lengths of packed sequences.
     pub bounds: Option<Vec<i64>>,
 }
 

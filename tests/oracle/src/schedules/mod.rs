@@ -34,7 +34,7 @@ pub struct Ran {
 
 impl Ran {
     /// Runs a plan of a case twice in one workspace, under a schedule other than the exact one, and checks that both runs
-    /// are equal. Returns the first, and the tile whose rows decide together.
+    /// are equal. Returns the first run, and the tile whose rows decide together.
     ///
     /// # Panics
     /// Panics if a run is refused, or if the second differs from the first.
@@ -73,9 +73,9 @@ impl Merged {
         ]);
     }
 
-    /// Compares the merged states with the exact rows of `problem`, which has all keys. The skipped weights must be
-    /// within `budget`, and the outputs within the error bound. `near` is the allowed rounding error, and `additions`
-    /// the length of the longest chain of sums.
+    /// Compares the merged states with the exact rows of `problem`, which has all keys. The skipped weights must be within
+    /// `budget`, and the outputs within the error bound. `near` is the allowed rounding error, and `additions` is the
+    /// length of the longest chain of additions.
     ///
     /// # Panics
     /// Panics if a row exceeds its limit.
@@ -372,7 +372,7 @@ pub fn account(
 /// something.
 ///
 /// # Panics
-/// Panics if a share is below this value, or above it by more than a few roundings.
+/// Panics if a share is below the share that follows from `S` and `D`, or above it by more than a few roundings.
 #[must_use]
 pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     let mut rows = 0;

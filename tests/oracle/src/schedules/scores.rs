@@ -4,8 +4,8 @@
 use elsa_core::random::Random;
 
 /// Creates keys and values for `blocks + 1` blocks. In each block, a single key has all the weight: 1 in block 0, and equal
-/// parts of `share · budget / (1 − budget)` in the other blocks. Values are 1 in block 0 and −1 in the others: their distance
-/// is the one that the bound for `D` assumes.
+/// parts of `share · budget / (1 − budget)` in the other blocks. Values are 1 in block 0 and −1 in the others: the error
+/// bound for skipped weights `D` assumes this distance between values.
 #[must_use]
 pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<f32>; 2] {
     let budget = f64::from(budget);

@@ -67,8 +67,8 @@ fn a_score_is_followed_through_its_partial_sums() {
     assert!(near(score.worst, (2.0 + 4.0 + 1.0) * LN_2 * U), "{score:?}");
     assert!(near(score.squares, (4.0 + 16.0 + 1.0) * LN_2 * LN_2), "{score:?}");
     assert!(score.shift.abs() < 1e-14, "{score:?}");
-    // If they are not fused, products round as well, but the first product of a chain is not rounded again by an
-    // addition.
+    // If multiply-adds are not fused, products are rounded as well, but the first product of a chain is not rounded again
+    // by an addition.
     let apart = with(|e| e.fused = false).score(&q, |c| k[c]);
     assert!(near(apart.worst, (2.0 + 2.0 + 4.0 + 1.0 + 4.0 + 1.0) * LN_2 * U), "{apart:?}");
     // Two chains have the partial sums 3, 5 and −5, −4; their total is 1.

@@ -249,8 +249,8 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
     };
     assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
-    // The batch decides which block merges. If the batch fills the device and the kernel supports it, one block
-    // processes all splits of its rows.
+    // The size of the batch determines which block merges the states of a row. If the batch fills the device and the kernel
+    // supports it, one block processes all splits of its rows.
     assert!(!of(8).serial);
     let able = [GpuKernelSpec { serial: true, ..kernels[0] }, kernels[1]];
     let serial = |change: &dyn Fn(&mut Spec)| {
