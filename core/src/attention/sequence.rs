@@ -14,12 +14,12 @@ pub enum Alignment {
     BottomRight,
 }
 
-/// A sliding window around the diagonal. `None` means no limit on that side.
+/// A sliding window around the diagonal. A field that is `None` sets no limit in its direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Number of attended keys before the diagonal.
+    /// Number of keys before the diagonal that a row may attend.
     pub left: Option<usize>,
-    /// Number of attended keys after the diagonal.
+    /// Number of keys after the diagonal that a row may attend.
     pub right: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ pub struct Chunk {
     pub key_total: usize,
     /// Number of queries of the sequence that precede those of the call.
     pub query_offset: usize,
-    /// Number of queries of the complete sequence. Zero if the call has all queries; the offset must then be zero as
+    /// Number of queries of the complete sequence. Zero if the call has all queries; `query_offset` must then be zero as
     /// well.
     pub query_total: usize,
 }

@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
-/// All properties of a problem that determine the time of its kernels, except the batch.
+/// All properties of a problem that determine the time of its kernels, except the batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeClass {
     /// Element type of the tensors.
@@ -45,9 +45,9 @@ pub struct ShapeClass {
 pub struct Changes(u16);
 
 impl Changes {
-    /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to
-    /// the left, a boolean mask, an additive mask, an additive bias, a table bias, a mask and bias that kernels for
-    /// added elements can read, shifted windows, a soft cap, a past, lengths that arrive with the call.
+    /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to the
+    /// left, a boolean mask, an additive mask, an additive bias, a table bias, a mask or bias whose layout suits the
+    /// kernels that read added elements, shifted windows, a soft cap, a past, lengths that a call supplies.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -83,8 +83,8 @@ impl Changes {
 }
 
 impl ShapeClass {
-    /// Returns the class of `problem`; `None` for packed sequences, whose lengths arrive with the data and whose keys are
-    /// never divided.
+    /// Returns the class of `problem`; `None` for packed sequences, because each call supplies their lengths and their keys
+    /// are never divided.
     #[must_use]
     pub fn of(problem: &Problem, half_scores: bool) -> Option<ShapeClass> {
         let s = problem.spec();

@@ -9,7 +9,7 @@ use super::setting::{KeySide, QuerySide};
 /// Method that summarises many elements by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summary {
-    /// The element of the largest magnitude, with its sign; the first of several equal magnitudes.
+    /// The element with the largest magnitude, with its sign. If several elements have that magnitude, the first is used.
     SignedAbsMax,
     /// The largest magnitude.
     AbsMax,

@@ -41,15 +41,15 @@ pub struct TraversalReport {
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,
-    /// Number of pairs of a tile and a block in which some row attends a key.
+    /// Number of pairs of a tile and a block in which some row of the tile attends a key of the block.
     pub blocks: u64,
-    /// Number of pairs in `blocks` that every row of the tile skipped.
+    /// Number of pairs in `blocks` in which every row of the tile skipped the block.
     pub skipped_blocks: u64,
     /// Number of pairs in `blocks` that were skipped before any of their products was computed
     /// ([`unseen`](super::unseen())). `D` then includes an upper bound of their weights, so log-sum-exp is an upper bound
     /// as well.
     pub unseen_blocks: u64,
-    /// Number of pairs of a row and a block in which the row attends a key.
+    /// Number of pairs of a row and a block in which the row attends a key of the block.
     pub row_blocks: u64,
     /// Number of pairs in `row_blocks` in which the row skipped the block.
     pub skipped_row_blocks: u64,

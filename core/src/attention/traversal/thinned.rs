@@ -99,8 +99,8 @@ pub fn odds(budget: f32, additions: usize) -> f32 {
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
 }
 
-/// Returns `true` if a row with sums `s` and `d` may skip weights whose sum is `b`. `odds` is the result of [`odds`]
-/// for the budget. NaN never fits.
+/// Returns `true` if a row with sums `s` and `d` may skip weights whose sum is `b`. `odds` is the result of [`odds`] for
+/// the budget. Returns `false` if an argument is NaN.
 #[inline]
 #[must_use]
 pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {

@@ -79,7 +79,8 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part. It does not apply if a scan would then have fewer than two parts, or more than [`PARTS`].
+/// Number of tokens per part that the chooser prefers. The number of parts is limited to the range from two to [`PARTS`],
+/// so a part may have fewer or more tokens.
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.
