@@ -98,7 +98,7 @@ pub enum ChooseError {
         /// Size of the workspace in bytes; `usize::MAX` if it overflows.
         needed: usize,
     },
-    /// No interest set is known for the number of chunks, or none exists.
+    /// No interest set is known for the number of chunks, or no such set exists.
     NoSet {
         /// The requested number of chunks.
         found: usize,
@@ -157,7 +157,7 @@ pub enum ChooseError {
     },
     /// The given tasks of a tree leave a gap.
     TaskMissing {
-        /// Path of the largest task that starts at the first gap and lies within it.
+        /// Path of the largest task that begins where the first gap begins and does not extend beyond the gap.
         path: TaskPath,
     },
     /// A task of a tree is given twice, or together with a task above it.

@@ -224,9 +224,9 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// [`natural_reference`] returns a factor that compensates for the rounding of the reference. This is the largest
-/// magnitude of the factor's exponent. References below `2^30` in natural-log units never need a larger exponent,
-/// because neighbouring f32 values there are at most 64 apart.
+/// The factor that [`natural_reference`] returns is a power of `e` that compensates for the rounding of the reference. This
+/// constant is the largest magnitude of the exponent of that power. References below `2^30` in natural-log units never need
+/// a larger exponent, because neighbouring f32 values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
 /// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the

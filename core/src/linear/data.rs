@@ -150,8 +150,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the data of an operand. Either the data have the declared type and enough elements, or both the problem and
-/// the call lack the operand.
+/// Checks the data of an operand. Requires either that the data have the declared type and enough elements, or that both
+/// the problem and the call lack the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

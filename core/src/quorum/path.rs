@@ -35,7 +35,8 @@ impl TaskPath {
         self.digits.get(..self.depth()).unwrap_or_default()
     }
 
-    /// Returns the path of task `digit` one level below; `None` if the path already has [`MAX_LEVELS`] levels.
+    /// Returns this path with `digit` appended, which names a task one level below the task of this path; `None` if this
+    /// path already has [`MAX_LEVELS`] levels.
     #[must_use]
     pub fn below(mut self, digit: u16) -> Option<TaskPath> {
         let depth = self.depth();

@@ -28,9 +28,9 @@ pub const BLOCK: usize = 64;
 /// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
-/// Cost of an FFT in vector multiply-adds of the direct method, divided by `n log2 n` for an FFT of length `n`. The
-/// value follows from the crossover of the two methods, measured at 450 taps with 16 lanes (the example `series` of the
-/// runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
+/// Cost of an FFT of length `n`, divided by `n log2 n`. The unit is the cost of one vector multiply-add of the direct
+/// method. The value follows from the crossover of the two methods, measured at 450 taps with 16 lanes (the example
+/// `series` of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
 /// Properties of the series kernels of an instruction set that the planner and the error bounds use.
@@ -51,7 +51,8 @@ pub struct SeriesKernelSpec {
 /// Options of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers, with the same bits.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers; the bits of the
+    /// output stay the same.
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
@@ -162,8 +163,8 @@ fn lay(
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 
-/// Selects the number of workers that `work` multiply-adds justify, at most `items`, and reduces it if the budget
-/// requires it.
+/// Selects the number of workers that `work` multiply-adds justify, at most `items`. If the workspace would exceed the
+/// budget, reduces the number of workers.
 fn fit(
     mut choice: SeriesChoice,
     options: &Options,
