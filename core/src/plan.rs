@@ -86,9 +86,10 @@ pub enum ChooseError {
         /// Number of bytes that the affine maps occupy in the smallest workspace.
         transitions: usize,
     },
-    /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.
+    /// A streamed run needs more than the allowed share of the host's memory, even if it computes the problem in the
+    /// smallest units.
     HostBudget {
-        /// Bytes that a run with the smallest units needs, including the memory that the process already uses.
+        /// Number of bytes that a run with the smallest units needs, including the memory that the process already uses.
         needed: usize,
         /// The budget in bytes.
         budget: usize,

@@ -37,8 +37,8 @@ pub struct Windows {
     pub shift: [usize; 2],
 }
 
-/// The division of a shifted window into sides. In a direction that is not divided, the boundary is the end of the
-/// window.
+/// The division of a shifted window into sides, by a boundary between two rows and a boundary between two columns. In a
+/// direction that is not divided, the boundary is the end of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides {
     /// Number of columns of the window.

@@ -78,7 +78,7 @@ pub struct SeriesChoice {
     pub fft_length: usize,
     /// Number of tokens per block.
     pub block: usize,
-    /// Number of workers that take part.
+    /// Number of workers that take part in a call.
     pub workers: usize,
 }
 
@@ -102,8 +102,8 @@ pub struct SeriesLayout {
     pub convert: Span,
     /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// For each part of each tile: factor, addend, and the state before the part. The region is shared, and follows the
-    /// workers' regions.
+    /// The factor and addend of the map of each part of each tile, and the state before the part. All workers share this
+    /// region, which follows the workers' regions.
     pub maps: Span,
     /// Total number of f32 values, without the padding for alignment.
     pub total: usize,

@@ -39,8 +39,8 @@ pub struct KernelSpec {
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Number of sums over which the kernel distributes the weights of a row. A tree adds up these sums at the end. 1 if
-    /// each lane of a vector is a row.
+    /// Number of sums over which the kernel distributes the weights of a row. A tree adds up these sums at the end. The
+    /// number is 1 if each lane of a vector is a row.
     pub weight_sums: usize,
     /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
     pub exp2_relative: f64,

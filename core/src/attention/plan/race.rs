@@ -12,7 +12,7 @@ pub struct Pace {
     pub alone: usize,
 }
 
-/// Devices on which a kernel has the same pace.
+/// A group of devices. A kernel has the same pace on all devices of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     /// Compute capability 5 and 6, Maxwell and Pascal. An SM has 64 KiB of shared memory, which limits the number of
@@ -73,7 +73,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Multiplies `x` by this fraction, rounded up.
+    /// Returns `x` times this fraction, rounded up.
     const fn of(self, x: usize) -> usize {
         x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })
     }
@@ -81,7 +81,8 @@ impl Share {
 
 /// Largest number of splits that [`Race`] considers.
 pub const MOST_SPLITS: usize = 8;
-/// Time of an edge tile in a kernel with slow edges, relative to that of a plain tile.
+/// Time of a tile in which some row does not attend all keys, relative to the time of any other tile, in a kernel with slow
+/// edges ([`Race::slow_edges`]).
 const SLOW_EDGE: usize = 3;
 /// A number of splits is close to the best if its finishing time is at most this percentage of the shortest finishing time.
 /// The smallest such number is preferred.

@@ -147,7 +147,8 @@ impl ShapeClass {
     }
 }
 
-/// Largest ratio of an alternative's work, in computed rows times dims, to the work of the chooser's own choice.
+/// Largest ratio of an alternative's work to the work of the chooser's own choice. The work is the number of computed rows
+/// times the number of dims.
 const MOST_WORK: usize = 4;
 /// Largest ratio of an alternative kernel's head size to that of the kernel that the chooser prefers.
 const MOST_DIMS: usize = 2;

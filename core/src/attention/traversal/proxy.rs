@@ -11,11 +11,11 @@ use super::setting::{KeySide, QuerySide};
 pub enum Summary {
     /// The element with the largest magnitude, with its sign. If several elements have that magnitude, the first is used.
     SignedAbsMax,
-    /// The largest magnitude.
+    /// The largest magnitude of an element.
     AbsMax,
-    /// The maximum.
+    /// The largest element.
     Max,
-    /// The mean.
+    /// The mean of the elements.
     Mean,
 }
 

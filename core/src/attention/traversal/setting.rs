@@ -18,11 +18,11 @@ pub enum Order {
 pub enum KeySide {
     /// The element with the largest magnitude, with its sign; `sabsmax` in the VFA article.
     SignedAbsMax,
-    /// The maximum.
+    /// The largest element.
     Max,
-    /// The mean.
+    /// The mean of the elements.
     Mean,
-    /// The largest magnitude.
+    /// The largest magnitude of an element.
     AbsMax,
 }
 

@@ -8,7 +8,7 @@ use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
 
-/// A kernel stores the state divided by a product of gates. This is the base-2 logarithm of the largest such product.
+/// A kernel stores the state divided by a product of gates, which it keeps within `2^-SEGMENT ..= 2^SEGMENT`.
 const SEGMENT: f64 = 40.0;
 
 /// Tensors that the kernel cannot access in place and copies block by block.
@@ -60,7 +60,7 @@ pub struct Choice {
     pub boundaries: usize,
     /// Number of heads whose parts' affine maps are stored at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
-    /// Number of workers that take part.
+    /// Number of workers that take part in a call.
     pub workers: usize,
     /// Number of multiply-adds that justify waking a worker; zero if all workers take part regardless of the work.
     pub work_per_worker: f64,
@@ -75,7 +75,8 @@ pub struct Choice {
     /// `true` if outputs are summed as f32 values in the workspace before they are rounded. This is the case for
     /// bidirectional problems whose outputs are staged.
     pub sums: bool,
-    /// Four counts: sequences, states per sequence, tokens in the longest sequence, and rows of the output.
+    /// The number of sequences, of states per sequence, of tokens in the longest sequence, and of rows of the output, in
+    /// this order.
     pub extent: [usize; 4],
 }
 
