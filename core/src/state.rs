@@ -42,8 +42,8 @@
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
 
-/// Headroom in base-2 units: a score changes the reference only if it exceeds the reference by more than this. Weights
-/// are then at most `2^HEADROOM`, which leaves most of the exponent range to the values.
+/// Headroom in base-2 units: a score changes the reference only if it exceeds the reference by more than this number.
+/// Weights are then at most `2^HEADROOM`, which leaves most of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
 /// Smallest exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a
@@ -326,7 +326,7 @@ pub struct NaturalMerge {
     sides: Sides,
 }
 
-/// The states that are not empty. `Both` has the factors that multiply their weighted sums.
+/// The merged states that are not empty. `Both` contains the factors that multiply the weighted sums of the two states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sides {
     Neither,

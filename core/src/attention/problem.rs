@@ -58,9 +58,9 @@ pub struct Spec {
     pub past_key: Option<View>,
     /// Past values, `[batch, kv_heads, past, d_v]`.
     pub past_value: Option<View>,
-    /// Output that concatenates past and new keys, `[batch, kv_heads, past + keys, d]`.
+    /// Output tensor that contains the past keys and then the new keys, `[batch, kv_heads, past + keys, d]`.
     pub present_key: Option<View>,
-    /// Output that concatenates past and new values, `[batch, kv_heads, past + keys, d_v]`.
+    /// Output tensor that contains the past values and then the new values, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
     /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the call
     /// writes the new rows after these. The problem must have past and present keys and values, and the past and the

@@ -16,8 +16,8 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// Creates the path of `digits`; `None` if there are more than [`MAX_LEVELS`]. The range of the digits is not
-    /// checked here, but by [`Division::check`](super::Division::check).
+    /// Creates the path of `digits`; `None` if there are more than [`MAX_LEVELS`]. This function does not check the range
+    /// of the digits; [`Division::check`](super::Division::check) does.
     #[must_use]
     pub fn new(digits: &[u16]) -> Option<TaskPath> {
         digits.iter().try_fold(TaskPath::default(), |path, digit| path.below(*digit))

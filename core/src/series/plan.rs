@@ -33,7 +33,7 @@ pub const MAX_PARTS: usize = 1024;
 /// `series` of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
-/// Properties of the series kernels of an instruction set that the planner and the error bounds use.
+/// The properties of the series kernels for one instruction set. The planner and the error bounds use them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesKernelSpec {
     /// Common name of the kernels: `series_f32_c<channels per tile>__<instruction set>`.
@@ -87,7 +87,7 @@ pub struct SeriesChoice {
 pub struct SeriesLayout {
     /// Distance from one worker's region to the next.
     pub worker_stride: usize,
-    /// Up to four series of a worker, `[token][channel]`. For a convolution, the first also contains the inputs before
+    /// Up to four series of a worker, `[token][channel]`. For a convolution, the first span also contains the inputs before
     /// the block.
     pub series: [Span; 4],
     /// Two coefficients of a worker's selective scan, `[token][state]` or `[state][channel]`.

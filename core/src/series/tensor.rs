@@ -87,7 +87,7 @@ impl Series {
         self.0.row(batch, channel / dim, token) + channel % dim
     }
 
-    /// Returns the stride from one channel to the next; `None` if it is not equal for all channels.
+    /// Returns the stride from one channel to the next; `None` if the stride is not equal for all channels.
     #[must_use]
     pub const fn channel_stride(&self) -> Option<usize> {
         let (dim, stride) = (self.0.dim(), self.0.strides()[1]);

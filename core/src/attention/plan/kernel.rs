@@ -11,7 +11,7 @@ pub enum KeyLayout {
     Panels(usize),
 }
 
-/// Properties of a CPU micro-kernel that the chooser and the certificate use.
+/// The properties of a CPU micro-kernel. The chooser and the certificate use them.
 ///
 /// CPU and GPU kernels share one grammar of names, `operation_type[_dD]_qQkK__set_arithmetic`: the operation; the
 /// element type; the largest head size, where it matters; the number of query rows in the widest tile; the number

@@ -43,7 +43,7 @@ pub struct TraversalReport {
     pub gated: u64,
     /// Number of pairs of a tile and a block in which some row of the tile attends a key of the block.
     pub blocks: u64,
-    /// Number of pairs in `blocks` in which every row of the tile skipped the block.
+    /// Number of pairs in `blocks` in which every row that attends a key of the block skipped the block.
     pub skipped_blocks: u64,
     /// Number of pairs in `blocks` that were skipped before any of their products was computed
     /// ([`unseen`](super::unseen())). `D` then includes an upper bound of their weights, so log-sum-exp is an upper bound
@@ -157,7 +157,7 @@ impl TraversalReport {
         self.share_sum += share_sum;
     }
 
-    /// Returns the fraction of the pairs in `blocks` in which every row of the tile skipped the block.
+    /// Returns the fraction of the pairs in `blocks` in which every row that attends a key of the block skipped the block.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
         ratio(self.skipped_blocks, self.blocks)
@@ -175,7 +175,8 @@ impl TraversalReport {
         ratio(self.skipped_row_blocks, self.row_blocks)
     }
 
-    /// Returns the fraction of the kept blocks in which no row had to be rescaled.
+    /// Considers the pairs in `blocks` that were not skipped. Returns the fraction of these pairs in which no row rescaled
+    /// its sums.
     #[must_use]
     pub fn rescale_skip_rate(&self) -> f64 {
         let kept = self.blocks - self.skipped_blocks;

@@ -62,7 +62,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
         self.state.merge(&later.state);
     }
 
-    /// Rescales the state to the reference `m`, which must be at least the current one.
+    /// Rescales the state to the reference `m`, which must be at least the current reference.
     pub fn raise(&mut self, m: f32) {
         let merge = Merge::of(self.state.m, m);
         self.state.m = merge.m;
