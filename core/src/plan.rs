@@ -77,7 +77,7 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
-    /// Even the smallest workspace exceeds the budget. It contains an affine map for each part of a sequence.
+    /// Even the smallest workspace exceeds the budget. The workspace contains an affine map for each part of a sequence.
     PartsBudget {
         /// Size of the smallest workspace in bytes.
         needed: usize,
@@ -124,7 +124,7 @@ pub enum ChooseError {
         /// Number of chunks of the set.
         chunks: usize,
     },
-    /// A set lacks the member 0, which gives every task a chunk that it owns.
+    /// A set lacks the member 0. This member gives every task a chunk that the task owns.
     NoOwner,
     /// A division has no levels or too many levels.
     Levels {
@@ -161,7 +161,7 @@ pub enum ChooseError {
         /// Path of the largest task that begins where the first gap begins and does not extend beyond the gap.
         path: TaskPath,
     },
-    /// A task of a tree is given twice, or together with a task above it.
+    /// A task of a tree is given twice, or is given together with a task above it.
     TaskTwice {
         /// Path of the task.
         path: TaskPath,
@@ -169,8 +169,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that
-    /// the affine maps of parts occupy in it.
+    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that the affine maps
+    /// of the parts occupy in the workspace.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

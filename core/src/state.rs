@@ -263,7 +263,7 @@ pub struct NaturalState {
 }
 
 impl NaturalState {
-    /// Converts a state with reference `m` (in base-2 units) and sum `s`. Its weighted sums contain the factor
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`. The state's weighted sums contain the factor
     /// `weight_scale`. `divided` is `true` if the weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {

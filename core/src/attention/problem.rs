@@ -88,8 +88,8 @@ pub struct Spec {
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call
-    /// supplies the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call supplies
+    /// the boundaries of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 

@@ -61,8 +61,8 @@ pub struct Spec {
     pub normalize: Option<f32>,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Number of sequences packed along the token axis; `None` if sequences are not packed. The batch of packed
-    /// sequences is 1, and a call supplies their bounds ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
+    /// Number of sequences packed along the token axis; `None` if sequences are not packed. The batch of packed sequences
+    /// is 1, and a call supplies the boundaries of the sequences ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
     pub packed: Option<usize>,
 }
 

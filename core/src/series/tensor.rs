@@ -168,7 +168,7 @@ pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(),
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
-/// Checks the outputs and the past states of a call. The output must have the elements of `series`; states, if given,
+/// Checks the outputs and the past states of a call. The output must have enough elements for `series`; states, if given,
 /// must have `states` values. In an in-place problem, only the present states may be given.
 pub(super) fn check_written(
     series: &Series,
@@ -273,7 +273,7 @@ macro_rules! tensors {
         }
 
         impl Operand {
-            /// Returns whether a call may omit the tensor even if the problem has it.
+            /// Returns `true` if a call may omit the tensor even if the problem has it.
             #[must_use]
             pub const fn is_optional(self) -> bool {
                 matches!(self, $(Operand::$some_values |)* Operand::Output | Operand::PresentState)

@@ -7,7 +7,7 @@ use crate::profile::InstructionSet;
 pub enum KeyLayout {
     /// Rows, read in place.
     Rows,
-    /// Packed panels with the given number of keys, `[panel][dim][key]`.
+    /// Packed panels with this number of keys per panel, `[panel][dim][key]`.
     Panels(usize),
 }
 

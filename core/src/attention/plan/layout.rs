@@ -21,9 +21,9 @@ use crate::attention::traversal::{RowRoom, TraversalReport, tile_len};
 use crate::room::{self, Cursor, LINE, Span, checked_bytes, table};
 use core::mem::size_of;
 
-/// Number of measured values for the keys and values of a head, or for one block of a head. For keys: the largest sum
-/// of squares of a row, and the largest magnitude of an element. For values: the largest magnitude of an element, and
-/// the smallest row maximum among the rows with a non-zero element.
+/// Number of measurements of the keys and values of a head, or of one block of a head. Two are of the keys: the largest sum
+/// of squares of a row, and the largest magnitude of an element. Two are of the values: the largest magnitude of an
+/// element, and the smallest row maximum among the rows with a non-zero element.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -73,7 +73,7 @@ pub struct WorkspaceLayout {
     pub entries: Span,
     /// For each token of a shifted window, the side of the window's boundaries on which the token is, `[tokens + width]`.
     pub sides: Span,
-    /// Measured magnitudes: [`MEASURED`] values, then one for each channel of the values, `[value_dim]`.
+    /// Measured magnitudes: [`MEASURED`] numbers, then one number for each column of the value tensor, `[value_dim]`.
     pub measured: Span,
     /// Scratch memory of the scalar run that computes a schedule,
     /// [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
@@ -99,7 +99,7 @@ pub struct WorkspaceLayout {
     /// Skipped weights of every row, `[2][rows]`: `D` in natural-log units, then `D / (S + D)`. The region follows the
     /// regions of the workers and `all_tiles`.
     pub left_out: Span,
-    /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
+    /// Norms of the keys and values of each sequence and key head: [`NORMS`] numbers for each of
     /// [`CpuChoice::measured_parts`] parts. The region follows `left_out`. It has room for one key head per query head.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].

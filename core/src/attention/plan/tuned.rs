@@ -36,11 +36,11 @@ pub struct ShapeClass {
     pub value_dim: usize,
     /// Number of windows of a picture that are computed together; 1 without windows.
     pub windows: usize,
-    /// Differences from a plain problem.
+    /// Differences between the problem and plain attention.
     pub changes: Changes,
 }
 
-/// A set of differences from a plain problem, named by [`Changes::NAMES`].
+/// A set of differences between a problem and plain attention. [`Changes::NAMES`] contains their names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes(u16);
 
@@ -160,9 +160,9 @@ const MOST_PER_SM: usize = 16;
 const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// Iterates over the divisions that a measurement may choose from for `problem`. The first is the chooser's own choice,
-/// and the others are those that [`GpuOptions::division`] can request. Divisions with far more blocks than the device
-/// can run at once, and kernels that mostly compute padding, are omitted.
+/// Iterates over the divisions from which a measurement may choose one for `problem`. The first is the chooser's own
+/// choice, and the others are those that [`GpuOptions::division`] can request. Divisions with far more blocks than the
+/// device can run at once, and kernels that mostly compute padding, are omitted.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.

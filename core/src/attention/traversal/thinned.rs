@@ -34,7 +34,7 @@ use crate::attention::bound::gamma;
 use crate::monoid::Monoid;
 use crate::state::{Merge, State, is_empty, log_sum_exp};
 
-/// The state `(m, S, W)` of the kept keys, and the weights `D` of the skipped ones.
+/// The state `(m, S, W)` of the kept keys, and the sum `D` of the weights of the skipped keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thinned<W> {
     /// The state of the kept keys.

@@ -96,11 +96,11 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
-/// unknown or the row does not attend the key. `products` are the products of the key's elements with the row's
-/// elements; the row is scaled by the query factor. `cap` is the cap that
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors) returns, zero without a cap. `added` is the
-/// number added to the score.
+/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if no bound is
+/// known or the row does not attend the key. `products` are the products of the key's elements with the row's elements; the
+/// row is scaled by the query factor. `cap` is the cap that
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors) returns, zero without a cap. `added` is the number
+/// added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;

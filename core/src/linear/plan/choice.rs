@@ -27,8 +27,8 @@ pub struct Staged {
 /// All decisions made before pointers are known.
 ///
 /// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the output. They depend on the rule, the head
-/// sizes, the tokens and the options, never on the batch or the number of heads or workers. If a stream is cut at
-/// multiples of `chunk` tokens, counted from the start of each sequence, the bits of its outputs stay the same. This
+/// sizes, the number of tokens and the options, never on the batch size or the number of heads or workers. If a stream is
+/// cut at multiples of `chunk` tokens, counted from the start of each sequence, the bits of its outputs stay the same. This
 /// does not hold for [`Form::Scan`] and [`Form::Parallel`], because they divide a sequence according to its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {

@@ -48,7 +48,8 @@ pub enum Gate {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Spec {
-    /// Gates, `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
+    /// Gates, `[batch, tokens, channels]`. If the head stride or the batch stride of the view is zero, heads or sequences
+    /// share the gates.
     pub a: Series,
     /// Addends, `[batch, tokens, channels]`.
     pub b: Series,

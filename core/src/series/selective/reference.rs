@@ -34,7 +34,7 @@ struct SelectiveEntry {
     largest: f64,
 }
 
-/// Time step of a token with its error, and the token's input.
+/// The time step of a token, the error of the time step, and the token's input.
 struct Step {
     delta: f64,
     error: f64,
