@@ -57,8 +57,8 @@ pub struct TraversalReport {
     /// pairs in which references may move or, for a schedule with λ, all pairs. Pairs whose largest score only the
     /// guard needs do not count.
     pub sought_row_blocks: u64,
-    /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the
-    /// sums that it already had. Kernels count these pairs only within an error budget.
+    /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the sums
+    /// that it already had. Kernels count these pairs only if the schedule has an error budget.
     pub rescaled_blocks: u64,
     /// Number of pairs in `row_blocks` that were not skipped, and in which the row moved its reference and rescaled the
     /// sums that it already had.

@@ -85,8 +85,8 @@ pub enum Skip {
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row
-/// with its guard.
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row with
+/// the guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
@@ -99,8 +99,9 @@ pub struct Schedule {
     pub threshold: f32,
     /// Condition under which a block is skipped.
     pub skip: Skip,
-    /// `true` for the norm gate: tiles in which every score stays near zero use zero as the reference of all rows, regardless
-    /// of the other settings. See [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
+    /// `true` if the norm gate is on: tiles in which every score stays near zero use zero as the reference of all rows,
+    /// regardless of the other settings. See
+    /// [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
     pub gate: bool,
 }
 

@@ -6,7 +6,7 @@ use crate::profile::InstructionSet;
 /// Properties of a CPU micro-kernel of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpec {
-    /// Name of the kernel: its tile of tokens and columns, and its instruction set.
+    /// Name of the kernel, composed of its tile of tokens and columns and its instruction set.
     pub name: &'static str,
     /// Instruction set that the kernel requires.
     pub set: InstructionSet,

@@ -44,7 +44,7 @@ pub struct WorkerSpans {
     pub before: Span,
 }
 
-/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from its start, in f32 values.
+/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from the start of the map, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
     /// The addend `b`, stored in strips of columns.
@@ -81,7 +81,7 @@ pub struct WorkspaceLayout {
 }
 
 impl WorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(c: &Choice, rooms: Rooms) -> Option<WorkspaceLayout> {
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };
