@@ -14,7 +14,7 @@ operands! {
     read {
         /// Inputs, `[batch, tokens, channels]`.
         Signal = "u",
-        /// Filters, `[channels, K]`, or `[K]` if all channels share one.
+        /// Filters, `[channels, K]`, or `[K]` if all channels share one filter.
         Filter = "filter",
         /// Bias added to each sum of products, `[channels]`.
         Bias = "bias",
@@ -189,7 +189,7 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].
     pub u: E,
-    /// The filters, `[channels, K]`, or `[K]` if all channels share one.
+    /// The filters, `[channels, K]`, or `[K]` if all channels share one filter.
     pub filter: F,
     /// Bias added to each sum of products, `[channels]`; zeros if absent.
     pub bias: Option<F>,
