@@ -8,7 +8,7 @@ use crate::state::WEIGHT_FLOOR;
 pub struct Spoilt {
     /// Number of rows in which some weight, when it is computed, exceeds the largest number of the type.
     pub overflowing: u64,
-    /// Number of rows in which every weight rounds to zero relative to the row's last reference.
+    /// Number of rows in which every weight, relative to the row's last reference, counts as zero.
     pub vanishing: u64,
 }
 
