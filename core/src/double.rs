@@ -75,7 +75,7 @@ impl Double {
         e
     }
 
-    /// Returns `exp(x)`; zero below the range of f64, infinite above.
+    /// Returns `exp(x)`. Returns zero if the result is below the range of f64, and infinity if it is above.
     #[must_use]
     pub fn exp(self) -> Double {
         if self.high < -745.0 {

@@ -57,8 +57,8 @@ pub fn larger(a: f64, b: f64) -> f64 {
 }
 
 /// Returns the percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least `percent`
-/// percent of the values do not exceed, or the minimum for zero. The result is always one of the values. Sorts
-/// `values`. Returns NaN if any value is NaN, and `None` without values or for `percent` above 100.
+/// percent of the values do not exceed, or the minimum if `percent` is zero. The result is always one of the values. Sorts
+/// `values`. Returns NaN if any value is NaN, and `None` if `values` is empty or `percent` exceeds 100.
 #[must_use]
 pub fn percentile(values: &mut [f64], percent: u32) -> Option<f64> {
     if values.is_empty() || percent > 100 {

@@ -29,7 +29,7 @@ pub trait Operand: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     fn each<T>(of: impl FnMut(Self) -> T) -> Self::Each<T>;
 }
 
-/// Makes the enum of an operator's operands: the inputs, then the outputs, each with its name in error messages.
+/// Defines the enum of an operator's operands: the inputs, then the outputs, each with its name in error messages.
 macro_rules! operands {
     (
         $(#[$list:meta])*

@@ -77,7 +77,7 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
-    /// Even the smallest workspace exceeds the budget. It contains an affine map for each part of a sequence.
+    /// Even the smallest workspace exceeds the budget. The workspace contains an affine map for each part of a sequence.
     PartsBudget {
         /// Size of the smallest workspace in bytes.
         needed: usize,
@@ -86,9 +86,10 @@ pub enum ChooseError {
         /// Number of bytes that the affine maps occupy in the smallest workspace.
         transitions: usize,
     },
-    /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.
+    /// A streamed run needs more than the allowed share of the host's memory, even if it computes the problem in the
+    /// smallest units.
     HostBudget {
-        /// Bytes that a run with the smallest units needs, including the memory that the process already uses.
+        /// Number of bytes that a run with the smallest units needs, including the memory that the process already uses.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
@@ -98,7 +99,7 @@ pub enum ChooseError {
         /// Size of the workspace in bytes; `usize::MAX` if it overflows.
         needed: usize,
     },
-    /// No interest set is known for the number of chunks, or none exists.
+    /// No interest set is known for the number of chunks, or no such set exists.
     NoSet {
         /// The requested number of chunks.
         found: usize,
@@ -123,7 +124,7 @@ pub enum ChooseError {
         /// Number of chunks of the set.
         chunks: usize,
     },
-    /// A set lacks the member 0, which gives every task a chunk that it owns.
+    /// A set lacks the member 0. This member gives every task a chunk that the task owns.
     NoOwner,
     /// A division has no levels or too many levels.
     Levels {
@@ -157,10 +158,10 @@ pub enum ChooseError {
     },
     /// The given tasks of a tree leave a gap.
     TaskMissing {
-        /// Path of the largest task that starts at the first gap and lies within it.
+        /// Path of the largest task that begins where the first gap begins and does not extend beyond the gap.
         path: TaskPath,
     },
-    /// A task of a tree is given twice, or together with a task above it.
+    /// A task of a tree is given twice, or is given together with a task above it.
     TaskTwice {
         /// Path of the task.
         path: TaskPath,
@@ -168,8 +169,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that
-    /// the affine maps of parts occupy in it.
+    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of bytes that the affine maps
+    /// of the parts occupy in the workspace.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

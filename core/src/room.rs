@@ -41,7 +41,7 @@ impl Cursor {
         self.at
     }
 
-    /// Returns a cursor for a separate block of memory. It starts at zero and inherits the overflow flag.
+    /// Returns a cursor for a separate block of memory. The new cursor starts at zero and inherits the overflow flag.
     pub(crate) const fn after(&self) -> Cursor {
         Cursor { at: 0, overflow: self.overflow }
     }

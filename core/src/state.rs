@@ -42,8 +42,8 @@
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
 
-/// Headroom in base-2 units: a score changes the reference only if it exceeds the reference by more than this. Weights
-/// are then at most `2^HEADROOM`, which leaves most of the exponent range to the values.
+/// Headroom in base-2 units: a score changes the reference only if it exceeds the reference by more than this number.
+/// Weights are then at most `2^HEADROOM`, which leaves most of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
 /// Smallest exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a
@@ -224,9 +224,9 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// [`natural_reference`] returns a factor that compensates for the rounding of the reference. This is the largest
-/// magnitude of the factor's exponent. References below `2^30` in natural-log units never need a larger exponent,
-/// because neighbouring f32 values there are at most 64 apart.
+/// The factor that [`natural_reference`] returns is a power of `e` that compensates for the rounding of the reference. This
+/// constant is the largest magnitude of the exponent of that power. References below `2^30` in natural-log units never need
+/// a larger exponent, because neighbouring f32 values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
 /// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the
@@ -263,7 +263,7 @@ pub struct NaturalState {
 }
 
 impl NaturalState {
-    /// Converts a state with reference `m` (in base-2 units) and sum `s`. Its weighted sums contain the factor
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`. The state's weighted sums contain the factor
     /// `weight_scale`. `divided` is `true` if the weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
@@ -326,7 +326,7 @@ pub struct NaturalMerge {
     sides: Sides,
 }
 
-/// The states that are not empty. `Both` has the factors that multiply their weighted sums.
+/// The merged states that are not empty. `Both` contains the factors that multiply the weighted sums of the two states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sides {
     Neither,

@@ -27,8 +27,8 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 /// `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range. Finite elements of
 /// an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 ///
-/// Weights below `2^-126` relative to the row's reference are zero or too small ([`crate::state::WEIGHT_FLOOR`]).
-/// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
+/// Weights below `2^-126` relative to the row's reference are zero or too small ([`crate::state::WEIGHT_FLOOR`]). Weighted
+/// sums are in f32 and divided at the end, so an output row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, attention::{Alignment, Spec}, dtype::DType, view::View};
@@ -58,14 +58,14 @@ pub struct Spec {
     pub past_key: Option<View>,
     /// Past values, `[batch, kv_heads, past, d_v]`.
     pub past_value: Option<View>,
-    /// Output that concatenates past and new keys, `[batch, kv_heads, past + keys, d]`.
+    /// Output tensor that contains the past keys and then the new keys, `[batch, kv_heads, past + keys, d]`.
     pub present_key: Option<View>,
-    /// Output that concatenates past and new values, `[batch, kv_heads, past + keys, d_v]`.
+    /// Output tensor that contains the past values and then the new values, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the
-    /// call writes the new rows after it. The problem must have past and present keys and values, and the past and the
-    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor
-    /// leave room for more tokens, it is a cache with that capacity.
+    /// `true` if the call appends in place: the past occupies the first rows of the present tensors' memory, and the call
+    /// writes the new rows after these. The problem must have past and present keys and values, and the past and the
+    /// present must have equal strides; a call passes only the present tensors. If the strides of a present tensor leave
+    /// room for more tokens, it is a cache with that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
@@ -77,19 +77,19 @@ pub struct Spec {
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
-    /// An additive bias in addition to the mask. If the last axis of one of them is shorter than the keys, the last axis
-    /// of the other must have the same size or size 1.
+    /// An additive bias in addition to the mask. If the last axis of the mask or of the bias is shorter than the number of
+    /// keys, the last axis of the other must have the same size or size 1.
     pub bias: Option<BiasView>,
-    /// `true` if the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then
-    /// not attended.
+    /// `true` if the last axis of mask and bias may be shorter than the number of keys, as in ONNX. Keys beyond the end of
+    /// that axis are then not attended.
     pub short_mask: bool,
     /// The windows of a picture if each sequence is a window, otherwise `None`. The queries and keys of a sequence are
     /// the tokens of its window.
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call
-    /// supplies the bounds of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences that are packed along the token axes of query and key, whose batch is then 1. A call supplies
+    /// the boundaries of the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
@@ -417,9 +417,10 @@ impl Problem {
         }
     }
 
-    /// Returns the memory of `operand`. Returns `None` if the problem does not have that operand, or if the operand
-    /// shares the memory of another one. In a problem that appends in place, for example, the past shares the memory of
-    /// the present. Every problem has an output, log-sum-exp and states, which a call may omit.
+    /// Returns the size and layout of the memory of `operand`. Returns `None` if the problem does not have that operand, or
+    /// if the operand shares the memory of another operand. In a problem that appends in place, for example, the past
+    /// shares the memory of the present. Every problem has the operands output, log-sum-exp and states; a call may omit
+    /// them.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

@@ -371,7 +371,7 @@ impl<'a> Geometry<'a> {
         attended.then(|| [f64::from(mask), f64::from(limited)])
     }
 
-    /// Returns `true` if key `j` and the row's token were rolled from the same part of the picture.
+    /// Returns `true` if key `j` and the row's token are on the same side of the boundaries of a shifted window.
     #[inline]
     fn is_on_the_same_side(&self, j: usize) -> bool {
         let Some(windows) = &self.spec.windows else { return true };
@@ -385,8 +385,8 @@ impl<'a> Geometry<'a> {
         [0, 1].into_iter().all(|axis| rolled(axis, self.i) == rolled(axis, j))
     }
 
-    /// Returns the index of the element for key `j`; `None` if the key is beyond the last axis. An axis of size 1 is
-    /// broadcast, and a batch axis whose size divides the batch repeats.
+    /// Returns the index of the element of `view` for key `j`; `None` if the key is beyond the end of the last axis. An
+    /// axis of size 1 is broadcast, and a batch axis whose size divides the batch size is repeated.
     #[inline]
     fn element(&self, view: &MaskView, j: usize) -> Option<usize> {
         let [batches, heads, queries, keys] = view.shape();

@@ -6,8 +6,8 @@ use crate::view::View;
 
 /// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 or a single head is repeated to
 /// match the other tensors and the mask. There is one exception: if no query head is repeated, and keys and values have
-/// equal numbers of heads, the key and value heads are not repeated, and groups of query heads share them. A single
-/// query is repeated for the rows of the mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares
+/// equal numbers of heads, the key and value heads are not repeated, and groups of query heads share them. A single query
+/// row is repeated to match the rows of the mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares
 /// them.
 ///
 /// # Errors

@@ -155,8 +155,8 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
     levels[slot] = (earlier.m, earlier.s);
 }
 
-/// Copies past and new keys and values to the present tensors, if the problem has them. If it appends in place, only
-/// the new rows are written.
+/// Copies past and new keys and values to the present tensors, if the problem has present tensors. If the problem appends
+/// in place, only the new rows are written.
 pub(super) fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let [keys, values] = inputs.past(problem).map_or([None; 2], |past| past.map(Some));

@@ -16,10 +16,10 @@
 //!    it keeps all bits. Segments bound the longest chain of additions, and the tree only adds its depth.
 //! 3. *Tiles only affect speed.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose
 //!    any widths.
-//! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose ends
-//!    never decrease with the row. The first and last rows of a tile therefore decide whether the tile attends none,
-//!    all or some of the keys in a range ([`coverage`], [`restrict`]). Only masks, biases and sides are evaluated
-//!    element by element ([`divide`]).
+//! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose ends never
+//!    decrease with the row. The first and last rows of a tile therefore decide whether the tile attends none, all or some
+//!    of the keys in a range ([`coverage`], [`restrict`]). Only masks, biases and the sides of shifted windows are
+//!    evaluated key by key ([`divide`]).
 
 use super::problem::Problem;
 use super::sequence::Sequence;
@@ -85,14 +85,15 @@ impl Tiling {
     }
 }
 
-/// Extent to which the rows of a tile attend its keys.
+/// Extent to which the query rows of a tile attend a range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
-    /// No row attends any key; the tile can be skipped.
+    /// No row attends any key, so the tile can skip these keys.
     Skip,
-    /// Every row attends every key, and no mask, bias or sides apply key by key. The tile needs no bias.
+    /// Every row attends every key, and no mask, bias or sides of a shifted window apply key by key. The kernel adds
+    /// nothing to the scores.
     Full,
-    /// Any other case: the tile needs a bias.
+    /// Any other case. The kernel adds a bias to the scores.
     Partial,
 }
 

@@ -7,29 +7,30 @@
 /// alignment of `is_causal` in PyTorch and in ONNX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
-    /// The offset is the length of the past: the first query sees the first new key.
+    /// The offset is the length of the past: the diagonal of the first query is at the first new key.
     #[default]
     TopLeft,
-    /// The offset is the number of valid keys minus the number of queries: the last query sees the last valid key.
+    /// The offset is the number of valid keys minus the number of queries: the diagonal of the last query is at the last
+    /// valid key.
     BottomRight,
 }
 
-/// A sliding window around the diagonal. `None` means no limit on that side.
+/// A sliding window around the diagonal. A field that is `None` sets no limit in its direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Number of attended keys before the diagonal.
+    /// Number of keys before the diagonal that a row may attend.
     pub left: Option<usize>,
-    /// Number of attended keys after the diagonal.
+    /// Number of keys after the diagonal that a row may attend.
     pub right: Option<usize>,
 }
 
-/// The position of a call's keys and queries in a longer sequence. It is supplied with the data, so chunks of equal
-/// shape share a plan. Key `j` of the call is key `key_offset + j` of the complete sequence, and query `i` is query
-/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the complete sequence; a mask covers the
-/// queries and keys of the call. The states of chunks that cover all keys of the sequence merge into the state of the
-/// sequence.
+/// The position of a call's keys and queries in a longer sequence. This position is supplied with the data, so chunks of
+/// equal shape share a plan. Key `j` of the call is key `key_offset + j` of the complete sequence, and query `i` of the
+/// call is query `query_offset + i` of the complete sequence. Key lengths, causal diagonals and windows refer to the
+/// complete sequence; a mask covers the queries and keys of the call. The states of chunks that cover all keys of the
+/// sequence merge into the state of the sequence.
 ///
-/// A problem with a past, a present or packed sequences accepts no chunk.
+/// A problem with past tensors, present tensors or packed sequences accepts no chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// Number of keys of the sequence that precede those of the call.
@@ -38,7 +39,7 @@ pub struct Chunk {
     pub key_total: usize,
     /// Number of queries of the sequence that precede those of the call.
     pub query_offset: usize,
-    /// Number of queries of the complete sequence. Zero if the call has all queries; the offset must then be zero as
+    /// Number of queries of the complete sequence. Zero if the call has all queries; `query_offset` must then be zero as
     /// well.
     pub query_total: usize,
 }
@@ -66,7 +67,7 @@ impl Chunk {
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Number of valid keys of each sequence, `[batch]`. If the call has a chunk, the number refers to the complete
+    /// Number of valid keys of each sequence, `[batch]`. If the call has a chunk, each number counts keys of the complete
     /// sequence.
     pub keys: Option<&'a [i64]>,
     /// First query token of each packed sequence, then the total number of query tokens, `[sequences + 1]`.
@@ -121,7 +122,7 @@ impl Sequence {
         self.left
     }
 
-    /// Returns the number of keys after the diagonal that a row attends; `None` means all. It is zero for causal
+    /// Returns the number of keys after the diagonal that a row attends; `None` means all. The result is zero for causal
     /// problems.
     #[must_use]
     pub const fn right(&self) -> Option<usize> {

@@ -25,7 +25,7 @@
 use crate::argument::ArgumentError;
 use core::ops::Range;
 
-/// The windows of a picture. All sizes are rows and columns, in tokens.
+/// The windows of a picture. Each size is a number of rows and a number of columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
     /// Size of the picture, `[H, W]`: multiples of the window's size.
@@ -37,8 +37,8 @@ pub struct Windows {
     pub shift: [usize; 2],
 }
 
-/// The division of a shifted window into sides. In a direction that is not divided, the boundary is the end of the
-/// window.
+/// The division of a shifted window into sides, by a boundary between two rows and a boundary between two columns. In a
+/// direction that is not divided, the boundary is the end of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides {
     /// Number of columns of the window.
@@ -84,21 +84,23 @@ impl Windows {
         (2 * self.size[0] - 1) * (2 * self.size[1] - 1)
     }
 
-    /// Returns `P(t)`: the entry of query token `i` and key token `j` is `P(i) + P(tokens − 1) − P(j)`.
+    /// Returns `P(token)`, the number from which indices into a relative-position table are computed: the entry for query
+    /// token `i` and key token `j` is `P(i) + P(tokens − 1) − P(j)`.
     #[inline]
     #[must_use]
     pub const fn place(&self, token: usize) -> usize {
         (token / self.size[1]) * (2 * self.size[1] - 1) + token % self.size[1]
     }
 
-    /// Returns the entry of query token `i` and key token `j` in a relative-position table.
+    /// Returns the index, in a relative-position table, of the entry for query token `i` and key token `j`.
     #[inline]
     #[must_use]
     pub const fn entry(&self, i: usize, j: usize) -> usize {
         self.place(i) + self.place(self.tokens() - 1) - self.place(j)
     }
 
-    /// Returns the division of the window of sequence `batch` into sides; `None` if all its tokens attend each other.
+    /// Returns the division of the window of sequence `batch` into sides; `None` if all tokens of the window attend each
+    /// other.
     #[must_use]
     pub const fn sides(&self, batch: usize) -> Option<Sides> {
         let [rows, columns] = [self.picture[0] / self.size[0], self.picture[1] / self.size[1]];

@@ -25,7 +25,8 @@ pub struct InputTensors<'a, E, F> {
     /// Elements of the past states; `None` if they are stored in the present states
     /// ([`Spec::in_place`](super::Spec::in_place)).
     pub past_state: Option<F>,
-    /// Bounds of packed sequences, in host memory: `sequences + 1` token indices, from zero to the number of tokens.
+    /// Boundaries of the packed sequences, in host memory: `sequences + 1` token indices, from zero to the number of
+    /// tokens.
     pub cu_seqlens: Option<&'a [i64]>,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// Checks the inputs against `problem`: element types, buffer lengths, and the bounds of packed sequences.
+    /// Checks the inputs against `problem`: element types, buffer lengths, and the boundaries of packed sequences.
     ///
     /// # Errors
     /// Returns an error for the first mismatch.
@@ -88,7 +89,7 @@ impl<'a> Inputs<'a> {
 }
 
 impl Problem {
-    /// Checks the bounds of packed sequences, which must be present if and only if the problem is packed.
+    /// Checks the boundaries of packed sequences. `cu_seqlens` must be `Some` if and only if the problem is packed.
     ///
     /// # Errors
     /// Returns an error for the first mismatch.
@@ -150,8 +151,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the data of an operand. Either the data have the declared type and enough elements, or both the problem and
-/// the call lack the operand.
+/// Checks the data of an operand. Requires either that the data have the declared type and enough elements, or that both
+/// the problem and the call lack the operand.
 fn covers(
     problem: &Problem,
     operand: Operand,

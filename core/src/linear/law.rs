@@ -14,7 +14,8 @@
 //! 1. **Cleared rows are excluded by selection.** A gate that clears rows sets a scalar `A`, a number on the diagonal of
 //!    `A`, or an entire column of a dense `A` to zero. Products with such a zero are skipped, so a NaN does not outlive the
 //!    gate that clears it.
-//! 2. **States become zero instead of subnormal.** An element of `b` below the smallest normal number is set to zero.
+//! 2. **States become zero instead of subnormal.** A number in `b` whose magnitude is below the smallest normal number is
+//!    set to zero.
 
 use super::problem::Problem;
 use super::rule::Gates;
@@ -31,7 +32,7 @@ pub enum Transition {
     Dense,
 }
 
-/// The shape of elements `(A, b)`: the kind of matrix `A`, and the size of the states that they map.
+/// The shape of maps `(A, b)`: the kind of matrix `A`, and the size of the states to which the maps apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affine {
     /// The kind of matrix `A`.
@@ -49,8 +50,8 @@ pub(super) fn settled(x: f32) -> f32 {
 }
 
 impl Affine {
-    /// Returns the shape of the elements of `problem`. `A` is scalar or diagonal if only gates multiply the state, and
-    /// dense for the delta rules.
+    /// Returns the shape of the maps `(A, b)` for the tokens of `problem`. `A` is scalar or diagonal if only gates multiply
+    /// the state, and dense for the delta rules.
     #[must_use]
     pub fn of(problem: &Problem) -> Affine {
         let transition = match (problem.rule().is_delta(), problem.gates()) {
@@ -61,7 +62,7 @@ impl Affine {
         Affine { transition, rows: problem.key_dim(), columns: problem.value_dim() }
     }
 
-    /// Returns the number of values of `A`, saturated at `usize::MAX`.
+    /// Returns the number of f32 values of `A`, saturated at `usize::MAX`.
     #[must_use]
     pub const fn transition_len(&self) -> usize {
         match self.transition {
@@ -71,13 +72,13 @@ impl Affine {
         }
     }
 
-    /// Returns the number of values per element, saturated at `usize::MAX`.
+    /// Returns the number of f32 values per map `(A, b)`, saturated at `usize::MAX`.
     #[must_use]
     pub const fn element_len(&self) -> usize {
         self.transition_len().saturating_add(self.rows.saturating_mul(self.columns))
     }
 
-    /// Returns the number of spare values that [`Affine::combine`] needs, saturated at `usize::MAX`.
+    /// Returns the number of spare f32 values that [`Affine::combine`] needs, saturated at `usize::MAX`.
     #[must_use]
     pub const fn spare_len(&self) -> usize {
         let row = if self.rows > self.columns { self.rows } else { self.columns };
@@ -87,7 +88,7 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to the identity `(I, 0)`.
+    /// Sets the map in `element` to the identity `(I, 0)`.
     pub fn identity(&self, element: &mut [f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         b.fill(0.0);
@@ -115,8 +116,8 @@ impl Affine {
         }
     }
 
-    /// Computes `b ← A state + b`, where `element` is `(A, b)`. The `b` of the element becomes the state after its
-    /// tokens.
+    /// Computes `b ← A state + b`, where `element` contains the map `(A, b)` of a run of tokens and `state` is the state
+    /// before the run. `b` becomes the state after the run.
     pub fn apply(&self, element: &mut [f32], state: &[f32], spare: &mut [f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         self.map(a, state, b, spare);
@@ -180,7 +181,7 @@ fn dense_map(d: usize, columns: usize, a: &[f32], b1: &[f32], b2: &mut [f32], sp
     }
 }
 
-/// Elements of the affine law in a workspace, as the slots of a scan.
+/// Maps `(A, b)` in a workspace, as the slots of a scan.
 #[derive(Debug)]
 pub struct AffineSlots<'a> {
     law: Affine,
@@ -190,22 +191,22 @@ pub struct AffineSlots<'a> {
 }
 
 impl<'a> AffineSlots<'a> {
-    /// Returns the number of values that `elements` elements and `scratch` additional places need, saturated at
+    /// Returns the number of f32 values that `elements` maps and `scratch` additional places need, saturated at
     /// `usize::MAX`.
     #[must_use]
     pub const fn workspace_len(law: &Affine, elements: usize, scratch: usize) -> usize {
         law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
     }
 
-    /// Creates slots for `elements` elements. The part of `workspace` that remains after the elements and the spare
-    /// values is scratch. Returns `None` if `workspace` is too short.
+    /// Creates slots for `elements` maps. The part of `workspace` that remains after the maps and the spare values provides
+    /// the scratch places. Returns `None` if `workspace` is too short.
     #[must_use]
     pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
         let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;
         (places.len() / law.element_len() >= elements).then_some(AffineSlots { law, elements, places, spare })
     }
 
-    /// Returns the element stored at place `at`.
+    /// Returns the map stored at place `at`.
     ///
     /// # Panics
     /// Panics if the place does not exist.
@@ -214,7 +215,8 @@ impl<'a> AffineSlots<'a> {
         &mut self.places[at * len..(at + 1) * len]
     }
 
-    /// Replaces the `b` of the element stored at place `at` by the state after its tokens, `A state + b`.
+    /// Replaces the `b` of the map stored at place `at` by `A state + b`, the state after the tokens that the map
+    /// represents.
     ///
     /// # Panics
     /// Panics if the place does not exist, or if `state` does not have `rows · columns` values.
@@ -223,7 +225,7 @@ impl<'a> AffineSlots<'a> {
         self.law.apply(&mut self.places[at * len..(at + 1) * len], state, self.spare);
     }
 
-    /// Returns the places `a` and `b`, in this order, and the spare values. `a` and `b` must differ.
+    /// Returns the maps at the places `a` and `b`, in this order, and the spare values. `a` and `b` must differ.
     fn two(&mut self, a: usize, b: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
         let len = self.law.element_len();
         let (low, high) = self.places.split_at_mut(a.max(b) * len);

@@ -61,8 +61,8 @@ pub struct Spec {
     pub normalize: Option<f32>,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Number of sequences packed along the token axis; `None` if sequences are not packed. The batch of packed
-    /// sequences is 1, and a call supplies their bounds ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
+    /// Number of sequences packed along the token axis; `None` if sequences are not packed. The batch of packed sequences
+    /// is 1, and a call supplies the boundaries of the sequences ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
     pub packed: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ setters! {
 }
 
 impl Spec {
-    /// Describes a problem with [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
+    /// Describes a problem with [`Rule::Linear`] that reads `query`, `key` and `value` and writes `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -234,8 +234,8 @@ impl Spec {
     }
 }
 
-/// Returns how many heads share each other head if `heads` heads share `of` other heads equally: `heads / of`, or 1 if
-/// `of` is zero.
+/// Returns the size of a group if `heads` heads are divided into `of` groups of equal size: `heads / of`, or 1 if `of` is
+/// zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,
@@ -382,8 +382,9 @@ impl Problem {
         if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
     }
 
-    /// Returns the memory of `operand`. Returns `None` if the problem does not have the operand, or if the operand
-    /// shares the memory of another operand. In an in-place problem, the past state shares memory in this way.
+    /// Returns the size and layout of the memory of `operand`. Returns `None` if the problem does not have the operand, or
+    /// if the operand shares the memory of another operand. In an in-place problem, the past state shares memory in this
+    /// way.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

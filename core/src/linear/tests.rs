@@ -1,4 +1,4 @@
-//! Checks the laws of affine elements.
+//! Checks the laws of the affine maps `(A, b)`.
 
 extern crate std;
 
@@ -40,7 +40,7 @@ fn token(law: &Affine, element: &mut [f32], gates: &[f32], beta: Option<f32>, ke
     }
 }
 
-/// Returns the affine elements of `n` random tokens.
+/// Returns the affine maps of `n` random tokens.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
     let mut random = Random::new(seed);
     (0..n)
@@ -65,7 +65,7 @@ fn combined(law: &Affine, before: &[f32], at: &[f32]) -> Vec<f32> {
     at
 }
 
-/// Applies an element to a fixed state and returns the result.
+/// Applies the map in `element` to a fixed state and returns the result.
 fn applied(law: &Affine, element: &[f32]) -> Vec<f32> {
     let state: Vec<f32> = (0..law.rows * law.columns).map(|i| (i % 7) as f32 - 2.5).collect();
     let (mut element, mut spare) = (element.to_vec(), vec![f32::NAN; law.spare_len()]);

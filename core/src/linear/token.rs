@@ -34,7 +34,7 @@ pub(super) enum Gate {
 }
 
 impl<'a> StateTokens<'a> {
-    /// Returns the head for state `state` of sequence `sequence`.
+    /// Creates the tokens that update state `state` of sequence `sequence`.
     ///
     /// # Panics
     /// Panics if `sequence` or `state` is out of bounds.

@@ -16,8 +16,8 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// Creates the path of `digits`; `None` if there are more than [`MAX_LEVELS`]. The range of the digits is not
-    /// checked here, but by [`Division::check`](super::Division::check).
+    /// Creates the path of `digits`; `None` if there are more than [`MAX_LEVELS`]. This function does not check the range
+    /// of the digits; [`Division::check`](super::Division::check) does.
     #[must_use]
     pub fn new(digits: &[u16]) -> Option<TaskPath> {
         digits.iter().try_fold(TaskPath::default(), |path, digit| path.below(*digit))
@@ -35,7 +35,8 @@ impl TaskPath {
         self.digits.get(..self.depth()).unwrap_or_default()
     }
 
-    /// Returns the path of task `digit` one level below; `None` if the path already has [`MAX_LEVELS`] levels.
+    /// Returns this path with `digit` appended, which names a task one level below the task of this path; `None` if this
+    /// path already has [`MAX_LEVELS`] levels.
     #[must_use]
     pub fn below(mut self, digit: u16) -> Option<TaskPath> {
         let depth = self.depth();

@@ -4,7 +4,7 @@ use super::singer::{self, MAX_MEMBERS};
 use crate::plan::ChooseError;
 use heapless::Vec;
 
-/// Largest number of chunks with an interest set.
+/// Largest number of chunks for which an interest set is available.
 pub(crate) const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 
 /// Orders of the available sets: 0 and 1, which are trivial, and the prime powers up to 32. A set has one member more
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    /// Checks that the set in table 3 for 133 chunks, which lacks 40 differences, is rejected and Singer's set replaces
-    /// it.
+    /// Checks that the set in table 3 for 133 chunks, which lacks 40 differences, is rejected and that Singer's set
+    /// replaces it.
     #[test]
     fn the_set_printed_for_133_chunks_is_refused() {
         let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];

@@ -46,7 +46,7 @@ impl Run {
 
 type Runs = Vec<Run, MAX_RUNS>;
 
-/// A task of a division: the runs of its queries and of its keys, each in the order of the task.
+/// A task of a division: the runs of its queries and the runs of its keys, both in the order of the task's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     path: TaskPath,
@@ -110,8 +110,8 @@ impl Task {
         labels.into_iter().all(|((a, b), owned)| a != b || a == owned)
     }
 
-    /// Returns the keys with which this task pairs `query`, as ranges in the order of the task. Adjacent key runs are
-    /// joined if they are also adjacent in the original sequence.
+    /// Returns the keys with which this task pairs `query`, as ranges in the order of the task's tokens. Adjacent key runs
+    /// are joined if they are also adjacent in the original sequence.
     #[must_use]
     pub fn keys_of<'a>(&'a self, query: &'a Run) -> KeySpans<'a> {
         KeySpans { task: self, query, next: 0 }

@@ -167,7 +167,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Reduces `items` and returns their total; for an empty slice, the identity. The items are overwritten.
+    /// Reduces `items` and returns their total. Returns the identity if `items` is empty. The items are overwritten.
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].

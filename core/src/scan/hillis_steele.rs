@@ -39,7 +39,8 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ArgumentError> 
     Ok(())
 }
 
-/// Scans `n` elements like [`inclusive`]. The elements start at place `items`, the `n` scratch places at `scratch`.
+/// Scans `n` elements like [`inclusive`]. The elements start at place `items`, and the `n` scratch places start at place
+/// `scratch`.
 pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, scratch: usize) {
     let (mut now, mut next) = (items, scratch);
     for step in 0..steps(n) {

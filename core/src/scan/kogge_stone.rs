@@ -1,12 +1,12 @@
 //! Kogge and Stone's prefix network, in place.
 //!
-//! The network is that of [`super::hillis_steele`]: the same merges of the same elements at the same depth, and
-//! therefore the same bits. One name comes from an adder, the other from a data-parallel machine; the implementations
-//! differ in how the network is stored in memory. This one has a single buffer. Within a step, elements are updated
-//! from the last to the first, so the partner at distance `2^t` still contains the value of the previous step; elements
-//! without a partner stay unchanged. The lanes of a warp or of a vector execute the network in the same way, in
-//! registers: all read, then all write. Machines that do not run in lock step need a barrier between reading and
-//! writing, which makes the two buffers of Hillis and Steele cheaper.
+//! The network is that of [`super::hillis_steele`]: the same merges of the same elements at the same depth, and therefore
+//! the same bits. Kogge and Stone's name comes from an adder, Hillis and Steele's from a data-parallel machine; the
+//! implementations here differ in how they store the elements in memory. This implementation has a single buffer. Within a
+//! step, elements are updated from the last to the first, so the partner at distance `2^t` still contains the value of the
+//! previous step; elements without a partner stay unchanged. The lanes of a warp or of a vector execute the network in the
+//! same way, in registers: all lanes read, then all lanes write. Machines that do not run in lock step need a barrier
+//! between reading and writing, which makes the two buffers of Hillis and Steele cheaper.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;

@@ -77,9 +77,9 @@ pub const fn reduction_depth(n: usize, block: usize) -> usize {
 /// Returns the depth of [`inclusive`]: `ceil(log2 n)` if there is only one block, otherwise `ceil(log2 B) + D + 1`. `D`
 /// is the [`blelloch::exclusive_depth`] of the number of blocks.
 ///
-/// All blocks before the last are full, and the total of the last block reaches no output. The totals that matter are
-/// therefore all `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge
-/// on a longest path is with the identity.
+/// All blocks before the last are full, and the total of the last block reaches no output. All totals that reach an output
+/// are therefore `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge on a
+/// longest path is with the identity.
 #[must_use]
 pub const fn inclusive_depth(n: usize, block: usize) -> usize {
     let block = at_least_one(block);

@@ -20,8 +20,8 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
     (gate(x), h)
 }
 
-/// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. If softplus
-/// rounds a time step to zero, the time step still counts as positive, unless `raw` is `−∞`. Its product with an
+/// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. If softplus rounds
+/// a time step to zero, the time step still counts as positive, unless `raw` is `−∞`. The product of the time step and an
 /// infinite rate is therefore infinite, not NaN.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {

@@ -28,12 +28,12 @@ pub const BLOCK: usize = 64;
 /// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
-/// Cost of an FFT in vector multiply-adds of the direct method, divided by `n log2 n` for an FFT of length `n`. The
-/// value follows from the crossover of the two methods, measured at 450 taps with 16 lanes (the example `series` of the
-/// runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
+/// Cost of an FFT of length `n`, divided by `n log2 n`. The unit is the cost of one vector multiply-add of the direct
+/// method. The value follows from the crossover of the two methods, measured at 450 taps with 16 lanes (the example
+/// `series` of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
-/// Properties of the series kernels of an instruction set that the planner and the error bounds use.
+/// The properties of the series kernels for one instruction set. The planner and the error bounds use them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesKernelSpec {
     /// Common name of the kernels: `series_f32_c<channels per tile>__<instruction set>`.
@@ -51,7 +51,8 @@ pub struct SeriesKernelSpec {
 /// Options of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers, with the same bits.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers; the bits of the
+    /// output stay the same.
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
@@ -77,7 +78,7 @@ pub struct SeriesChoice {
     pub fft_length: usize,
     /// Number of tokens per block.
     pub block: usize,
-    /// Number of workers that take part.
+    /// Number of workers that take part in a call.
     pub workers: usize,
 }
 
@@ -86,7 +87,7 @@ pub struct SeriesChoice {
 pub struct SeriesLayout {
     /// Distance from one worker's region to the next.
     pub worker_stride: usize,
-    /// Up to four series of a worker, `[token][channel]`. For a convolution, the first also contains the inputs before
+    /// Up to four series of a worker, `[token][channel]`. For a convolution, the first span also contains the inputs before
     /// the block.
     pub series: [Span; 4],
     /// Two coefficients of a worker's selective scan, `[token][state]` or `[state][channel]`.
@@ -101,8 +102,8 @@ pub struct SeriesLayout {
     pub convert: Span,
     /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// For each part of each tile: factor, addend, and the state before the part. The region is shared, and follows the
-    /// workers' regions.
+    /// The factor and addend of the map of each part of each tile, and the state before the part. All workers share this
+    /// region, which follows the workers' regions.
     pub maps: Span,
     /// Total number of f32 values, without the padding for alignment.
     pub total: usize,
@@ -162,8 +163,8 @@ fn lay(
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 
-/// Selects the number of workers that `work` multiply-adds justify, at most `items`, and reduces it if the budget
-/// requires it.
+/// Selects the number of workers that `work` multiply-adds justify, at most `items`. If the workspace would exceed the
+/// budget, reduces the number of workers.
 fn fit(
     mut choice: SeriesChoice,
     options: &Options,

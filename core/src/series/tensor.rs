@@ -87,7 +87,7 @@ impl Series {
         self.0.row(batch, channel / dim, token) + channel % dim
     }
 
-    /// Returns the stride from one channel to the next; `None` if it is not equal for all channels.
+    /// Returns the stride from one channel to the next; `None` if the stride is not equal for all channels.
     #[must_use]
     pub const fn channel_stride(&self) -> Option<usize> {
         let (dim, stride) = (self.0.dim(), self.0.strides()[1]);
@@ -99,8 +99,8 @@ impl Series {
         }
     }
 
-    /// Checks that the series has the given batch, tokens and channels. In errors, `of` names the tensor that determines
-    /// these sizes.
+    /// Checks that the series has the given numbers of sequences, tokens and channels. In errors, `of` names the tensor
+    /// that determines these sizes.
     pub(super) fn check(
         &self,
         argument: &'static str,
@@ -143,17 +143,17 @@ impl<E, F> Default for OutputTensors<E, F> {
     }
 }
 
-/// Returns the memory of a series whose elements are of type `dtype`.
+/// Returns the size and layout of the memory of a series whose elements are of type `dtype`.
 pub(super) fn memory_of(series: &Series, dtype: DType) -> Option<Memory> {
     Some(Memory { elements: series.extent(), element_size: dtype.size(), view: Some(*series.view()) })
 }
 
-/// Returns the memory of a dense tensor of `elements` elements.
+/// Returns the size of the memory of a dense tensor with `elements` elements of type `dtype`.
 pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
     Some(Memory { elements, element_size: dtype.size(), view: None })
 }
 
-/// Returns the memory of states of shape `shape`, with a dense view.
+/// Returns the size and layout of the memory of dense f32 states with the shape `shape`.
 pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     let [a, b, c] = shape;
     let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
@@ -168,7 +168,7 @@ pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(),
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
-/// Checks the outputs and the past states of a call. The output must have the elements of `series`; states, if given,
+/// Checks the outputs and the past states of a call. The output must have enough elements for `series`; states, if given,
 /// must have `states` values. In an in-place problem, only the present states may be given.
 pub(super) fn check_written(
     series: &Series,
@@ -237,8 +237,8 @@ macro_rules! problem {
 pub(super) use problem;
 
 /// Implements the lookup of a call's tensors by operand, and the construction of inputs. The lists state the operand of
-/// each field of `InputTensors`. The first two contain the series and the f32 values that every call has. The last two
-/// contain the series that the problem may lack, and the f32 values that the call may omit.
+/// each field of `InputTensors`. The first two lists contain the series and the f32 tensors that every call has. The last
+/// two lists contain the series that the problem may lack, and the f32 tensors that the call may omit.
 macro_rules! tensors {
     (
         series $($series:ident = $of_series:ident),*;
@@ -273,7 +273,7 @@ macro_rules! tensors {
         }
 
         impl Operand {
-            /// Returns whether a call may omit the tensor even if the problem has it.
+            /// Returns `true` if a call may omit the tensor even if the problem has it.
             #[must_use]
             pub const fn is_optional(self) -> bool {
                 matches!(self, $(Operand::$some_values |)* Operand::Output | Operand::PresentState)
@@ -302,7 +302,7 @@ pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states
 /// Magnitude below which a factor or an element of a state may be treated as zero: the smallest normal number.
 pub const TINY: f32 = f32::MIN_POSITIVE;
 
-/// Returns zero if the magnitude of `by` is below [`TINY`]. For all other values of `by`, including NaN, returns `x`.
+/// Returns zero if the magnitude of `by` is below [`TINY`], and `x` for every other value of `by`, including NaN.
 #[inline(always)]
 #[must_use]
 pub fn kept(by: f32, x: f32) -> f32 {

@@ -10,8 +10,9 @@ use crate::attention::problem::Problem;
 use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
-/// Plans [`Method::Math`](super::Method::Math) for `problem` on `device`. `kernel` multiplies weights and values, and its
-/// description covers all steps. [`GpuOptions::division`] and sums in f16 are ignored.
+/// Plans [`Method::Math`](super::Method::Math) for `problem` on `device`. `kernel` describes the kernel that multiplies
+/// weights and values. The plan uses this description for all steps. [`GpuOptions::division`] and
+/// [`GpuOptions::half_scores`] are ignored.
 ///
 /// # Errors
 /// Returns an error if the problem is packed, if a count exceeds 32 bits on the device, if the size of the workspace

@@ -7,11 +7,11 @@ use crate::profile::InstructionSet;
 pub enum KeyLayout {
     /// Rows, read in place.
     Rows,
-    /// Packed panels with the given number of keys, `[panel][dim][key]`.
+    /// Packed panels with this number of keys per panel, `[panel][dim][key]`.
     Panels(usize),
 }
 
-/// Properties of a CPU micro-kernel that the chooser and the certificate use.
+/// The properties of a CPU micro-kernel. The chooser and the certificate use them.
 ///
 /// CPU and GPU kernels share one grammar of names, `operation_type[_dD]_qQkK__set_arithmetic`: the operation; the
 /// element type; the largest head size, where it matters; the number of query rows in the widest tile; the number
@@ -39,8 +39,8 @@ pub struct KernelSpec {
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Number of sums over which the kernel distributes the weights of a row. A tree adds up these sums at the end. 1 if
-    /// each lane of a vector is a row.
+    /// Number of sums over which the kernel distributes the weights of a row. A tree adds up these sums at the end. The
+    /// number is 1 if each lane of a vector is a row.
     pub weight_sums: usize,
     /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
     pub exp2_relative: f64,

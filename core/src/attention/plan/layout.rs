@@ -21,9 +21,9 @@ use crate::attention::traversal::{RowRoom, TraversalReport, tile_len};
 use crate::room::{self, Cursor, LINE, Span, checked_bytes, table};
 use core::mem::size_of;
 
-/// Number of measured values for the keys and values of a head, or for one block of a head. For keys: the largest sum
-/// of squares of a row, and the largest magnitude of an element. For values: the largest magnitude of an element, and
-/// the smallest row maximum among the rows with a non-zero element.
+/// Number of measurements of the keys and values of a head, or of one block of a head. Two are of the keys: the largest sum
+/// of squares of a row, and the largest magnitude of an element. Two are of the values: the largest magnitude of an
+/// element, and the smallest row maximum among the rows with a non-zero element.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -31,15 +31,14 @@ pub const NORMS: usize = 4;
 pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; within an error
-    /// budget also the sums of skipped weights, `[width]`. State `i` starts at the start of this span plus `i` times
-    /// its length.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; with an error budget
+    /// also the sums of skipped weights, `[width]`. State `i` starts at the start of this span plus `i` times its length.
     pub state: Span,
-    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without an error budget.
-    /// If blocks may be skipped unseen, two more lines follow: the norm of each row, and a lower bound of the score of
-    /// the key on the row's diagonal.
+    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without an error budget. If
+    /// blocks may be skipped before their scores are computed, two more arrays `[width]` follow: the norm of each row, and
+    /// a lower bound of the score of the key on the row's diagonal.
     pub totals: Span,
-    /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
+    /// Progress of the tile, which a run keeps from one chunk of keys to the next, `[16]`; empty if keys are not streamed.
     pub progress: Span,
 }
 
@@ -72,9 +71,9 @@ pub struct WorkspaceLayout {
     /// Entries of a table of relative positions for one head: first as stored, `[entries]`, then in the layout for
     /// windows, `[lines + width]`.
     pub entries: Span,
-    /// Sides of the tokens in a shifted window, `[tokens + width]`.
+    /// For each token of a shifted window, the side of the window's boundaries on which the token is, `[tokens + width]`.
     pub sides: Span,
-    /// Measured magnitudes: [`MEASURED`] values, then one for each channel of the values, `[value_dim]`.
+    /// Measured magnitudes: [`MEASURED`] numbers, then one number for each column of the value tensor, `[value_dim]`.
     pub measured: Span,
     /// Scratch memory of the scalar run that computes a schedule,
     /// [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
@@ -98,9 +97,9 @@ pub struct WorkspaceLayout {
     /// States of all tiles for [`Method::Math`], after the score matrices.
     pub all_tiles: Span,
     /// Skipped weights of every row, `[2][rows]`: `D` in natural-log units, then `D / (S + D)`. The region follows the
-    /// workers and the states.
+    /// regions of the workers and `all_tiles`.
     pub left_out: Span,
-    /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
+    /// Norms of the keys and values of each sequence and key head: [`NORMS`] numbers for each of
     /// [`CpuChoice::measured_parts`] parts. The region follows `left_out`. It has room for one key head per query head.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
@@ -112,7 +111,7 @@ pub struct WorkspaceLayout {
 }
 
 impl WorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
+    /// Lays out the workspace of the plan that `choice` describes. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(choice: &CpuChoice) -> Option<WorkspaceLayout> {
         let c = choice;

@@ -1,4 +1,5 @@
-//! Estimates when the blocks of a GPU problem finish, from the pace of a kernel, to compare kernels and divisions.
+//! Estimates, from the pace of a kernel, when the thread blocks that compute a problem on a GPU finish. The chooser uses
+//! the estimates to compare kernels and divisions of the keys.
 
 use crate::profile::GpuProfile;
 
@@ -11,7 +12,7 @@ pub struct Pace {
     pub alone: usize,
 }
 
-/// Devices on which a kernel has the same pace.
+/// A group of devices. A kernel has the same pace on all devices of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     /// Compute capability 5 and 6, Maxwell and Pascal. An SM has 64 KiB of shared memory, which limits the number of
@@ -31,7 +32,7 @@ impl Generation {
         }
     }
 
-    /// Returns the time of a merge, in units of [`Pace`].
+    /// Returns the time in which the states of the splits are merged, in units of [`Pace`].
     const fn merge(self) -> usize {
         match self {
             // The time covers a launch of 10 microseconds on a Jetson TX2, and the memory traffic of the merge.
@@ -72,7 +73,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Multiplies `x` by this fraction, rounded up.
+    /// Returns `x` times this fraction, rounded up.
     const fn of(self, x: usize) -> usize {
         x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })
     }
@@ -80,9 +81,11 @@ impl Share {
 
 /// Largest number of splits that [`Race`] considers.
 pub const MOST_SPLITS: usize = 8;
-/// Time of an edge tile in a kernel with slow edges, relative to that of a plain tile.
+/// Time of a tile in which some row does not attend all keys, relative to the time of any other tile, in a kernel with slow
+/// edges ([`Race::slow_edges`]).
 const SLOW_EDGE: usize = 3;
-/// Time up to which a smaller number of splits is preferred, in percent of the shortest time.
+/// A number of splits is close to the best if its finishing time is at most this percentage of the shortest finishing time.
+/// The smallest such number is preferred.
 const WITHIN: usize = 121;
 
 /// A model of a kernel that computes a problem. Blocks are distributed evenly over the SMs. A tile takes the shared pace
@@ -133,8 +136,9 @@ impl Race {
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
-    /// Compares two forms of a batch of `sequences` sequences: each block processes all splits of its rows, or there is
-    /// one block per split, followed by a merge. Returns `true` if the first form finishes no later than the second.
+    /// Compares two launches that compute a batch of `sequences` sequences. In the first, each block processes all splits
+    /// of its rows. In the second, each block processes one split, and a merge follows. Returns `true` if the first launch
+    /// finishes no later than the second.
     pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
         let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
         batch.time(1) <= batch.time(splits)

@@ -5,8 +5,8 @@
 //! **Why the code differs.**
 //!
 //! 1. *A mask is contiguous along keys and a tile along rows*, so a mask must be transposed. The entries of a table of
-//!    relative positions must be looked up. Each of these two steps takes at least a tenth of the time that the
-//!    products of a block take. If heads or sequences share the elements, their tasks are made consecutive, and the
+//!    relative positions must be looked up. Each of these two steps takes at least a tenth of the time that the products of
+//!    a block take. If heads or sequences share the elements of a mask or bias, their tasks are made consecutive, and the
 //!    worker keeps the prepared biases of its tiles for all keys, which takes O(n) memory.
 //! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all heads
 //!    whose tasks alternate must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(of(Some(&[8, 1, 1, 49]), Some(table)), (TaskOrder::Sequences, false, true));
     }
 
-    /// Checks that the six tiles of a window become one task if the kept inputs and the states fit.
+    /// Checks that the six tiles of a window become one task if L2 has room for the kept inputs and the states of all six.
     #[test]
     fn a_window_is_one_task() {
         let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });

@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
-/// All properties of a problem that determine the time of its kernels, except the batch.
+/// All properties of a problem that determine the time of its kernels, except the batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeClass {
     /// Element type of the tensors.
@@ -36,18 +36,18 @@ pub struct ShapeClass {
     pub value_dim: usize,
     /// Number of windows of a picture that are computed together; 1 without windows.
     pub windows: usize,
-    /// Differences from a plain problem.
+    /// Differences between the problem and plain attention.
     pub changes: Changes,
 }
 
-/// A set of differences from a plain problem, named by [`Changes::NAMES`].
+/// A set of differences between a problem and plain attention. [`Changes::NAMES`] contains their names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes(u16);
 
 impl Changes {
-    /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to
-    /// the left, a boolean mask, an additive mask, an additive bias, a table bias, a mask and bias that kernels for
-    /// added elements can read, shifted windows, a soft cap, a past, lengths that arrive with the call.
+    /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to the
+    /// left, a boolean mask, an additive mask, an additive bias, a table bias, a mask or bias whose layout suits the
+    /// kernels that read added elements, shifted windows, a soft cap, a past, lengths that a call supplies.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -83,8 +83,8 @@ impl Changes {
 }
 
 impl ShapeClass {
-    /// Returns the class of `problem`; `None` for packed sequences, whose lengths arrive with the data and whose keys are
-    /// never divided.
+    /// Returns the class of `problem`; `None` for packed sequences, because each call supplies their lengths and their keys
+    /// are never divided.
     #[must_use]
     pub fn of(problem: &Problem, half_scores: bool) -> Option<ShapeClass> {
         let s = problem.spec();
@@ -147,7 +147,8 @@ impl ShapeClass {
     }
 }
 
-/// Largest ratio of an alternative's work, in computed rows times dims, to the work of the chooser's own choice.
+/// Largest ratio of an alternative's work to the work of the chooser's own choice. The work is the number of computed rows
+/// times the number of dims.
 const MOST_WORK: usize = 4;
 /// Largest ratio of an alternative kernel's head size to that of the kernel that the chooser prefers.
 const MOST_DIMS: usize = 2;
@@ -159,9 +160,9 @@ const MOST_PER_SM: usize = 16;
 const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// Iterates over the divisions that a measurement may choose from for `problem`. The first is the chooser's own choice,
-/// and the others are those that [`GpuOptions::division`] can request. Divisions with far more blocks than the device
-/// can run at once, and kernels that mostly compute padding, are omitted.
+/// Iterates over the divisions from which a measurement may choose one for `problem`. The first is the chooser's own
+/// choice, and the others are those that [`GpuOptions::division`] can request. Divisions with far more blocks than the
+/// device can run at once, and kernels that mostly compute padding, are omitted.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.

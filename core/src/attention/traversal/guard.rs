@@ -43,7 +43,7 @@ impl Default for Exponents {
 }
 
 impl Exponents {
-    /// Records the exponent `score − m` of a weight. NaN makes the row unacceptable.
+    /// Records the exponent `score − m` of a weight. The guard rejects the row if the exponent is NaN.
     #[inline]
     pub fn see(&mut self, exponent: f32) {
         let defined = exponent <= LARGEST_EXPONENT;

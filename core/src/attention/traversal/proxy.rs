@@ -9,13 +9,13 @@ use super::setting::{KeySide, QuerySide};
 /// Method that summarises many elements by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summary {
-    /// The element of the largest magnitude, with its sign; the first of several equal magnitudes.
+    /// The element with the largest magnitude, with its sign. If several elements have that magnitude, the first is used.
     SignedAbsMax,
-    /// The largest magnitude.
+    /// The largest magnitude of an element.
     AbsMax,
-    /// The maximum.
+    /// The largest element.
     Max,
-    /// The mean.
+    /// The mean of the elements.
     Mean,
 }
 

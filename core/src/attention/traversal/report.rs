@@ -6,9 +6,9 @@ use crate::state::WEIGHT_FLOOR;
 /// Numbers of rows whose weights overflow or vanish in a particular floating-point type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spoilt {
-    /// Rows in which some weight exceeds the largest number of the type when it is computed.
+    /// Number of rows in which some weight, when it is computed, exceeds the largest number of the type.
     pub overflowing: u64,
-    /// Rows in which every weight is zero relative to the row's last reference.
+    /// Number of rows in which every weight, relative to the row's last reference, counts as zero.
     pub vanishing: u64,
 }
 
@@ -33,23 +33,23 @@ impl Spoilt {
 /// Counters of a run, and the shares of the weights that its rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TraversalReport {
-    /// Rows accepted as the schedule computed them, including rows that attend no key.
+    /// Number of rows accepted as the schedule computed them, including rows that attend no key.
     pub accepted: u64,
-    /// Rows that the guard rejected and the exact schedule recomputed.
+    /// Number of rows that the guard rejected and the exact schedule recomputed.
     pub recomputed: u64,
-    /// Recomputed rows whose largest score was in a block that was skipped before its weights were computed.
+    /// Number of recomputed rows whose largest score was in a block that was skipped before its weights were computed.
     pub lost_maximum: u64,
-    /// Rows whose reference was zero because the norm gate was open.
+    /// Number of rows whose reference was zero because the norm gate was open.
     pub gated: u64,
-    /// Number of pairs of a tile and a block in which some row attends a key.
+    /// Number of pairs of a tile and a block in which some row of the tile attends a key of the block.
     pub blocks: u64,
-    /// Number of pairs in `blocks` that every row of the tile skipped.
+    /// Number of pairs in `blocks` in which every row that attends a key of the block skipped the block.
     pub skipped_blocks: u64,
     /// Number of pairs in `blocks` that were skipped before any of their products was computed
     /// ([`unseen`](super::unseen())). `D` then includes an upper bound of their weights, so log-sum-exp is an upper bound
     /// as well.
     pub unseen_blocks: u64,
-    /// Number of pairs of a row and a block in which the row attends a key.
+    /// Number of pairs of a row and a block in which the row attends a key of the block.
     pub row_blocks: u64,
     /// Number of pairs in `row_blocks` in which the row skipped the block.
     pub skipped_row_blocks: u64,
@@ -57,15 +57,15 @@ pub struct TraversalReport {
     /// pairs in which references may move or, for a schedule with λ, all pairs. Pairs whose largest score only the
     /// guard needs do not count.
     pub sought_row_blocks: u64,
-    /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the
-    /// sums that it already had. Kernels count these pairs only within an error budget.
+    /// Number of pairs in `blocks` that were not skipped, and in which some row moved its reference and rescaled the sums
+    /// that it already had. Kernels count these pairs only if the schedule has an error budget.
     pub rescaled_blocks: u64,
     /// Number of pairs in `row_blocks` that were not skipped, and in which the row moved its reference and rescaled the
     /// sums that it already had.
     pub rescaled_row_blocks: u64,
-    /// Rows that f16 weights would have spoilt, whether or not the guard accepted them.
+    /// Numbers of rows that f16 weights would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
-    /// Like `half`, for f32 weights.
+    /// Numbers of rows that f32 weights would have spoilt, whether or not the guard accepted them.
     pub single: Spoilt,
     /// Largest share of weights that an accepted row skipped: the upper bound of `D / (S + D)` that
     /// [`share`](super::share) computes.
@@ -116,7 +116,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl TraversalReport {
-    /// Counts a block in which some of `rows` attend a key.
+    /// Counts a pair of a tile and a block. `rows` are the rows of the tile, and some of them attend a key of the block.
     pub(super) fn count(&mut self, rows: &[RowRoom]) {
         let of = |test: fn(&RowRoom) -> bool| {
             rows.iter().filter(|row| row.attended > 0 && test(row)).count() as u64
@@ -157,25 +157,26 @@ impl TraversalReport {
         self.share_sum += share_sum;
     }
 
-    /// Returns the fraction of the blocks that every row of their tile skipped.
+    /// Returns the fraction of the pairs in `blocks` in which every row that attends a key of the block skipped the block.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
         ratio(self.skipped_blocks, self.blocks)
     }
 
-    /// Returns the fraction of the blocks that were skipped before any of their products was computed.
+    /// Returns the fraction of the pairs in `blocks` that were skipped before any of their products was computed.
     #[must_use]
     pub fn unseen_share(&self) -> f64 {
         ratio(self.unseen_blocks, self.blocks)
     }
 
-    /// Returns the fraction of the pairs of a row and a block that were skipped.
+    /// Returns the fraction of the pairs in `row_blocks` in which the row skipped the block.
     #[must_use]
     pub fn row_sparsity(&self) -> f64 {
         ratio(self.skipped_row_blocks, self.row_blocks)
     }
 
-    /// Returns the fraction of the kept blocks in which no row had to be rescaled.
+    /// Considers the pairs in `blocks` that were not skipped. Returns the fraction of these pairs in which no row rescaled
+    /// its sums.
     #[must_use]
     pub fn rescale_skip_rate(&self) -> f64 {
         let kept = self.blocks - self.skipped_blocks;

@@ -56,8 +56,8 @@ pub struct RowRoom {
     /// computed.
     pub(super) kept: f32,
     pub(super) lost: f32,
-    /// Lower bound of the score of the key on the row's diagonal, used until the tile visits a block on its diagonal;
-    /// `−∞` if it is unknown or not needed.
+    /// Lower bound of the score of the key on the row's diagonal, used until the tile visits a block on its diagonal; `−∞`
+    /// if the bound is unknown or not needed.
     pub(super) own: f32,
     /// Number of keys that the row attends in the current block. The next fields refer to the same block: `top` is the
     /// row's largest score, and `sum` the sum of its weights. `skips` is `true` if the row skips the block, and `moved`
@@ -110,7 +110,7 @@ pub(super) struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// Creates the scratch memory of the next tile, which has `rows` rows, with empty states.
+    /// Creates the scratch memory of the next tile. The tile has `rows` rows, whose states are empty.
     pub(super) fn of(problem: &Problem, tile: TileSize, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
         let (d, dv) = (problem.head_dim(), problem.value_dim());
         let (queries, rest) = room.floats.split_at_mut(tile.rows * d);

@@ -1,12 +1,13 @@
-//! Computes any schedule without threads, vector instructions or an allocator.
+//! Computes attention with any schedule, without threads, vector instructions or an allocator.
 //!
 //! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first block to
-//! its last. The weights of a block form one chain, as do its weighted values, and chains are added in the order of the
-//! visits. [`crate::attention::scalar`] recomputes rows that the guard rejects, and computes every row of
-//! [`Schedule::EXACT`], bit for bit.
+//! its last. The weights of a block are added in one chain, as are its weighted values, and the sums of the blocks are
+//! added in the order of the visits. [`crate::attention::scalar`] recomputes rows that the guard rejects. With
+//! [`Schedule::EXACT`] it computes every row, so all bits are those of that module.
 //!
-//! The bits of a row depend on the other rows of its tile, because the rows of a tile decide together. The bits do not
-//! depend on the batch or on other heads, and they are reproducible.
+//! The bits of a row depend on the other rows of its tile, because the rows of a tile share the representatives of keys and
+//! decide together which blocks are skipped. The bits do not depend on the batch or on other heads, and they are
+//! reproducible.
 
 use super::guard::Exponents;
 use super::proxy::Summary;

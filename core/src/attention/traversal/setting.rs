@@ -16,13 +16,13 @@ pub enum Order {
 /// Summary of the keys of a block, computed in each dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySide {
-    /// The element of the largest magnitude, with its sign; `sabsmax` in the article.
+    /// The element with the largest magnitude, with its sign; `sabsmax` in the VFA article.
     SignedAbsMax,
-    /// The maximum.
+    /// The largest element.
     Max,
-    /// The mean.
+    /// The mean of the elements.
     Mean,
-    /// The largest magnitude.
+    /// The largest magnitude of an element.
     AbsMax,
 }
 
@@ -31,11 +31,11 @@ pub enum KeySide {
 pub enum QuerySide {
     /// Every row represents itself.
     Row,
-    /// The largest magnitude in each dim over the tile's rows. All rows share one reference.
+    /// In each dim, the largest magnitude over the tile's rows. All rows share one reference.
     AbsMax,
-    /// The element of the largest magnitude in each dim, with its sign.
+    /// In each dim, the element with the largest magnitude over the tile's rows, with its sign.
     SignedAbsMax,
-    /// The mean in each dim.
+    /// In each dim, the mean over the tile's rows.
     Mean,
 }
 
@@ -44,8 +44,9 @@ pub enum QuerySide {
 pub enum First {
     /// No reference: the first block in which the row attends a key sets it.
     None,
-    /// The integer nearest to the largest score of the queries' representative with the representatives of key blocks.
-    /// Acts like [`First::None`] if that score is not finite, or if no block has keys that all rows of the tile attend.
+    /// The integer nearest to the largest score of the representative of the queries and any representative of a block of
+    /// keys. Acts like [`First::None`] if that score is not finite, or if no block has keys that all rows of the tile
+    /// attend.
     Proxy {
         /// Representative of the keys of a block.
         keys: KeySide,
@@ -61,8 +62,8 @@ pub enum First {
 pub enum Movers {
     /// Every block.
     All,
-    /// The sink and the own blocks, in any order of visits. In other blocks references are frozen, but any block may
-    /// set the first reference of a row.
+    /// The first block of the sequence (the sink) and the blocks on the tile's diagonal (its own blocks), regardless of
+    /// [`Schedule::order`]. Other blocks do not move a reference, but any block may set the first reference of a row.
     SinkAndOwn,
 }
 
@@ -77,15 +78,15 @@ pub enum Skip {
     /// that a block is light enough ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the
     /// block is computed.
     Budget(f32),
-    /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest` is
-    /// the row's largest score in the block, and `m` its reference.
+    /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest`
+    /// is the row's largest score in the block, and `m` is the row's reference.
     Blocks(f32),
     /// Skips a block separately in each row of the tile, under the condition of [`Skip::Blocks`] for that row.
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row
-/// with its guard.
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], and checks each row with
+/// the guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
@@ -98,12 +99,13 @@ pub struct Schedule {
     pub threshold: f32,
     /// Condition under which a block is skipped.
     pub skip: Skip,
-    /// `true` for the norm gate: tiles in which every score stays near zero use zero as the reference of all rows, regardless
-    /// of the other settings. See [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
+    /// `true` if the norm gate is on: tiles in which every score stays near zero use zero as the reference of all rows,
+    /// regardless of the other settings. See
+    /// [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
     pub gate: bool,
 }
 
-/// First reference from the `sabsmax` of the run's blocks, separately for each row.
+/// Takes the first reference of each row from the `sabsmax` representatives of the run's blocks.
 const SABSMAX: First = proxy(KeySide::SignedAbsMax, QuerySide::Row);
 
 const fn proxy(keys: KeySide, queries: QuerySide) -> First {
@@ -125,11 +127,12 @@ impl Schedule {
         gate: false,
     };
 
-    /// VFA, algorithm 1: a first reference from `sabsmax`, sink and own blocks first, frozen references in other blocks.
+    /// VFA, algorithm 1 of the VFA article: a first reference from `sabsmax` representatives, sink and own blocks first,
+    /// frozen references in other blocks.
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`], with blocks additionally skipped at the threshold `lambda`.
+    /// Returns VSA, algorithm 2 of the VFA article: [`Schedule::VFA`] that also skips blocks with the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
@@ -147,20 +150,20 @@ impl Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::FLASH }
     }
 
-    /// Returns [`Schedule::blasst`] with sink and own blocks first ("SWA" in table 4).
+    /// Returns [`Schedule::blasst`] with sink and own blocks first ("SWA" in table 4 of the VFA article).
     #[must_use]
     pub const fn blasst_reordered(lambda: f32) -> Schedule {
         Schedule { order: Order::SinkOwnRest, ..Schedule::blasst(lambda) }
     }
 
-    /// Returns [`Schedule::blasst`] with references that lag behind the largest score by up to [`HEADROOM`] ("FA4" in
-    /// table 4).
+    /// Returns [`Schedule::blasst`] with references that lag behind the largest score by up to [`HEADROOM`] ("FA4" in table
+    /// 4 of the VFA article).
     #[must_use]
     pub const fn blasst_lagging(lambda: f32) -> Schedule {
         Schedule { threshold: HEADROOM, ..Schedule::blasst(lambda) }
     }
 
-    /// Returns [`Schedule::blasst`] with a separate decision for each row ("Rowskip" in table 4).
+    /// Returns [`Schedule::blasst`] with a separate decision for each row ("Rowskip" in table 4 of the VFA article).
     #[must_use]
     pub const fn blasst_rows(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Rows(lambda), ..Schedule::FLASH }
@@ -169,9 +172,8 @@ impl Schedule {
     /// Checks every number of the schedule.
     ///
     /// # Errors
-    /// Returns an error if a budget or λ is not strictly between 0 and 1, if the threshold is outside 0 to
-    /// [`HEADROOM`], if a number is NaN, if the block of a representative has no keys, or if the gate is combined with
-    /// λ.
+    /// Returns an error if a budget or λ is not strictly between 0 and 1, if the threshold is outside 0 to [`HEADROOM`], if
+    /// a number is NaN, if the number of keys per representative is zero, or if the norm gate is combined with a λ.
     pub fn check(&self) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let inside = |argument, found: f32| {

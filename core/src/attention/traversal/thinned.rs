@@ -34,7 +34,7 @@ use crate::attention::bound::gamma;
 use crate::monoid::Monoid;
 use crate::state::{Merge, State, is_empty, log_sum_exp};
 
-/// The state `(m, S, W)` of the kept keys, and the weights `D` of the skipped ones.
+/// The state `(m, S, W)` of the kept keys, and the sum `D` of the weights of the skipped keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thinned<W> {
     /// The state of the kept keys.
@@ -62,7 +62,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
         self.state.merge(&later.state);
     }
 
-    /// Rescales the state to the reference `m`, which must be at least the current one.
+    /// Rescales the state to the reference `m`, which must be at least the current reference.
     pub fn raise(&mut self, m: f32) {
         let merge = Merge::of(self.state.m, m);
         self.state.m = merge.m;
@@ -99,8 +99,8 @@ pub fn odds(budget: f32, additions: usize) -> f32 {
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
 }
 
-/// Returns `true` if a row with sums `s` and `d` may skip weights whose sum is `b`. `odds` is the result of [`odds`]
-/// for the budget. NaN never fits.
+/// Returns `true` if a row with sums `s` and `d` may skip weights whose sum is `b`. `odds` is the result of [`odds`] for
+/// the budget. Returns `false` if an argument is NaN.
 #[inline]
 #[must_use]
 pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {

@@ -14,8 +14,8 @@
 //! the tile processes the block as usual.
 //!
 //! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the output is still bounded.
-//!    Log-sum-exp, the logarithm of `S + D`, may exceed the exact log-sum-exp of all keys by at most
-//!    `−ln(1 − D / (S + D))`. It can be below the exact one only by roundings.
+//!    Log-sum-exp, the logarithm of `S + D`, may exceed the exact log-sum-exp of all keys by at most `−ln(1 − D / (S +
+//!    D))`. It can be below the exact log-sum-exp only by roundings.
 //! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums here.
 //! 3. *Blocks that are not finite are never skipped*: a NaN or an infinity among the queries, keys and values of the
 //!    block, or a NaN or `+∞` among the added numbers, either leaves the block without a finite `u` or makes the vote
@@ -38,8 +38,8 @@ use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
 use crate::state::WEIGHT_FLOOR;
 
-/// Smallest number of queries for which unseen blocks are skipped. With this many queries, reading the keys to compute
-/// their norms costs little compared with the products of queries and keys.
+/// Smallest number of queries for which blocks may be skipped before their scores are computed. With this many queries,
+/// reading the keys to compute their norms costs little compared with the products of queries and keys.
 pub const LEAST_QUERIES: usize = 64;
 
 /// Returns `true` if a run of `problem` with `schedule` may skip blocks before it computes their scores. This requires
@@ -81,10 +81,10 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
     count as f32 * (libm::exp2f(largest) * OUTWARD)
 }
 
-/// Returns an upper bound of the weights of a row in a block of `count` keys, relative to the row's reference `m`.
-/// `top` is the largest number added to the row's scores in the block, or `−∞` if the row attends no key of the block.
-/// `reach` bounds the scores before the addition ([`reach`]). If no bound is known, returns NaN, which never fits. If
-/// the row attends no key of the block, returns zero.
+/// Returns an upper bound of the weights of a row in a block of `count` keys, relative to the row's reference `m`. `top` is
+/// the largest number added to the row's scores in the block, or `−∞` if the row attends no key of the block. `reach`
+/// bounds the scores before the addition ([`reach`]). If no bound is known, returns NaN, which [`fits`](super::fits)
+/// rejects. If the row attends no key of the block, returns zero.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
@@ -96,11 +96,11 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
-/// unknown or the row does not attend the key. `products` are the products of the key's elements with the row's
-/// elements; the row is scaled by the query factor. `cap` is the cap that
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors) returns, zero without a cap. `added` is the
-/// number added to the score.
+/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if no bound is
+/// known or the row does not attend the key. `products` are the products of the key's elements with the row's elements; the
+/// row is scaled by the query factor. `cap` is the cap that
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors) returns, zero without a cap. `added` is the number
+/// added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;

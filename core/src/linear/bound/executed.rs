@@ -19,8 +19,9 @@ pub enum Solve {
 pub struct Executed {
     /// The order of operations.
     pub form: Form,
-    /// Number of tokens that are applied to a state together: 1 for the recurrence, the tokens of a chunk for a chunked
-    /// form, all tokens for [`Form::Parallel`]. Within each part, a scan applies this number of tokens together.
+    /// Number of tokens that are applied to a state together: 1 for the recurrence, the number of tokens per chunk for a
+    /// chunked form, the number of all tokens for [`Form::Parallel`]. Within each part, a scan applies this number of
+    /// tokens together.
     pub chunk: usize,
     /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of
     /// `part`.
@@ -33,9 +34,10 @@ pub struct Executed {
     pub query_relative: f64,
     /// Largest relative error of an element of a key; zero unless the problem normalises.
     pub key_relative: f64,
-    /// Largest number of roundings that a product undergoes in a sum over the dims of a key, including the first.
+    /// Largest number of roundings that a product undergoes in a sum over the dims of a key, including the first rounding.
     pub dims: usize,
-    /// Largest number of roundings that a product undergoes in a sum over the tokens of a chunk, including the first.
+    /// Largest number of roundings that a product undergoes in a sum over the tokens of a chunk, including the first
+    /// rounding.
     pub tokens: usize,
     /// Method by which the delta rules solve a chunk.
     pub solve: Solve,

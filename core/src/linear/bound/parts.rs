@@ -70,7 +70,8 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends one of `parts` parts: counts the roundings of the scan that computes the state before the next part.
+    /// Ends a part of a sequence that is divided into `parts` parts. Counts the roundings of the scan that computes the
+    /// state before the next part.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;

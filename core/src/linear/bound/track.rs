@@ -174,7 +174,7 @@ impl<'a> Track<'a> {
         (self.shape, self.scales) = (shape, scales);
     }
 
-    /// Replaces the shape by a ball: errors as large as [`Track::errors`], in any direction.
+    /// Replaces the shape by a ball, which contains errors as large as [`Track::errors`] in every direction.
     pub fn restart(&mut self) {
         let length = self.largest(|track, c| track.error[c]);
         self.shape.set(length);

@@ -8,7 +8,7 @@ use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
 
-/// A kernel stores the state divided by a product of gates. This is the base-2 logarithm of the largest such product.
+/// A kernel stores the state divided by a product of gates, which it keeps within `2^-SEGMENT ..= 2^SEGMENT`.
 const SEGMENT: f64 = 40.0;
 
 /// Tensors that the kernel cannot access in place and copies block by block.
@@ -27,8 +27,8 @@ pub struct Staged {
 /// All decisions made before pointers are known.
 ///
 /// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the output. They depend on the rule, the head
-/// sizes, the tokens and the options, never on the batch or the number of heads or workers. If a stream is cut at
-/// multiples of `chunk` tokens, counted from the start of each sequence, the bits of its outputs stay the same. This
+/// sizes, the number of tokens and the options, never on the batch size or the number of heads or workers. If a stream is
+/// cut at multiples of `chunk` tokens, counted from the start of each sequence, the bits of its outputs stay the same. This
 /// does not hold for [`Form::Scan`] and [`Form::Parallel`], because they divide a sequence according to its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
@@ -60,7 +60,7 @@ pub struct Choice {
     pub boundaries: usize,
     /// Number of heads whose parts' affine maps are stored at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
-    /// Number of workers that take part.
+    /// Number of workers that take part in a call.
     pub workers: usize,
     /// Number of multiply-adds that justify waking a worker; zero if all workers take part regardless of the work.
     pub work_per_worker: f64,
@@ -75,11 +75,13 @@ pub struct Choice {
     /// `true` if outputs are summed as f32 values in the workspace before they are rounded. This is the case for
     /// bidirectional problems whose outputs are staged.
     pub sums: bool,
-    /// Four counts: sequences, states per sequence, tokens in the longest sequence, and rows of the output.
+    /// The number of sequences, of states per sequence, of tokens in the longest sequence, and of rows of the output, in
+    /// this order.
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part. It does not apply if a scan would then have fewer than two parts, or more than [`PARTS`].
+/// Number of tokens per part that the chooser prefers. The number of parts is limited to the range from two to [`PARTS`],
+/// so a part may have fewer or more tokens.
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.

@@ -30,8 +30,8 @@ use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
-/// Number of tokens per chunk if the options request none. Forms that compute a chunk in passes round it up to whole
-/// passes.
+/// Number of tokens per chunk if the options request none. Forms that compute a chunk in passes round this number up to a
+/// whole number of passes.
 const CUT: usize = 64;
 
 /// Largest number of chunks whose initial states are stored at once.

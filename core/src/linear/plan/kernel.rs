@@ -6,7 +6,7 @@ use crate::profile::InstructionSet;
 /// Properties of a CPU micro-kernel of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpec {
-    /// Name of the kernel: its tile of tokens and columns, and its instruction set.
+    /// Name of the kernel, composed of its tile of tokens and columns and its instruction set.
     pub name: &'static str,
     /// Instruction set that the kernel requires.
     pub set: InstructionSet,
@@ -39,8 +39,8 @@ pub const LONG_PASS: usize = 1024;
 /// then add the segments.
 const SEGMENT: usize = 16;
 
-/// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens. The
-/// roundings that occur in a pass of any length are not counted. A product is rounded within its segment, in the sum of
+/// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens. Roundings
+/// that occur regardless of the length of the pass are not counted. A product is rounded within its segment, in the sum of
 /// the segments, and within the sum over the tokens of a register tile, which has fewer terms than a segment.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
@@ -48,8 +48,8 @@ pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     if most < tokens { most } else { tokens }
 }
 
-/// Largest head size of keys for which passes of [`Rule::Linear`] have `tokens` tokens. For larger keys they have
-/// `steady_tokens`.
+/// Largest head size of keys for which a pass of [`Rule::Linear`] has [`KernelSpec::tokens`] tokens. With larger head
+/// sizes, a pass has [`KernelSpec::steady_tokens`] tokens.
 const FEW_DIMS: usize = 64;
 
 impl KernelSpec {

@@ -44,17 +44,17 @@ pub struct WorkerSpans {
     pub before: Span,
 }
 
-/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from its start, in f32 values.
+/// Regions of the affine map `S ↦ A S + b` of a part of a sequence, as offsets from the start of the map, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
     /// The addend `b`, stored in strips of columns.
     pub state: Span,
-    /// `A`. For a delta rule: `[rows, rows]`, stored in strips of columns. For other gated rules: one strip. Its first
-    /// column contains the product of gates. An element of its second column is NaN unless a gate cleared the row.
-    /// Without gates: empty.
+    /// The matrix `A`. For a delta rule, it is `[rows, rows]`, stored in strips of columns. For another gated rule, it is
+    /// one strip: the first column contains the product of the gates of each row, and a number in the second column is NaN
+    /// unless a gate cleared the row. For [`Rule::Linear`](crate::linear::Rule::Linear), the region is empty.
     pub transition: Span,
-    /// For a gated delta rule: a flag per row of the past state, 1 if the part clears the row before reading it, 0 if
-    /// not.
+    /// One flag per row of the past state for a gated delta rule: 1 if the part clears the row before reading it, 0 if not.
+    /// The region is empty for other rules.
     pub cleared: Span,
     /// Distance from the map of one part to that of the next, in f32 values.
     pub stride: usize,
@@ -81,7 +81,7 @@ pub struct WorkspaceLayout {
 }
 
 impl WorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(c: &Choice, rooms: Rooms) -> Option<WorkspaceLayout> {
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };

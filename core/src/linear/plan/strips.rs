@@ -34,7 +34,7 @@ impl Strips {
         columns / self.wide + (columns % self.wide).div_ceil(self.narrow)
     }
 
-    /// Returns the strip with index `index` of `columns` columns.
+    /// Returns the strip with index `index` of the strips into which `columns` columns are divided.
     #[must_use]
     pub const fn strip(&self, columns: usize, index: usize) -> StripColumns {
         let wide = columns / self.wide;
@@ -46,14 +46,15 @@ impl Strips {
         }
     }
 
-    /// Returns the total width of the strips of `columns` columns, including padding.
+    /// Returns the total width, including padding, of the strips into which `columns` columns are divided.
     #[must_use]
     pub const fn padded(&self, columns: usize) -> usize {
         let wide = columns / self.wide * self.wide;
         wide + (columns - wide).div_ceil(self.narrow) * self.narrow
     }
 
-    /// Returns the columns that the strips in `range` cover, including padding.
+    /// Returns the columns, including padding, of the strips with the indices `range`, if `columns` columns are divided
+    /// into strips.
     #[must_use]
     pub const fn columns(&self, columns: usize, range: &Range<usize>) -> Range<usize> {
         if range.start >= range.end {

@@ -35,7 +35,7 @@ const SEGMENT: usize = 16;
 /// Number of partial sums among which the dims of a dot product are distributed cyclically.
 const LANES: usize = 8;
 
-/// Returns the largest number of roundings, including the first, that a product undergoes in a sum of `n` products.
+/// Returns the largest number of roundings that a product undergoes in a sum of `n` products, including the first rounding.
 pub(super) fn roundings(n: usize) -> usize {
     let segments = n.min(SEGMENT) + n.div_ceil(SEGMENT) + 1;
     segments.max(n.div_ceil(LANES) + 4)

@@ -137,7 +137,8 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
 /// The unit roundoff of f32.
 const UNIT: f64 = DType::F32.unit_roundoff();
 
-/// Computes a call. Everything is checked before anything is written.
+/// Computes `problem` for `inputs` in the form that `walk` selects, and writes the results to `outputs`. All arguments are
+/// checked before anything is written.
 ///
 /// # Errors
 /// Returns an error if inputs or outputs do not match the problem, if a size in `walk` is zero, or if `scratch` is

@@ -14,7 +14,7 @@ operands! {
     read {
         /// Inputs, `[batch, tokens, channels]`.
         Signal = "u",
-        /// Filters, `[channels, K]`, or `[K]` if all channels share one.
+        /// Filters, `[channels, K]`, or `[K]` if all channels share one filter.
         Filter = "filter",
         /// Bias added to each sum of products, `[channels]`.
         Bias = "bias",
@@ -99,7 +99,8 @@ setters! {
 }
 
 impl Spec {
-    /// Describes the convolution of each channel of `u` with its own filter of `taps` weights, written to `out`.
+    /// Describes the convolution of each channel of `u` with the channel's own filter of `taps` weights. The results are
+    /// written to `out`.
     #[must_use]
     pub const fn new(u: Series, taps: usize, out: Series) -> Spec {
         let order = Taps::NewestFirst;
@@ -188,13 +189,13 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
 pub struct InputTensors<E, F> {
     /// Inputs, with the layout [`Spec::u`].
     pub u: E,
-    /// The filters, `[channels, K]`, or `[K]` if all channels share one.
+    /// The filters, `[channels, K]`, or `[K]` if all channels share one filter.
     pub filter: F,
     /// Bias added to each sum of products, `[channels]`; zeros if absent.
     pub bias: Option<F>,
-    /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent.
-    /// Must be absent if past and present states share memory. The present states have the same shape and contain the
-    /// last inputs of the pass.
+    /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent. The
+    /// tensor must be absent if past and present states share memory. The present states have the same shape and contain
+    /// the last inputs of the pass.
     pub past_state: Option<F>,
 }
 
@@ -209,8 +210,9 @@ tensors! {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
-    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
+    /// Returns the size and layout of an operand's memory. Returns `None` if the problem does not have the operand, and for
+    /// a past state that shares the memory of the present state. `dtype` is the element type of a series; filters, biases
+    /// and states ignore it.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;

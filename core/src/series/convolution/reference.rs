@@ -21,9 +21,9 @@ use crate::series::bound::{Judged, Precision, in_range, rounded};
 use crate::series::functions::sigmoid_f64;
 use crate::series::tensor::{TINY, token_of};
 
-/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and
-/// the output. The inputs must have passed [`Problem::check_data`]. `past` contains the `K − 1` inputs of the channel
-/// before the first token of the pass; if it is empty, they are zeros. `dtype` is the type to which a run rounds its
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and the
+/// output. The inputs must have passed [`Problem::check_data`]. `past` contains the `K − 1` inputs of the channel before
+/// the first token of the pass; if `past` is empty, these inputs are zeros. `dtype` is the type to which a run rounds its
 /// outputs.
 ///
 /// # Panics

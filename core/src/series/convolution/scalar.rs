@@ -10,7 +10,7 @@ use crate::series::tensor::{token_of, writes};
 /// Accuracy of the functions that this module calls.
 pub const PRECISION: Precision = Precision::LIBM;
 
-/// Computes a call.
+/// Computes `problem` for `inputs` and writes the results to `outputs`.
 ///
 /// # Errors
 /// Returns an error if the data do not match the problem; nothing has then been written.

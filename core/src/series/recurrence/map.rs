@@ -3,10 +3,11 @@
 use crate::monoid::Monoid;
 use crate::series::tensor::kept;
 
-/// The map `h ↦ a h + b`. [`Monoid::combine`] composes maps and takes the earlier one first.
+/// The map `h ↦ a h + b`. [`Monoid::combine`] composes two maps: `self` is the earlier map, which is applied first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Map {
-    /// The factor. If it is zero, the result does not depend on the earlier state, even if that is infinite or NaN.
+    /// The factor. If the factor is zero, the result does not depend on the earlier state, even if the earlier state is
+    /// infinite or NaN.
     pub a: f32,
     /// The addend.
     pub b: f32,

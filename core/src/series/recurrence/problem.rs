@@ -48,7 +48,8 @@ pub enum Gate {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Spec {
-    /// Gates, `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
+    /// Gates, `[batch, tokens, channels]`. If the head stride or the batch stride of the view is zero, heads or sequences
+    /// share the gates.
     pub a: Series,
     /// Addends, `[batch, tokens, channels]`.
     pub b: Series,
@@ -69,7 +70,8 @@ setters! {
 }
 
 impl Spec {
-    /// Describes the recurrence with factors `a` and addends `b`, written to `out`, from the first token to the last.
+    /// Describes the recurrence with factors `a` and addends `b`, from the first token to the last. The states after each
+    /// token are written to `out`.
     #[must_use]
     pub const fn new(a: Series, b: Series, out: Series) -> Spec {
         Spec { a, b, out, gate: Gate::Factor, reverse: false, in_place: false }
@@ -110,7 +112,7 @@ pub struct InputTensors<E, F> {
     pub a: E,
     /// Addends, with the layout [`Spec::b`].
     pub b: E,
-    /// States before the first token of a pass, `[batch, channels]`; zeros if absent. Must be absent if past and
+    /// States before the first token of a pass, `[batch, channels]`; zeros if absent. The tensor must be absent if past and
     /// present states share memory.
     pub past_state: Option<F>,
 }

@@ -96,8 +96,8 @@ setters! {
 }
 
 impl Spec {
-    /// Describes the scan of `u` with time steps `delta`, `states` values per channel's state and coefficients `b` and
-    /// `c`, written to `out`, from the first token to the last.
+    /// Describes the scan of `u` from the first token to the last, with time steps `delta`, coefficients `b` and `c`, and
+    /// `states` values in the state of each channel. The results are written to `out`.
     #[must_use]
     pub const fn new(
         u: Series,
@@ -167,8 +167,8 @@ impl Problem {
         self.spec.states
     }
 
-    /// Returns the number of neighbouring channels that share a per-token coefficient. Returns the number of all
-    /// channels for per-channel coefficients, because these do not limit the group.
+    /// Returns the number of neighbouring channels that share a per-token coefficient. Returns the number of all channels
+    /// for per-channel coefficients, because per-channel coefficients do not limit the number.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -232,8 +232,8 @@ pub struct InputTensors<E, F> {
     pub z: Option<E>,
     /// Bias added to the time steps, `[D]`; zeros if absent.
     pub delta_bias: Option<F>,
-    /// States before the first token of a pass, `[batch, D, N]`; zeros if absent. Must be absent if past and present
-    /// states share memory.
+    /// States before the first token of a pass, `[batch, D, N]`; zeros if absent. The tensor must be absent if past and
+    /// present states share memory.
     pub past_state: Option<F>,
 }
 
@@ -248,8 +248,9 @@ tensors! {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
-    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
+    /// Returns the size and layout of an operand's memory. Returns `None` if the problem does not have the operand, and for
+    /// a past state that shares the memory of the present state. `dtype` is the element type of a series; operands that are
+    /// always f32 ignore it.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;

@@ -34,7 +34,7 @@ struct SelectiveEntry {
     largest: f64,
 }
 
-/// Time step of a token with its error, and the token's input.
+/// The time step of a token, the error of the time step, and the token's input.
 struct Step {
     delta: f64,
     error: f64,
@@ -72,10 +72,10 @@ impl SelectiveEntry {
     }
 }
 
-/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and
-/// the output. Writes the channel's states after the last token to `last`. The inputs must have passed
-/// [`Problem::check_data`]. `past` contains the states of the channel before the first token of the pass; if it is
-/// empty, they are zeros. `dtype` is the type to which a run rounds its outputs.
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and the
+/// output. Writes the channel's states after the last token to `last`. The inputs must have passed [`Problem::check_data`].
+/// `past` contains the states of the channel before the first token of the pass; if `past` is empty, these states are
+/// zeros. `dtype` is the type to which a run rounds its outputs.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

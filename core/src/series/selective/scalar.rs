@@ -10,7 +10,8 @@ use crate::series::tensor::{kept, token_of, writes};
 /// Accuracy of the functions that this module calls.
 pub const PRECISION: Precision = Precision::LIBM;
 
-/// Computes a call. Uses a kilobyte of stack for the state of a channel.
+/// Computes `problem` for `inputs` and writes the results to `outputs`. Uses a kilobyte of stack for the state of a
+/// channel.
 ///
 /// # Errors
 /// Returns an error if the data do not match the problem; nothing has then been written.
