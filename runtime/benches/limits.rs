@@ -4,7 +4,7 @@
 //! one of
 //!
 //! - `start`: the time from the start of a process to its first result, and the time of each step: engine, plan,
-//!   workspace and binding, first call. The benchmark starts itself again for each sample.
+//!   workspace and binding, first call. Each sample runs in a new process of this benchmark.
 //! - `plan`: the time to create a plan, by shape.
 //! - `threads`: one head on several threads, compared with the same head on one thread. Both results must be bitwise
 //!   equal.

@@ -60,7 +60,7 @@ pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: 
 /// result is accumulated in one sum, or in four independent sums if there is a single row.
 ///
 /// # Safety
-/// - As for [`sums`].
+/// - The caller keeps the clauses of [`sums`].
 #[inline(always)]
 pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,

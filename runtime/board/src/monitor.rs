@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Upper limits of the sampling intervals if the thread samples less often: the first is for the power, the second for
-/// everything else.
+/// Longest sampling intervals that the thread may choose when it samples less often. The first is for the power, the
+/// second for everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
