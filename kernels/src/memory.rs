@@ -1,4 +1,4 @@
-//! Moves rows into the layouts that the products read: transposition, panels, conversion.
+//! Brings rows into the layouts that the products read: transposes rows, packs them into panels, and converts elements.
 //!
 //! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
 //! blocks of 4×4 elements and whole vectors have fast code. Other elements are moved one by one, or through a buffer of

@@ -87,13 +87,13 @@ impl Clock {
         Some(self.cap.map_or(high, |cap| high.min(cap)))
     }
 
-    /// Returns whether the clock runs at its highest allowed rate.
+    /// Returns whether the clock runs at its highest allowed rate; `None` if a rate is unknown.
     #[must_use]
     pub fn at_highest(&self) -> Option<bool> {
         Some(same(self.mhz()?, self.high()?))
     }
 
-    /// Returns whether the clock is fixed at its highest allowed rate.
+    /// Returns whether the clock is fixed at its highest allowed rate; `None` if a rate is unknown.
     #[must_use]
     pub fn fixed(&self) -> Option<bool> {
         let held = self.locked || same(self.low()?, self.high()?);

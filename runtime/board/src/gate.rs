@@ -7,7 +7,7 @@ use elsa_core::telemetry::record::Throttling;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Largest disturbances with which a measurement is valid.
+/// Largest disturbances at which a measurement still counts as valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Load of other processes, in cores.

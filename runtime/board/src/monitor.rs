@@ -209,7 +209,7 @@ fn processor_time() -> Duration {
 #[must_use = "a stretch of time is read by closing it"]
 pub struct Span(u64);
 
-/// Watches a machine until it is dropped.
+/// Watches a machine until the monitor is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<Shared>,
@@ -330,7 +330,8 @@ impl Monitor {
         self.shared.lock().findings.clone()
     }
 
-    /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after `told`.
+    /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after the
+    /// time `told`, which counts seconds since the start of the monitor.
     /// Each later point is at least `spacing` seconds after the point before it.
     #[must_use]
     pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {

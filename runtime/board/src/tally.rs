@@ -233,7 +233,7 @@ impl Tally {
         }
     }
 
-    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in the sources.
+    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in `Sources::zones`.
     /// The caller uses the index to add the zone's name.
     #[must_use]
     pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {

@@ -77,7 +77,7 @@ impl Log for Forward {
 }
 
 /// # Safety
-/// As for elsa_log_set.
+/// The caller keeps the clause *callback* of elsa_log_set.
 unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_void) -> Result<(), Fault> {
     let filter = match most {
         ELSA_LOG_OFF => LevelFilter::Off,

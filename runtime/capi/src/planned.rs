@@ -1,4 +1,4 @@
-//! The plans behind the handles.
+//! Plans as objects behind the handles of type elsa_plan.
 
 use crate::fault::Fault;
 use crate::handles::Table;
@@ -25,16 +25,16 @@ pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Describes the plan.
     fn info(&self) -> elsa_plan_info;
 
-    /// Creates a workspace for several plans, all of this plan's operator.
+    /// Creates a workspace for the plans in `plans`, which must all have the operator of this plan.
     fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault>;
 
-    /// Creates a workspace in host memory of the caller.
+    /// Creates a workspace in host memory that the caller provides.
     ///
     /// # Safety
     /// The caller keeps the clause *lent* of [`Plan::workspace_in`].
     unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault>;
 
-    /// Creates a workspace in device memory of the caller.
+    /// Creates a workspace in device memory that the caller provides.
     ///
     /// # Safety
     /// The caller keeps the clause *lent* of [`Plan::workspace_on_device`].
