@@ -13,8 +13,8 @@ fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
 }
 
-/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. Elements of
-/// `dst` past the last row or the last dim become zero.
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. Elements of `dst`
+/// past the last row or the last dim become zero.
 ///
 /// # Safety
 /// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.

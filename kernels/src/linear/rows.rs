@@ -63,7 +63,7 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// Two vectors with equal lanes: the rate of a token, and the smallest magnitude whose product with the rate is a
+/// Two vectors, each with equal lanes: the rate of a token, and the smallest magnitude whose product with the rate is a
 /// normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Rate<L> {

@@ -72,8 +72,8 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     }
 }
 
-/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, `exit`
-/// must contain factors, and the rows are multiplied by them after the writes are added.
+/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, `exit` must contain
+/// factors, and the rows are multiplied by them after the writes are added.
 ///
 /// # Safety
 /// - The caller keeps the clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and [`Strip::room`]

@@ -51,9 +51,9 @@ impl Limits {
 pub struct Mark {
     /// Disturbance, as a phrase for a message.
     pub reason: String,
-    /// Number and name of the process that caused it, if known.
+    /// Number and name of the process that caused the disturbance, if known.
     pub process: Option<(u32, String)>,
-    /// The remedy: a command or an action.
+    /// Remedy for the disturbance: a command or an action.
     pub cure: Option<String>,
 }
 

@@ -28,8 +28,8 @@ pub struct Readings {
     pub energy_net_mj: Option<f64>,
     /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power. If the system does not report the shunt, this is the smallest change between two
-    /// readings.
+    /// Resolution of the power. If the system does not report the resistance of the shunt, this is the smallest change
+    /// between two readings.
     pub power_quantum_mw: Option<f64>,
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
     /// include that rail.

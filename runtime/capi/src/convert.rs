@@ -227,8 +227,8 @@ fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
-/// Converts the element types of the gates and of the other tensors. Returns an error unless the gates
-/// are f32 or have the type of the other tensors.
+/// Converts the element types of the gates and of the other tensors. Returns an error unless the gates are f32 or
+/// have the type of the other tensors.
 pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
     let most = dtype("dtype", most)?;
     match dtype("gate_dtype", gates)? {

@@ -25,7 +25,7 @@ pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Describes the plan.
     fn info(&self) -> elsa_plan_info;
 
-    /// Creates a workspace for the plans in `plans`, which must all have the operator of this plan.
+    /// Creates one workspace for all of `plans`. Returns an error if one of them has another operator than this plan.
     fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault>;
 
     /// Creates a workspace in host memory that the caller provides.

@@ -1,6 +1,6 @@
 //! Merging and finishing of row states in host memory, by [`NaturalMerge`] in the natural-log units of the caller. An
-//! output array may be the same as the input array of the same elements, because every element is read before it is
-//! written.
+//! output array may be the corresponding input array, such as `merged.m` and `earlier.m`, because each element is read
+//! before it is written.
 
 use crate::fault::{Fault, call};
 use crate::pointer::get;
