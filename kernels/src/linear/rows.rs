@@ -286,7 +286,7 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 }
 
 /// Prefetches data of later tokens while `count` tokens from `first` are processed: the values of the next `count`
-/// tokens, and for each token the rows of [`Columns::ahead`]. The addresses need not be valid memory.
+/// tokens, and the rows of each of the `count` tokens in [`Columns::ahead`]. The addresses need not be valid memory.
 #[inline(always)]
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
     /// Number of f32 values in two cache lines, which are fetched together.

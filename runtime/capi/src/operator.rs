@@ -34,7 +34,7 @@ pub(crate) trait Called: Operator {
     type Written: Growing;
     /// Optional argument of a call in addition to its tensors: the chunk for attention, nothing for other operators.
     type Part: Copy + Default;
-    /// The element types that a problem leaves to the caller.
+    /// Element types of tensors, for an operator whose problem does not determine them; `()` for other operators.
     type Types: Send + Sync + 'static;
 
     /// Creates a plan.

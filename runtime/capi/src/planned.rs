@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) static PLANS: Table<dyn AnyPlan> = Table::new("plan");
 
-/// A plan, with the element types that its problem leaves to the caller.
+/// A plan, with the element types of tensors that its problem does not determine.
 #[derive(Debug)]
 pub(crate) struct Typed<O: Operator, T> {
     pub plan: Plan<O>,
