@@ -1,4 +1,4 @@
-//! Moves rows into the layouts that the products read: transposition, panels, conversion.
+//! Brings rows into the layouts that the products read: transposes rows, packs them into panels, and converts elements.
 //!
 //! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
 //! blocks of 4×4 elements and whole vectors have fast code. Other elements are moved one by one, or through a buffer of
@@ -13,8 +13,8 @@ fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
 }
 
-/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. Elements past the
-/// last row and the last dim are zero.
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. Elements of `dst`
+/// past the last row or the last dim become zero.
 ///
 /// # Safety
 /// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.

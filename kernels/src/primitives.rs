@@ -1,4 +1,4 @@
-//! Table of functions that all operators need from an instruction set: detection, moves and conversions of rows.
+//! Table of the functions that all operators need for an instruction set: they detect the set, and move and convert rows.
 
 use elsa_core::dtype::DType;
 use elsa_core::profile::InstructionSet;

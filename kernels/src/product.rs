@@ -205,7 +205,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 /// Computes four steps of a product and advances `a`. With `FIRST` the first step writes the sums.
 ///
 /// # Safety
-/// - As for [`product`] with four steps.
+/// - The caller keeps the clauses of [`product`] for four steps.
 #[inline(always)]
 unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
@@ -229,7 +229,7 @@ unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, con
 /// Runs an iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
 ///
 /// # Safety
-/// - As for [`product`] with `4 · UNROLL` steps.
+/// - The caller keeps the clauses of [`product`] for `4 · UNROLL` steps.
 #[inline(always)]
 unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,

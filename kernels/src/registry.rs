@@ -28,12 +28,14 @@ pub static ATTENTION: &[&Kernel] = &[
     &crate::scalar::attention::KERNEL,
 ];
 
-/// Iterates over the attention kernels for an instruction set; the iterator is empty on another architecture.
+/// Iterates over the attention kernels for an instruction set. The iterator is empty if the set belongs to another
+/// architecture.
 pub fn attention_of(set: InstructionSet) -> impl Iterator<Item = &'static Kernel> {
     ATTENTION.iter().copied().filter(move |k| k.spec.set == set)
 }
 
-/// Returns the attention kernel for an instruction set and any number of queries; `None` on another architecture.
+/// Returns the attention kernel for an instruction set and any number of queries; `None` if the set belongs to another
+/// architecture.
 #[must_use]
 pub fn attention_for_any(set: InstructionSet) -> Option<&'static Kernel> {
     attention_of(set).find(|k| k.spec.most_queries == usize::MAX)
@@ -52,7 +54,7 @@ pub static BACKWARD: &[&BackwardKernel] = &[
     &crate::scalar::backward::KERNEL,
 ];
 
-/// Returns the backward kernel for an instruction set; `None` on another architecture.
+/// Returns the backward kernel for an instruction set; `None` if the set belongs to another architecture.
 #[must_use]
 pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
     BACKWARD.iter().copied().find(|k| k.spec.set == set)
@@ -71,7 +73,7 @@ pub static LINEAR: &[&linear::Kernel] = &[
     &crate::scalar::linear::KERNEL,
 ];
 
-/// Returns the kernel of linear attention for an instruction set; `None` on another architecture.
+/// Returns the kernel of linear attention for an instruction set; `None` if the set belongs to another architecture.
 #[must_use]
 pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
     LINEAR.iter().copied().find(|k| k.spec.set == set)
@@ -90,7 +92,7 @@ pub static SERIES: &[&SeriesKernel] = &[
     &crate::scalar::series::KERNEL,
 ];
 
-/// Returns the per-channel kernels for an instruction set; `None` on another architecture.
+/// Returns the per-channel kernels for an instruction set; `None` if the set belongs to another architecture.
 #[must_use]
 pub fn series_of(set: InstructionSet) -> Option<&'static SeriesKernel> {
     SERIES.iter().copied().find(|k| k.spec.set == set)

@@ -31,7 +31,7 @@ pub(crate) unsafe fn transpose4(
     }
 }
 
-/// Returns a bit for each of the 32 bytes at `p`, set if the byte is not zero.
+/// Returns one bit for each of the 32 bytes at `p`. A bit is set if its byte is not zero.
 ///
 /// # Safety
 /// - `p` is readable for 32 bytes.

@@ -4,7 +4,7 @@
 //! one of
 //!
 //! - `start`: the time from the start of a process to its first result, and the time of each step: engine, plan,
-//!   workspace and binding, first call. The benchmark starts itself again for each sample.
+//!   workspace and binding, first call. Each sample runs in a new process of this benchmark.
 //! - `plan`: the time to create a plan, by shape.
 //! - `threads`: one head on several threads, compared with the same head on one thread. Both results must be bitwise
 //!   equal.
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 type Failure = Box<dyn std::error::Error>;
 
 const PARTS: [&str; 5] = ["start", "plan", "threads", "decode", "error"];
-/// Number of tokens in the first call of a fresh process: one head, d = 64.
+/// Number of tokens in the call that `start` measures in a new process: one head, d = 64.
 const FIRST: usize = 196;
 /// Shapes `[heads, queries, keys, d]` for which `plan` creates plans.
 const PLANNED: [[usize; 4]; 5] =
@@ -45,7 +45,7 @@ const SHARED: [usize; 5] = [196, 576, 900, 1024, 4096];
 const CACHES: [usize; 4] = [64, 512, 4096, 16_384];
 /// Numbers of keys for which the error is measured.
 const KEYS: [usize; 9] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
-/// Number of rows over which the error is measured.
+/// Number of query rows whose error is measured.
 const ROWS: usize = 48;
 const SLICE: Duration = Duration::from_millis(20);
 
@@ -124,7 +124,7 @@ fn engine(threads: usize) -> Result<Engine, Failure> {
     Ok(Engine::new(&EngineOptions::default().threads(threads))?)
 }
 
-/// Calls `call` repeatedly for one slice and returns the seconds per call.
+/// Calls `call` repeatedly for the time [`SLICE`], and returns the mean number of seconds per call.
 fn slice(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     call()?;
     let (start, mut calls) = (Instant::now(), 0u32);

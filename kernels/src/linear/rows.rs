@@ -1,4 +1,4 @@
-//! Reads and writes the operands of tokens on a strip (values, outputs, rates), and loops over the strip's rows.
+//! Accesses the operands of tokens on a strip (reads values and rates, writes outputs), and loops over the strip's rows.
 
 use super::factor::{Factor, flushed};
 use super::initial::clear_padding;
@@ -8,10 +8,11 @@ use crate::lanes::Lanes;
 use crate::product::for_quad;
 use core::ops::Range;
 
-/// Returns the values of token `t` times `down`. Without a delta rule, the token writes these to the state.
+/// Returns the values of token `t`, multiplied by the token's factor in [`Segment::down`]. Without a delta rule, these
+/// products are written to the state. Returns zeros if [`Columns::values`] is null.
 ///
 /// # Safety
-/// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
+/// - The caller keeps the clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
 #[inline(always)]
 pub(super) unsafe fn values<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -36,7 +37,7 @@ pub(super) unsafe fn values<L: Lanes, const V: usize>(
 /// Writes the output of query row `g` of token `t`.
 ///
 /// # Safety
-/// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens, and `g` one of its query rows.
+/// - The caller keeps the clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens, and `g` one of its query rows.
 #[inline(always)]
 pub(super) unsafe fn output<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -62,7 +63,7 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// Two vectors with equal lanes: the rate of a token, and the smallest magnitude whose product with the rate is a
+/// Two vectors, each with equal lanes: the rate of a token, and the smallest magnitude whose product with the rate is a
 /// normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Rate<L> {
@@ -74,7 +75,7 @@ impl<L: Lanes> Rate<L> {
     /// Loads the rate of token `t`.
     ///
     /// # Safety
-    /// - The clauses of [`Segment`]. The segment has rates, and `t` is one of its tokens.
+    /// - The caller keeps the clauses of [`Segment`]. The segment has rates, and `t` is one of its tokens.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, segment: &Segment, t: usize) -> Rate<L> {
         // SAFETY: token `t` has a rate (clause).
@@ -89,18 +90,18 @@ impl<L: Lanes> Rate<L> {
     }
 }
 
-/// Number of terms that are summed separately before the sum is added to a larger one.
+/// Number of terms per short sum. A short sum is completed before it is added to a larger sum.
 pub(super) const SEGMENT: usize = 16;
 
-/// Number of terms per long sum. The short sums of these terms are added up before the result is added to the total.
+/// Number of terms per long sum. A long sum adds up the short sums of its terms before it is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Number of terms per short sum in f32. Applies to passes whose sums are f64.
+/// Number of terms that are summed in f32 before this sum is added to an f64 sum. Applies to passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
 /// Adds `Σ_{i < count} p[r][i] · w[i]` to `sums` for `R` rows of products, `stride` apart. A sum of many terms is built
-/// from short sums, so that fewer additions round a number of the state's magnitude. This magnitude is large if little
-/// decays.
+/// from short sums, so that fewer additions round a number as large as the state. The state is large if its content
+/// decays little.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -142,7 +143,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
 /// Computes [`add_products`] for a pass with f64 sums.
 ///
 /// # Safety
-/// - As for [`add_products`].
+/// - The caller keeps the clauses of [`add_products`].
 #[inline(always)]
 pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -169,7 +170,7 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
 /// the sums of the groups in f64.
 ///
 /// # Safety
-/// - As for [`add_products`]; `from + U` is at most `V`.
+/// - The caller keeps the clauses of [`add_products`]; `from + U` is at most `V`.
 #[inline(always)]
 unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
     isa: L::Isa,
@@ -225,7 +226,7 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
 }
 
 /// Adds the writes of four tokens of a tile, starting with token `FROM`, to the sums of the tile's `T` tokens. Each
-/// write is added to the sum of the same token and to those of all later tokens.
+/// write is added to the sum of its own token and to the sums of all later tokens.
 ///
 /// # Safety
 /// - `T` rows of products, `stride` apart, are readable at `p`. Each row has `T` values, rounded up to a multiple of
@@ -258,10 +259,10 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
     }
 }
 
-/// Adds `Σ p[r][i] · w[i]` over the `terms` to `sums`.
+/// Adds `Σ_i p[r][i] · w[i]` to `sums`, for `i` in the range `terms`.
 ///
 /// # Safety
-/// - As for [`add_products`]; the terms are below the `count` of that function.
+/// - The caller keeps the clauses of [`add_products`]; `terms.end` is at most the `count` of that function.
 #[inline(always)]
 unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -285,13 +286,13 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 }
 
 /// Prefetches data of later tokens while `count` tokens from `first` are processed: the values of the next `count`
-/// tokens, and for each token the rows of [`Columns::ahead`]. The addresses need not be valid memory.
+/// tokens, and the rows of each of the `count` tokens in [`Columns::ahead`]. The addresses need not be valid memory.
 #[inline(always)]
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
     /// Number of f32 values in two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Largest number of tokens per pass with prefetching. A longer pass contains all tokens, so that no tokens follow
-    /// it.
+    /// Largest number of tokens per pass for which data are prefetched. A longer pass contains all tokens, so no tokens
+    /// follow it.
     const MOST: usize = 256;
     if count > MOST {
         return;
@@ -318,25 +319,26 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
 mod exits {
     /// No multiplication.
     pub const NEVER: u8 = 0;
-    /// The factor one. It only flushes numbers that would be subnormal.
+    /// The factor one for all rows. The only effect is that numbers that would be subnormal are flushed to zero.
     pub const VANISH: u8 = 1;
     /// One factor for all rows.
     pub const SHARED: u8 = 2;
-    /// A factor for each row.
+    /// One factor per row.
     pub const OWN: u8 = 3;
-    /// One factor for all rows or one for each row, selected at run time.
+    /// Either one factor for all rows or one factor per row, selected at run time.
     pub const EITHER: u8 = 4;
 }
 
-/// Processes `B` tokens on all rows of a strip, starting with token `t`. Returns the values that their queries read
-/// from the state before these tokens. Each row is loaded once. It is added to what each query reads (with `OUT`),
-/// receives the tokens' writes, and is multiplied by its factor (with `EXIT`). Then it is stored once. The writes are
-/// summed separately, so that the state is rounded once for all of them. With `ONCE` the state is read from its
-/// previous location, and each kind of factor has its own loop.
+/// Processes `B` tokens on all rows of a strip, starting with token `t`. With `OUT`, returns the product of each token's
+/// query and the state before these tokens. Each row of the state is loaded once. With `OUT`, its product with an element
+/// of each query is added to the result of that query. The row then receives the tokens' writes. With `EXIT`, it is then
+/// multiplied by its factor. Finally it is stored once. The writes are summed separately, so that the state is rounded
+/// once for all of them. With `ONCE`, the state is read from its previous location, and each kind of factor has its own
+/// loop.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are
-///   readable at each pointer in `q`.
+/// - The caller keeps the clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`,
+///   `dim` values are readable at each pointer in `q`.
 #[inline(always)]
 pub(super) unsafe fn rows<
     L: Lanes,
@@ -376,7 +378,7 @@ pub(super) unsafe fn rows<
 /// Computes [`rows`]. The compile-time constant `EXIT`, one of those in [`exits`], selects the kind of factors.
 ///
 /// # Safety
-/// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].
+/// - The caller keeps the clauses of [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].
 #[inline(always)]
 unsafe fn each_row<
     L: Lanes,

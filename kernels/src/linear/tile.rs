@@ -13,8 +13,8 @@ pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))
 }
 
-/// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Each result is accumulated
-/// in one sum. With `FOUR` it is accumulated in four independent sums.
+/// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Without `FOUR`, each
+/// result is accumulated in one sum. With `FOUR`, it is the total of four independent sums.
 ///
 /// # Safety
 /// - `dim` values are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`. `dim` is a
@@ -60,7 +60,7 @@ pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: 
 /// result is accumulated in one sum, or in four independent sums if there is a single row.
 ///
 /// # Safety
-/// - As for [`sums`].
+/// - The caller keeps the clauses of [`sums`].
 #[inline(always)]
 pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,

@@ -12,8 +12,8 @@ use crate::product::for_quad;
 /// Then the rows are multiplied by the factors `exit`, if there are any.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
-///   writes.
+/// - The caller keeps the clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and [`Strip::room`]
+///   contains their writes.
 #[inline(always)]
 pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     isa: L::Isa,
@@ -72,12 +72,12 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     }
 }
 
-/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, the factors must be given,
-/// and the rows are then multiplied by them.
+/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, `exit` must contain
+/// factors, and the rows are multiplied by them after the writes are added.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
-///   writes.
+/// - The caller keeps the clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and [`Strip::room`]
+///   contains their writes.
 #[inline(always)]
 pub(super) unsafe fn update_short<
     L: Lanes,
@@ -126,7 +126,7 @@ pub(super) unsafe fn update_short<
 /// `from`.
 ///
 /// # Safety
-/// - As for [`update_short`]; the tokens belong to the pass, and the vectors to the strip.
+/// - The caller keeps the clauses of [`update_short`]; the tokens belong to the pass, and the vectors to the strip.
 #[inline(always)]
 unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize, const EXIT: bool>(
     isa: L::Isa,

@@ -1,4 +1,5 @@
-//! Portable kernels with one lane per vector: the reference, and the fallback if no vector unit is known.
+//! Portable kernels with one lane per vector. They are the reference, and the fallback on machines without a known vector
+//! unit.
 
 mod vector;
 

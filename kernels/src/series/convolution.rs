@@ -13,7 +13,7 @@ const TOKENS: usize = 4;
 /// Computes the outputs of a tile.
 ///
 /// # Safety
-/// - The contract of [`ConvolutionTile`].
+/// - The caller keeps the contract of [`ConvolutionTile`].
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
     let whole = tile.tokens / TOKENS * TOKENS;
@@ -31,7 +31,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
 /// Computes the outputs of the `T` tokens from `token`.
 ///
 /// # Safety
-/// - The contract of [`ConvolutionTile`]; the tokens are in the tile.
+/// - The caller keeps the contract of [`ConvolutionTile`]; the tokens are in the tile.
 #[inline(always)]
 unsafe fn block<L: Lanes, const T: usize>(isa: L::Isa, tile: &ConvolutionTile, token: usize) {
     // SAFETY: the rows of the tile's tokens and of the inputs before them, the weights and the bias have `VECTORS`

@@ -47,7 +47,7 @@ pub struct RecurrenceTile {
     pub a: Columns<*const f32>,
     /// Addends `b` of the recurrence.
     pub b: Columns<*const f32>,
-    /// States after each token; null if not requested.
+    /// State after each token; null if not requested.
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
@@ -99,7 +99,7 @@ pub struct SelectiveTile {
     pub bias: *const f32,
     /// Factors `d` of the terms `d u` that are added to the outputs; null if there are no such terms.
     pub skip: *const f32,
-    /// `true` if time steps are the softplus of the given values.
+    /// `true` if the time step in effect is the softplus of the value in `delta` plus its bias.
     pub softplus: bool,
     /// State before the first token, replaced by the state after the last.
     pub state: *mut f32,
@@ -133,13 +133,13 @@ pub struct ConvolutionTile {
 
 /// Per-channel kernels of one instruction set.
 ///
-/// Each function has the contract of its tile as a safety clause, and one more clause: the processor has the
-/// instruction set.
+/// Each function has the safety clauses of the generic function that its comment names, and one more clause: the
+/// processor has the instruction set.
 #[derive(Debug)]
 pub struct SeriesKernel {
     /// Names, sizes and error constants.
     pub spec: SeriesKernelSpec,
-    /// Moves and conversions of the instruction set.
+    /// Functions that move and convert rows with the same instruction set.
     pub primitives: &'static Primitives,
     /// Entry point of `recurrence::run`.
     pub recurrence: unsafe fn(&RecurrenceTile),

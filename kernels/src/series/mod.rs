@@ -13,9 +13,10 @@
 //! 1. *Lanes hold channels.* Channels are independent of each other, but tokens are not. So a tile is [`VECTORS`]
 //!    vectors of channels, and tokens are processed one after another. No operation crosses lanes, and a channel's bits
 //!    do not depend on its neighbours.
-//! 2. *States are flushed before they are subnormal.* A state or factor whose magnitude is below the smallest normal
+//! 2. *States do not stay subnormal.* A state or factor whose magnitude is below the smallest normal
 //!    number becomes zero by selection, so a decaying state is subnormal for at most one operation. This costs a
-//!    comparison and a selection; for factors, both are off the dependency chain from token to token.
+//!    comparison and a selection; for factors, neither operation is on the dependency chain from token to
+//!    token.
 //! 3. *A factor of zero clears by selection*, since zero times a NaN or an infinity is NaN.
 //! 4. *Exponentials are accurate for large and small arguments*: `ln 2` is subtracted from the argument in two parts
 //!    (`functions`), because `x log2 e` alone would be off by many units in the last place.

@@ -4,7 +4,7 @@ use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};
 use crate::lanes::Lanes;
 
-/// Returns the factor for a row of a tile, and the state that it multiplies.
+/// Returns the factor that a row `a` of a tile stands for, and the state by which this factor must be multiplied.
 #[inline(always)]
 fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L, h: L) -> (L, L) {
     if LOG { grown(isa, a, h) } else { (a, h) }
@@ -17,10 +17,10 @@ fn step<L: Lanes>(isa: L::Isa, a: L, h: L, b: L) -> L {
     kept(isa, h, h)
 }
 
-/// Computes the states after each token of a tile.
+/// Computes the state after each token of a tile.
 ///
 /// # Safety
-/// - The contract of the [`RecurrenceTile`].
+/// - The caller keeps the contract of the [`RecurrenceTile`].
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
     // SAFETY: the call needs only the clause of this function.
@@ -36,7 +36,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
 /// Computes the tokens of a tile; `LOG` is `tile.log` as a compile-time constant.
 ///
 /// # Safety
-/// - The contract of the [`RecurrenceTile`].
+/// - The caller keeps the contract of the [`RecurrenceTile`].
 #[inline(always)]
 unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
     let wanted = !tile.out.first.is_null();
@@ -66,7 +66,7 @@ unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
 /// to the tile's `state`, which is not read. Ignores the tile's `out`.
 ///
 /// # Safety
-/// - The contract of [`RecurrenceTile`]; `product` is writable for one value per channel of the tile.
+/// - The caller keeps the contract of [`RecurrenceTile`]; `product` is writable for one value per channel of the tile.
 #[inline(always)]
 pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
     // SAFETY: the calls need only the clauses of this function.
@@ -82,7 +82,7 @@ pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f
 /// Computes [`fold`]; `LOG` is `tile.log` as a compile-time constant.
 ///
 /// # Safety
-/// - As for [`fold`].
+/// - The caller keeps the clauses of [`fold`].
 #[inline(always)]
 unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
     // SAFETY: the rows of the tile's tokens, the state and the product have `VECTORS` vectors each (clauses).

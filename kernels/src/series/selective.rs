@@ -37,7 +37,7 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
 /// Also returns `true` if a rate is infinite.
 ///
 /// # Safety
-/// - The contract of the [`SelectiveTile`].
+/// - The caller keeps the contract of the [`SelectiveTile`].
 #[inline(always)]
 unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2], bool) {
     let (mut least, mut most) = (L::splat(isa, 0.0), L::splat(isa, 0.0));
@@ -56,7 +56,7 @@ unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2
 /// Computes the outputs of a tile and its last states.
 ///
 /// # Safety
-/// - The contract of the [`SelectiveTile`].
+/// - The caller keeps the contract of the [`SelectiveTile`].
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
     for v in 0..VECTORS {
@@ -105,7 +105,7 @@ struct Token<L> {
 /// coefficients. `LEAVES` allows factors beyond the range of f32, and infinite rates.
 ///
 /// # Safety
-/// - The contract of [`SelectiveTile`]; the token is in the tile.
+/// - The caller keeps the contract of [`SelectiveTile`]; the token is in the tile.
 #[inline(always)]
 unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile, of: &Token<L>) -> L {
     let mut y = L::splat(isa, 0.0);

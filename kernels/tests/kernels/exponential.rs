@@ -8,8 +8,8 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::exp2::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
 use elsa_kernels::registry::ATTENTION;
 
-/// Number of points at which the reduced argument is analysed. Between adjacent points the error changes by less than a
-/// millionth of the bound.
+/// Number of values of the reduced argument for which the largest error is computed. Between adjacent points the error
+/// changes by less than a millionth of the bound.
 const POINTS: u32 = 1 << 18;
 
 /// Number known up to an error of `off`.
@@ -94,7 +94,7 @@ fn declared_errors_follow_from_the_arithmetic() {
     }
 }
 
-/// Returns the difference of `got` and `exact`, in units in the last place of the f32 value nearest to `exact`.
+/// Returns the difference between `got` and `exact`, in units in the last place of the f32 value nearest to `exact`.
 fn ulps(got: f32, exact: f64) -> f64 {
     let exponent = exact.abs().log2().floor().max(-126.0);
     (f64::from(got) - exact).abs() / (exponent - 23.0).exp2()

@@ -1,5 +1,6 @@
-//! Tests each micro-kernel in the registry that this machine can execute. Compares its exponential with f64, the bits
-//! of its merge with the definition, and its conversions with `half`; checks its declared properties.
+//! Tests each micro-kernel in the registry that this machine can execute. Compares its exponential with a computation in
+//! f64, the bits of its merge with the definition, and its conversions with those of the crate `half`. Also checks its
+//! declared properties.
 
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;

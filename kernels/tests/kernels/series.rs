@@ -1,4 +1,4 @@
-//! Compares the functions of the per-channel kernels with f64, over all exponents.
+//! Compares the functions of the per-channel kernels with computations in f64, for arguments of all exponents.
 
 use elsa_core::series::functions::{LEAST_LOG, gate_f64, sigmoid_f64, softplus_f64};
 use elsa_kernels::registry::SERIES;

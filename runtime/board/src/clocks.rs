@@ -22,11 +22,11 @@ const BWMGR: &str = "sys/kernel/debug/tegra_bwmgr";
 const OVERRIDE: &str = "sys/kernel/debug/clk/override.emc";
 /// Folder of the memory clock on kernels that list it among [`DEVICES`].
 const DEVICE: &str = "sys/class/devfreq/bwmgr";
-/// File with the highest memory clock of the power mode, in Hz; 0 if the mode sets none.
+/// File with the highest memory clock that the power mode allows, in Hz; 0 if the mode sets no limit.
 const CAP: &str = "sys/kernel/nvpmodel_emc_cap/emc_iso_cap";
 
-/// Largest relative difference of two clocks that count as equal. They may differ because limits are rounded to steps
-/// of the clock.
+/// Two clock rates count as equal if their relative difference is at most this fraction. Rates that should be equal may
+/// differ slightly, because limits are rounded to steps of the clock.
 const SAME: f64 = 0.01;
 
 /// Returns `true` if two clocks are equal within [`SAME`].
@@ -87,13 +87,13 @@ impl Clock {
         Some(self.cap.map_or(high, |cap| high.min(cap)))
     }
 
-    /// Returns whether the clock runs at its highest allowed rate.
+    /// Returns whether the clock runs at its highest allowed rate; `None` if a rate is unknown.
     #[must_use]
     pub fn at_highest(&self) -> Option<bool> {
         Some(same(self.mhz()?, self.high()?))
     }
 
-    /// Returns whether the clock is fixed at its highest allowed rate.
+    /// Returns whether the clock is fixed at its highest allowed rate; `None` if a rate is unknown.
     #[must_use]
     pub fn fixed(&self) -> Option<bool> {
         let held = self.locked || same(self.low()?, self.high()?);

@@ -98,7 +98,7 @@ impl Description {
     }
 }
 
-/// Describes the machine of `root`.
+/// Describes the machine whose files are in the tree `root`.
 #[must_use]
 pub fn describe(root: &Root) -> Description {
     let compatible = root.read("proc/device-tree/compatible").unwrap_or_default();

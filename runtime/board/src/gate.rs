@@ -7,7 +7,7 @@ use elsa_core::telemetry::record::Throttling;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Largest disturbances with which a measurement is valid.
+/// Largest disturbances at which a measurement still counts as valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Load of other processes, in cores.
@@ -38,8 +38,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns looser limits, for the check before a cell is measured. Desktop programs stay below these limits; a
-    /// build or another benchmark does not. The measured cell is still judged by [`Limits::default`].
+    /// Returns looser limits, for the check before a cell of a benchmark is measured. Desktop programs stay below these
+    /// limits; a build or another benchmark does not. The measured cell is still judged by [`Limits::default`].
     #[must_use]
     pub fn bearable() -> Limits {
         Limits { others: 0.5, stolen: 0.5, ..Limits::default() }
@@ -51,9 +51,9 @@ impl Limits {
 pub struct Mark {
     /// Disturbance, as a phrase for a message.
     pub reason: String,
-    /// Number and name of the process that caused it, if known.
+    /// Number and name of the process that caused the disturbance, if known.
     pub process: Option<(u32, String)>,
-    /// The remedy: a command or an action.
+    /// Remedy for the disturbance: a command or an action.
     pub cure: Option<String>,
 }
 

@@ -7,7 +7,7 @@ use super::sources::PARTS;
 use super::tally::Readings;
 use std::fmt;
 
-/// Compares the rise of the total power under load with the rise of a rail that the total should include.
+/// Comparison of the total power's rise under load with the rise of a rail that the total should include.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inclusion {
     /// Text in the name of the rail: `GPU` or `CPU`.

@@ -32,7 +32,7 @@ pub struct Others {
     pub load: f64,
     /// Load of the hypervisor's other virtual machines.
     pub stolen: f64,
-    /// Maximum error of each of the two loads, from counting time in whole ticks.
+    /// Maximum error of `load` and of `stolen`. The error arises because time is counted in whole ticks.
     pub error: f64,
 }
 

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Upper limits of the sampling intervals if the thread samples less often: the first is for the power, the second for
-/// everything else.
+/// Longest sampling intervals that the thread may choose when it samples less often. The first is for the power, the
+/// second for everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
@@ -209,7 +209,7 @@ fn processor_time() -> Duration {
 #[must_use = "a stretch of time is read by closing it"]
 pub struct Span(u64);
 
-/// Watches a machine until it is dropped.
+/// Watches a machine until the monitor is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<Shared>,
@@ -330,7 +330,8 @@ impl Monitor {
         self.shared.lock().findings.clone()
     }
 
-    /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after `told`.
+    /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after the
+    /// time `told`, which counts seconds since the start of the monitor.
     /// Each later point is at least `spacing` seconds after the point before it.
     #[must_use]
     pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {

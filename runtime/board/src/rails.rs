@@ -81,7 +81,8 @@ impl Rail {
     }
 
     /// Returns the resolution of the power in mW at the present voltage and current: the effect of one step of the
-    /// shunt voltage plus the effect of one step of the bus voltage. `None` if the system does not report the shunt.
+    /// shunt voltage plus the effect of one step of the bus voltage. `None` if the system does not report the resistance of the
+    /// shunt.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         let (volt, current) = match &self.channel {

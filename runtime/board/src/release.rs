@@ -60,7 +60,7 @@ pub fn jetpack(l4t: &str) -> Option<&'static str> {
 /// A power mode of `nvpmodel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PowerMode {
-    /// Number, the argument of `nvpmodel -m`.
+    /// Number of the mode, which is the argument of `nvpmodel -m`.
     pub id: u32,
     /// Name; `None` if the configuration of `nvpmodel` does not contain it.
     pub name: Option<String>,

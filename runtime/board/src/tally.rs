@@ -28,8 +28,8 @@ pub struct Readings {
     pub energy_net_mj: Option<f64>,
     /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power. If the system does not report the shunt, this is the smallest change between two
-    /// readings.
+    /// Resolution of the power. If the system does not report the resistance of the shunt, this is the smallest change
+    /// between two readings.
     pub power_quantum_mw: Option<f64>,
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
     /// include that rail.
@@ -233,7 +233,7 @@ impl Tally {
         }
     }
 
-    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in the sources.
+    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in `Sources::zones`.
     /// The caller uses the index to add the zone's name.
     #[must_use]
     pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {

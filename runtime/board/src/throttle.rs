@@ -20,8 +20,8 @@ const COOLING: &str = "sys/class/thermal";
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed. If the name of
-/// no cooling device is recognised, it stays unknown whether the board throttled.
+/// A cooling device whose name contains one of these texts holds a clock down. The names on a TX2 are not confirmed. If the
+/// name of no cooling device is recognised, it stays unknown whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
 /// Signs of throttling in one sample.

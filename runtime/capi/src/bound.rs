@@ -1,4 +1,4 @@
-//! Bound frames: a plan with its tensors, checked once and run many times.
+//! Frames: tensors that are checked once, bound to a plan and a workspace, and run many times.
 
 use crate::fault::call;
 use crate::frame::BOUNDS;

@@ -30,7 +30,8 @@ impl Buffer {
         self.memory.device_address().and_then(|address| usize::try_from(address).ok())
     }
 
-    /// Iterates over the start addresses of the buffer, the keys of [`SPANS`]: on the host and, if it has one, on the GPU.
+    /// Iterates over the start addresses of the buffer, which are its keys in [`SPANS`]: its host address and, if it has
+    /// one, its address on the GPU.
     fn starts(&self) -> impl Iterator<Item = usize> {
         [Some(self.memory.data().expose_provenance()), self.device_address()].into_iter().flatten()
     }

@@ -53,7 +53,8 @@ pub(crate) fn fallback_number(fallback: Fallback) -> elsa_fallback {
     }
 }
 
-/// Converts the options, except the list of cores and the hook of the host, which are behind pointers.
+/// Converts the options of an engine. The options behind pointers are left out: the list of cores and the hook of the
+/// host.
 pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, Fault> {
     let context = match o.cuda_context {
         ELSA_CUDA_CONTEXT_PRIMARY => CudaContext::Primary,
@@ -226,7 +227,8 @@ fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
-/// Converts the element types of the gates and of the other tensors. Gates are f32 or have the type of the others.
+/// Converts the element types of the gates and of the other tensors. Returns an error unless the gates are f32 or
+/// have the type of the other tensors.
 pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
     let most = dtype("dtype", most)?;
     match dtype("gate_dtype", gates)? {

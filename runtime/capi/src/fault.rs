@@ -22,7 +22,8 @@ pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |text| text.as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Reason for the failure of a call. Creating it stores its message as the thread's [`last`].
+/// Status of a failed call. The functions that create a fault store its message; [`last`] returns the message on the same
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub status: elsa_status,

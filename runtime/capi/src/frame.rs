@@ -6,7 +6,7 @@ use crate::types::*;
 
 pub(crate) static BOUNDS: Table<dyn Runs> = Table::new("bound");
 
-/// Plan, workspace and tensors of a bound frame.
+/// A frame whose operator is known only at run time: a plan, a workspace, and the tensors bound to them.
 pub(crate) trait Runs: Send + Sync {
     /// Runs the frame, waits, and returns the report.
     ///

@@ -16,9 +16,9 @@ const MOST: usize = 4096;
 /// Struct of the ABI to which later versions may add fields.
 ///
 /// # Safety
-/// It is `repr(C)`, begins with its size as a `usize`, and has no padding; all zero bytes are a valid value.
+/// The type is `repr(C)`, begins with its size as a `usize`, and has no padding; all zero bytes are a valid value.
 pub(crate) unsafe trait Growing: Copy {
-    /// Name in `elsa.h`.
+    /// Name of the struct in `elsa.h`.
     const NAME: &'static str;
 }
 
@@ -77,7 +77,7 @@ growing! {
 /// Reads the size that the caller has stored in a struct. `pointer` must have passed [`aligned`].
 ///
 /// # Safety
-/// The crate's clause *read* for the first field.
+/// The caller keeps the crate's clause *read* for the first field of the struct.
 unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, Fault> {
     // SAFETY: the first field of a `Growing` is its size, a `usize`, and is readable (clause *read*).
     let size = unsafe { pointer.cast::<usize>().read() };
@@ -103,7 +103,7 @@ fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
 /// Copies the fields of the caller's struct that this library knows.
 ///
 /// # Safety
-/// The crate's clause *read* for the number of bytes that the struct gives as its size.
+/// The caller keeps the crate's clause *read* for the number of bytes that the struct gives as its size.
 pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Result<T, Fault> {
     aligned(argument, pointer)?;
     // SAFETY: the caller keeps the clause *read*.
@@ -121,7 +121,7 @@ pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Resu
 /// Copies as [`take`] does; a null pointer yields the defaults.
 ///
 /// # Safety
-/// As for [`take`].
+/// The caller keeps the clauses of [`take`].
 pub(crate) unsafe fn take_or_default<T: Growing + Default>(
     argument: &str,
     pointer: *const T,
@@ -140,8 +140,8 @@ impl<T: Growing> Room<T> {
     /// Checks the pointer and the size.
     ///
     /// # Safety
-    /// The crate's clause *write* for the number of bytes that the struct gives as its size, until the value is
-    /// dropped.
+    /// The caller keeps the crate's clause *write* for the number of bytes that the struct gives as its size, until the
+    /// returned [`Room`] is dropped.
     pub(crate) unsafe fn new(argument: &str, pointer: *mut T) -> Result<Room<T>, Fault> {
         aligned(argument, pointer)?;
         // SAFETY: the struct is valid for writes and reads (clause *write*).
@@ -155,7 +155,7 @@ impl<T: Growing> Room<T> {
     /// Checks as [`Room::new`] does; a null pointer yields `None`.
     ///
     /// # Safety
-    /// As for [`Room::new`].
+    /// The caller keeps the clauses of [`Room::new`].
     pub(crate) unsafe fn optional(argument: &str, pointer: *mut T) -> Result<Option<Room<T>>, Fault> {
         // SAFETY: the caller keeps the clause of this function.
         if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }

@@ -75,7 +75,7 @@ impl<T: ?Sized> Table<T> {
         slot.and_then(|slot| slot.object.clone()).ok_or_else(|| self.stale(id))
     }
 
-    /// Destroys a handle. Calls that are using its object keep it alive.
+    /// Destroys a handle. Calls that are using the handle's object keep the object alive.
     pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let mut slots = self.slots();

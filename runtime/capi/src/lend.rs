@@ -46,7 +46,7 @@ pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> 
 /// Copies the list of cores that the worker threads run on.
 ///
 /// # Safety
-/// The crate's clause *read*: `options.cores` is readable for `options.core_count` entries.
+/// The caller keeps the crate's clause *read*: `options.cores` is readable for `options.core_count` entries.
 pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, Fault> {
     let count = options.core_count;
     if count == 0 {

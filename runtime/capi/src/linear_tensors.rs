@@ -37,7 +37,7 @@ struct Tensors {
 
 impl Tensors {
     /// # Safety
-    /// For `'a`, the list is readable and nothing writes to it.
+    /// For `'a`, the list of the buffer `cu_seqlens` is readable and nothing writes to it.
     unsafe fn cu_seqlens<'a>(&self) -> Option<&'a [i64]> {
         // SAFETY: the list is readable by the clause of this function, and `check` has made it a list of i64.
         self.cu_seqlens.map(|list| unsafe { list.read() })
@@ -69,8 +69,8 @@ fn check(
 /// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// For `'a`, every input is readable for its bytes and nothing writes to it; every output is writable and nothing else
-/// uses it.
+/// For `'a`, all bytes of every input are readable and nothing writes to them; all bytes of every output are writable and
+/// nothing else uses them.
 unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_linear_inputs,

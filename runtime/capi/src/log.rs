@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Destination of messages: the callback of elsa_log_set and its user pointer. Each call of the callback has a
-/// reference to this sink while it runs.
+/// Destination of messages: the callback of elsa_log_set and its user pointer. While a call of the callback runs,
+/// it holds a reference to this sink.
 struct Sink {
     callback: unsafe extern "C" fn(*mut c_void, elsa_log_level, *const std::ffi::c_char),
     user: *mut c_void,
@@ -77,7 +77,7 @@ impl Log for Forward {
 }
 
 /// # Safety
-/// As for elsa_log_set.
+/// The caller keeps the clause *callback* of elsa_log_set.
 unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_void) -> Result<(), Fault> {
     let filter = match most {
         ELSA_LOG_OFF => LevelFilter::Off,

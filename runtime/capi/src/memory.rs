@@ -1,4 +1,4 @@
-//! Memory named by the caller: checked addresses, and slices of them.
+//! Memory that the caller names: checks of its address and size, and slices of the checked memory.
 
 use crate::fault::Fault;
 use crate::types::*;
@@ -59,7 +59,7 @@ impl Buffer {
     pub(crate) const ABSENT: Buffer =
         Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1, present: false };
 
-    /// Calls `of` if the buffer is present.
+    /// Returns the result of `of` if the buffer is present; otherwise `None`.
     pub(crate) fn map<T>(&self, of: impl FnOnce(&Buffer) -> T) -> Option<T> {
         self.present.then(|| of(self))
     }
@@ -131,7 +131,7 @@ impl Buffer {
         self.address()..self.address() + self.elements * self.size
     }
 
-    /// Rejects `other` if it shares bytes with this buffer, which is written.
+    /// Returns an error if `other` shares bytes with this buffer. The call writes to this buffer.
     fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
@@ -166,7 +166,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// As for [`Buffer::read`], with the size of `dtype`.
+    /// The caller keeps the clauses of [`Buffer::read`], for elements of the size of `dtype`.
     pub(crate) unsafe fn elements<'a>(&self, dtype: DType) -> Elements<'a> {
         // SAFETY: the caller keeps the clause of this function.
         unsafe {
@@ -179,7 +179,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// As for [`Buffer::write`], with the size of `dtype`.
+    /// The caller keeps the clauses of [`Buffer::write`], for elements of the size of `dtype`.
     pub(crate) unsafe fn elements_mut<'a>(&self, dtype: DType) -> ElementsMut<'a> {
         // SAFETY: the caller keeps the clause of this function.
         unsafe {
@@ -192,7 +192,8 @@ impl Buffer {
     }
 }
 
-/// Rejects tensors of a call if a written one shares bytes with another. Written tensors, marked by `true`, come first.
+/// Returns an error if a written tensor of a call shares bytes with another tensor of the call. In `tensors`, each written
+/// tensor is marked by `true`, and the written tensors come first.
 pub(crate) fn apart(tensors: impl Iterator<Item = (bool, Buffer)> + Clone) -> Result<(), Fault> {
     for (n, (written, tensor)) in tensors.clone().enumerate() {
         if written {

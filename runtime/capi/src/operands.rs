@@ -34,7 +34,8 @@ pub(crate) fn buffers<O: Operand>(
     Ok(operands)
 }
 
-/// Iterates over the operands in the order of `fields`: `true` if the operand is written, and its memory.
+/// Iterates over the operands in the order of `fields`. Yields, for each operand, `true` if the operand is written, and the
+/// operand's checked memory.
 pub(crate) fn in_order<O: Operand>(
     fields: &[(O, Unchecked)],
     operands: &Operands<O, Buffer>,

@@ -34,7 +34,7 @@ pub(crate) trait Called: Operator {
     type Written: Growing;
     /// Optional argument of a call in addition to its tensors: the chunk for attention, nothing for other operators.
     type Part: Copy + Default;
-    /// The element types that a problem leaves to the caller.
+    /// Element types of tensors, for an operator whose problem does not determine them; `()` for other operators.
     type Types: Send + Sync + 'static;
 
     /// Creates a plan.
@@ -52,13 +52,13 @@ pub(crate) trait Called: Operator {
     /// Warms up a plan in a workspace.
     fn warm(plan: &Plan<Self>, workspace: &mut Workspace<Self>) -> Result<Report, RunError>;
 
-    /// Returns the addresses of all tensors and lists.
+    /// Returns the addresses of all tensors and lists that `read` and `written` name.
     fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
 
     /// Checks tensors in host memory.
     ///
     /// # Safety
-    /// The crate's clause *tensors*, for `'a`.
+    /// The caller keeps the crate's clause *tensors*, for `'a`.
     unsafe fn host<'a>(
         plan: &PlanOf<Self>,
         read: &Self::Read,
@@ -66,10 +66,10 @@ pub(crate) trait Called: Operator {
         part: Self::Part,
     ) -> Result<(Self::Inputs<'a>, Self::Outputs<'a>), Fault>;
 
-    /// Checks every property of tensors in GPU memory except whether their memory is on the device.
+    /// Checks tensors in GPU memory, except whether their memory is on the device.
     ///
     /// # Safety
-    /// For `'a`, the lists are readable for their entries and nothing writes to them.
+    /// For `'a`, all entries of the lists of lengths in `read` are readable and nothing writes to them.
     unsafe fn device<'a>(
         plan: &PlanOf<Self>,
         read: &Self::Read,
@@ -126,20 +126,20 @@ fn space<O: Called>(workspace: Workspace<O>) -> Space {
     Space { name: O::NAME, workspace: Box::new(workspace) }
 }
 
-/// Returns the plan in the type of the operator `O`; `None` if it belongs to another operator.
+/// Returns `planned` as a plan of the operator `O`; `None` if it belongs to another operator.
 pub(crate) fn plan_if<O: Called>(planned: &dyn AnyPlan) -> Option<&PlanOf<O>> {
     let planned: &dyn Any = planned;
     planned.downcast_ref()
 }
 
-/// Returns the plan in the type of the operator `O`, or an error if it belongs to another operator.
+/// Returns `planned` as a plan of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn plan_of<O: Called>(planned: &dyn AnyPlan) -> Result<&PlanOf<O>, Fault> {
     let (found, create) = (planned.name(), O::CREATE);
     plan_if::<O>(planned)
         .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
 }
 
-/// Returns the workspace in the type of the operator `O`, or an error if it belongs to another operator.
+/// Returns `space` as a workspace of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut Workspace<O>, Fault> {
     let (found, create) = (space.name, O::CREATE);
     space.workspace.downcast_mut().ok_or_else(|| {
@@ -214,7 +214,7 @@ pub(crate) fn fill(room: Option<Room<elsa_report>>, report: Option<elsa_report>)
 /// Creates a plan.
 ///
 /// # Safety
-/// The crate's clauses *read* and *write*.
+/// The caller keeps the crate's clauses *read* and *write*.
 pub(crate) unsafe fn create<O: Called>(
     engine: elsa_engine,
     problem: *const O::Described,
@@ -234,7 +234,7 @@ pub(crate) unsafe fn create<O: Called>(
 /// Checks the tensors of a call. With `runs` it also runs the plan over them, waits, and returns the report.
 ///
 /// # Safety
-/// The crate's clause *tensors*.
+/// The caller keeps the crate's clause *tensors*.
 pub(crate) unsafe fn over<O: Called>(
     planned: &dyn AnyPlan,
     workspace: &Mutex<Space>,
@@ -255,7 +255,7 @@ pub(crate) unsafe fn over<O: Called>(
 /// Runs a plan, given by its handle, over the tensors of a call. The report may be null.
 ///
 /// # Safety
-/// The crate's clauses *read*, *write* and *tensors*.
+/// The caller keeps the crate's clauses *read*, *write* and *tensors*.
 pub(crate) unsafe fn run<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -277,8 +277,8 @@ pub(crate) unsafe fn run<O: Called>(
 /// The report may be null.
 ///
 /// # Safety
-/// The crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream` is null or has
-/// not been destroyed.
+/// The caller keeps the crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream` is
+/// null or has not been destroyed.
 pub(crate) unsafe fn run_device<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -314,7 +314,7 @@ pub(crate) unsafe fn run_device<O: Called>(
 /// Binds tensors to a plan and a workspace, and checks them.
 ///
 /// # Safety
-/// The crate's clauses *read* and *write*, and *tensors* for every run.
+/// The caller keeps the crate's clauses *read* and *write*, and *tensors* for every run.
 pub(crate) unsafe fn bind<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,

@@ -1,4 +1,4 @@
-//! The plans behind the handles.
+//! Plans as objects behind the handles of type elsa_plan.
 
 use crate::fault::Fault;
 use crate::handles::Table;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) static PLANS: Table<dyn AnyPlan> = Table::new("plan");
 
-/// A plan, with the element types that its problem leaves to the caller.
+/// A plan, with the element types of tensors that its problem does not determine.
 #[derive(Debug)]
 pub(crate) struct Typed<O: Operator, T> {
     pub plan: Plan<O>,
@@ -25,16 +25,16 @@ pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Describes the plan.
     fn info(&self) -> elsa_plan_info;
 
-    /// Creates a workspace for several plans, all of this plan's operator.
+    /// Creates one workspace for all of `plans`. Returns an error if one of them has another operator than this plan.
     fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault>;
 
-    /// Creates a workspace in host memory of the caller.
+    /// Creates a workspace in host memory that the caller provides.
     ///
     /// # Safety
     /// The caller keeps the clause *lent* of [`Plan::workspace_in`].
     unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault>;
 
-    /// Creates a workspace in device memory of the caller.
+    /// Creates a workspace in device memory that the caller provides.
     ///
     /// # Safety
     /// The caller keeps the clause *lent* of [`Plan::workspace_on_device`].

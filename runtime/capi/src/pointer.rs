@@ -19,7 +19,7 @@ pub(crate) fn aligned<T>(argument: &str, pointer: *const T) -> Result<(), Fault>
 /// Checks the pointer and borrows its target.
 ///
 /// # Safety
-/// The crate's clause *read*.
+/// The caller keeps the crate's clause *read*.
 pub(crate) unsafe fn get<'a, T>(argument: &str, pointer: *const T) -> Result<&'a T, Fault> {
     aligned(argument, pointer)?;
     // SAFETY: the pointer is not null, is aligned, and is readable (clause *read*).
@@ -27,7 +27,7 @@ pub(crate) unsafe fn get<'a, T>(argument: &str, pointer: *const T) -> Result<&'a
 }
 
 /// # Safety
-/// The crate's clause *write*, and `pointer` has passed [`aligned`].
+/// The caller keeps the crate's clause *write*, and `pointer` has passed [`aligned`].
 pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) {
     // SAFETY: the caller keeps the clause of this function.
     unsafe { pointer.write(value) }

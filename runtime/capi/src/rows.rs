@@ -31,7 +31,7 @@ pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
     Some((*operand as elsa_operand, ended.code))
 }
 
-/// Converts an excerpt to the box of rows passed to a callback.
+/// Converts an excerpt to the struct that describes its rows to a callback.
 fn rows_of(operand: Operand, excerpt: &Excerpt) -> elsa_rows {
     elsa_rows {
         size: size_of::<elsa_rows>(),

@@ -1,4 +1,4 @@
-//! The workspaces behind the handles.
+//! Workspaces as objects behind the handles of type elsa_workspace.
 
 use crate::fault::Fault;
 use crate::handles::Table;
@@ -8,12 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
 
-/// A workspace of any operator.
+/// A workspace whose operator is known only at run time.
 #[derive(Debug)]
 pub(crate) struct Space {
     /// Name of the operator, for messages.
     pub name: &'static str,
-    /// The runtime's workspace.
+    /// The workspace of the runtime, in the operator's type.
     pub workspace: Box<dyn Any + Send>,
 }
 

@@ -1,5 +1,6 @@
 //! Merging and finishing of row states in host memory, by [`NaturalMerge`] in the natural-log units of the caller. An
-//! output may alias an input: each row is read before it is written, element by element.
+//! output array may be the corresponding input array, such as `merged.m` and `earlier.m`, because each element is read
+//! before it is written.
 
 use crate::fault::{Fault, call};
 use crate::pointer::get;
@@ -28,14 +29,14 @@ fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, u
     }
 }
 
-/// Returns the number of elements in the weighted sums.
+/// Returns the number of elements in the weighted sums of `rows` rows with `dim` elements each.
 fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
     rows.checked_mul(dim).ok_or_else(|| {
         Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
     })
 }
 
-/// Rejects states with a row that no run and no merge can produce.
+/// Returns an error if a row of `states` is one that neither a run nor a merge can produce.
 ///
 /// # Safety
 /// The arrays of `states` are aligned and readable: `m` and `s` for `rows` values, `w` for `rows * dim`.
@@ -59,7 +60,7 @@ unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) ->
     Ok(())
 }
 
-/// Rejects a written array that overlaps another. With `same`, the two may be the same array.
+/// Returns an error if the array `written` overlaps the array `other`. With `same`, the two may be the same array.
 fn apart(
     written: (&str, Option<(usize, usize)>),
     other: (&str, Option<(usize, usize)>),

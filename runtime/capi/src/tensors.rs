@@ -53,7 +53,7 @@ impl Tensors {
     }
 
     /// # Safety
-    /// For `'a`, the lists are readable and nothing writes to them.
+    /// For `'a`, the three lists of `self.lists` are readable and nothing writes to them.
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the caller keeps the clause of this function.
         unsafe { lengths_of(&self.lists) }
@@ -81,7 +81,7 @@ fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fa
 /// Returns the lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are not yet checked.
 ///
 /// # Safety
-/// For `'a`, the lists are readable for their entries and nothing writes to them.
+/// For `'a`, all entries of the lists in `given` are readable and nothing writes to them.
 pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -> Result<Lengths<'a>, Fault> {
     let lists = lists(problem, given)?;
     // SAFETY: the caller keeps the clause of this function.
@@ -89,7 +89,7 @@ pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -
 }
 
 /// # Safety
-/// For `'a`, the lists are readable and nothing writes to them.
+/// For `'a`, the memory of the buffers in `lists` is readable and nothing writes to it.
 unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
     // SAFETY: the lists are readable by the clause of this function, and `lists` has made them lists of i64.
     let [keys, cu_seqlens_q, cu_seqlens_k] =
@@ -131,8 +131,8 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
 /// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// For `'a`, every input is readable for its bytes and nothing writes to it; every output is writable and nothing else
-/// uses it.
+/// For `'a`, all bytes of every input are readable and nothing writes to them; all bytes of every output are writable and
+/// nothing else uses them.
 #[inline(never)]
 unsafe fn host<'a>(
     problem: &Problem,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// Stores a workspace and writes its handle.
 ///
 /// # Safety
-/// The crate's clause *write*.
+/// The caller keeps the crate's clause *write*.
 unsafe fn hand_out(made: Space, workspace: *mut elsa_workspace) -> Result<(), Fault> {
     let id = WORKSPACES.insert(Arc::new(Mutex::new(made)))?;
     // SAFETY: the caller keeps the clause *write*.

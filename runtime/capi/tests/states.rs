@@ -74,8 +74,8 @@ fn finished(row: &Row) -> ([f32; DIM], f32) {
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys, within the error bound that `tests/tests/crossing/laws.rs` derives for
-/// a state. The library's output adds two roundings, and each merge adds one.
+/// Panics unless `row` is the state of `keys`, within the error bound that `tests/tests/crossing/laws.rs` derives for a
+/// state. The computation of the output adds two roundings to this bound, and each merge adds one.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);
     let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();

@@ -282,7 +282,7 @@ impl Case {
         (out, last)
     }
 
-    /// Compares the results of a kernel with the definition; NaN must be in the same elements.
+    /// Compares the results of a kernel with the definition. NaN must occur in the same elements of both.
     pub fn check(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool, what: &str) {
         let (out, last) = self.run(kernel, pass, block, reversed);
         let (want, state) = self.reference();

@@ -268,7 +268,7 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
     }
 }
 
-/// Checks that the factors of a token's values and outputs have the declared accuracy.
+/// Checks that the exponentials by which a token's values and outputs are multiplied have the declared accuracy.
 #[test]
 fn exponentials_are_as_exact_as_declared() {
     for kernel in present() {

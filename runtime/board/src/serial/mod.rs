@@ -88,7 +88,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Returns `true` if the request is at fault, not the system.
+    /// Returns `true` if the user's request caused the error, and not the system.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         !matches!(self, PortError::Busy { .. } | PortError::Thread { .. })

@@ -50,7 +50,7 @@ struct Progress {
     bytes: u64,
     /// Set by the sink when it no longer waits. The writing thread then stops.
     abandoned: bool,
-    /// Set by the thread when it ends.
+    /// Set by the writing thread when it ends.
     done: bool,
 }
 

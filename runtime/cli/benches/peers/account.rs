@@ -39,12 +39,12 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm. Stops earlier if `TRIES` times `wanted` rounds were tried. Returns
-/// the number of rounds that were tried.
+/// Measures jobs until `wanted` rounds were calm, or until `TRIES` times `wanted` rounds have been tried. Returns the
+/// number of rounds that were tried.
 ///
 /// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round begins one turn later
-/// than the previous round, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of
-/// them were calm.
+/// than the previous round. The order of jobs within a turn does not change. A round ends at its first slice that is not
+/// calm. `keep` receives the slices of a round only if all of them were calm.
 pub fn rounds(
     wanted: usize,
     turns: &[Vec<usize>],

@@ -6,8 +6,8 @@
 //! [PROBLEM]...` measures linear attention (`linear.rs`). `--help` lists the options.
 //!
 //! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
-//! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
-//! the peers, is compared with attention in f64 on the same data. An answer of this library that is too far off
+//! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every output, including those of
+//! the peers, is compared with attention in f64 on the same data. An output of this library that is too far off
 //! ends the run.
 //!
 //! The speed of a shared machine varies, so nothing is measured on its own:

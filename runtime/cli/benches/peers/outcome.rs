@@ -21,7 +21,7 @@ the longest time in ms for which threads of peers spun after their slice, 'round
 
 /// The measurements of one problem.
 pub struct Outcome {
-    /// Name of the kernel or the form of this library that ran.
+    /// How this library computed: the name of the kernel for attention, the form and any chunk size for linear attention.
     pub ran: String,
     pub own: Account,
     /// Measurements of the second slice of sgemm in each round. This slice follows no other job.

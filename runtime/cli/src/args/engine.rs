@@ -78,8 +78,8 @@ fn is_allowed(backend: Backend) -> bool {
 }
 
 impl EngineArgs {
-    /// Creates the requested engine. Some flags may have no effect on this engine. Such a flag is refused if the answer
-    /// would then differ from the requested one. Otherwise, a warning reports the flag.
+    /// Creates the requested engine. Some flags may have no effect on this engine. Such a flag is refused if the
+    /// results would then differ from the requested ones. Otherwise, a warning reports the flag.
     ///
     /// # Errors
     /// Returns an error if the back end is absent, the number of threads is out of bounds, the memory is too small for the

@@ -148,8 +148,8 @@ impl TaskArgs {
     /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Returns an error if no interest set exists for the chunks, if --task states another number of tasks than the
-    /// division has, or if the task is out of range.
+    /// Returns an error if no interest set exists for the chunks, if the number of tasks in --task differs from that of
+    /// the division, or if the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

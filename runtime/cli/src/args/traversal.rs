@@ -12,11 +12,11 @@ const LAMBDA: f32 = 1e-3;
 /// Schedules by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// Blocks in order, running references, nothing skipped.
+    /// Blocks are processed in order, references are updated with each block, and no block is skipped.
     Exact,
-    /// Frozen references.
+    /// References are frozen.
     Vfa,
-    /// Frozen references, and blocks below λ skipped.
+    /// References are frozen, and blocks below the threshold λ are skipped.
     Vsa,
 }
 
@@ -79,7 +79,7 @@ impl TraversalArgs {
         }
     }
 
-    /// Adds the schedule and the budget to `options`.
+    /// Adds the schedule and the error budget to `options`.
     ///
     /// # Errors
     /// Returns an error if a number is out of bounds or two flags exclude each other.

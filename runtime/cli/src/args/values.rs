@@ -6,7 +6,7 @@ use elsa_core::dtype::DType;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Returns a parser that takes one of the names in `values` and returns its value.
+/// Returns a parser that accepts the names in `values` and returns the value of the given name.
 pub fn one_of<N, T>(values: impl IntoIterator<Item = (N, T)>) -> impl TypedValueParser<Value = T>
 where
     N: Into<Str>,
@@ -27,7 +27,7 @@ pub struct Choice<T>(pub Option<T>);
 /// The value of a flag that leaves the choice to the program.
 pub const AUTO: &str = "auto";
 
-/// Returns a parser that takes [`AUTO`] or one of the names in `values`.
+/// Returns a parser that accepts [`AUTO`] and the names in `values`.
 pub fn auto_or<T: Clone + Send + Sync + 'static>(
     values: impl IntoIterator<Item = (&'static str, T)>,
 ) -> impl TypedValueParser<Value = Choice<T>> {
@@ -119,7 +119,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "allowed: a time such as 90s, 10m or 2h, up to 744h".into())
 }
 
-/// Parses calls per second.
+/// Parses a rate in calls per second.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.
@@ -130,7 +130,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses the two sides of a window, `L,R`; −1 is open.
+/// Parses the two sides of a window, `L,R`. A side of −1 is unlimited.
 ///
 /// # Errors
 /// Returns the allowed values if `text` has another form.

@@ -51,7 +51,7 @@ impl Forward {
         }
     }
 
-    /// Reads the results for `rows` from the files that the flags name; `None` if no flag names a file.
+    /// Reads the results of the forward pass for `rows` from the files that the flags name; `None` if no flag names a file.
     ///
     /// # Errors
     /// Returns an error if a file does not belong to the problem.
