@@ -38,7 +38,7 @@ pub struct Curve {
     pub color: usize,
     /// SVG path of the line.
     pub line: String,
-    /// SVG path of the area between low and high values; empty if the points have none.
+    /// SVG path of the area between low and high values; empty if the points have no low and high values.
     pub band: String,
     /// Marked points of the curve.
     pub dots: Vec<Dot>,

@@ -57,7 +57,7 @@ pub enum Error {
         /// The flag, file, type and shape of each tensor that is involved in the fault.
         files: String,
     },
-    /// A division by quorums that does not exist or does not have the given task.
+    /// A request for a division by quorums that does not exist, or for a task that the division does not contain.
     #[error("--{argument}: {source}")]
     Quorum {
         /// The flag, without its dashes.

@@ -45,7 +45,8 @@ pub struct LeftOut {
     pub recomputed: u64,
     /// Number of recomputed rows whose largest score was in a skipped block.
     pub lost_maximum: u64,
-    /// Number of rows whose reference was zero because the norm gate was open.
+    /// Number of rows whose reference was zero because the norm gate was open. The reference of a row is the number
+    /// that is subtracted from its scores.
     pub gated: u64,
 }
 

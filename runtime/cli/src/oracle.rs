@@ -11,7 +11,7 @@ use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
 
-/// Limit of scores and scaled queries. Above it, intermediate results may overflow f32.
+/// Magnitude of a score or of a scaled query from which on intermediate results may overflow f32.
 const SCORES: f64 = 1.1e38;
 
 /// Largest finite f16.
@@ -296,9 +296,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `true` if the bound is meaningful. A bound below the sum of absolute terms is meaningful, because the
-    /// error of an output of zeros would exceed it. A bound that is as small as the underflow of the output type is
-    /// meaningful too.
+    /// Returns `true` if the bound is meaningful: if it is below the sum of absolute terms, or as small as the
+    /// underflow of the output type. A bound that is neither proves nothing, because even an output of zeros would be
+    /// within it.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
@@ -320,11 +320,12 @@ impl Sizes {
 /// Comparison of errors with the errors that rounding explains: totals over the compared components.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
-    /// `Σ y²`. This sum and the next two extend over the components that are finite in both the output and the oracle.
+    /// `Σ y²`, with the oracle's components `y`. The sums `reference`, `worst` and `likely` extend over the components
+    /// that are finite in both the output and the oracle.
     pub reference: f64,
-    /// `Σ worst²`.
+    /// Sum of the squares of the worst-case bounds.
     pub worst: f64,
-    /// `Σ likely²`.
+    /// Sum of the squares of the likely bounds.
     pub likely: f64,
     /// Number of components.
     pub components: usize,

@@ -107,20 +107,22 @@ fn row(cell: &Cell) -> Row {
 /// that the program is slower.
 pub const AGAIN: usize = 2;
 
-/// Returns `true` if a measurement is that of `method` on `case`.
+/// Returns `true` if `measured` is the measurement of `method` on `case`.
 fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     let cell = &measured.cell;
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
 }
 
-/// Returns the scatter of all changes from the recorded to the measured latencies.
+/// Pairs each measured row with its recorded row, if there is one. Returns the scatter of the changes of latency over
+/// all pairs.
 fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     let all: Vec<Row> = measured.iter().map(|measured| row(&measured.cell)).collect();
     let known = |now: &Row| recorded.iter().find(|row| same(row, now));
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// Returns the cases in which a point of speed is slower than the saved table records.
+/// Returns the cases with a point of speed that is slower in `measured` than in `recorded`, the rows of the saved
+/// table.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);
