@@ -245,8 +245,8 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Returns `true` if `x` is an acceptable value of a run for component `c` of the row. Used only if `x` or the
-    /// exact value is not finite.
+    /// Returns `true` if `x` is a value that a correct run may compute for component `c` of the row. Callers use this
+    /// method only if `x` or the exact value is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -379,7 +379,7 @@ impl Comparison {
 }
 
 /// Compares `rows` of the output `found` with the oracle, on all cores. `bounded` describes the run that computed the
-/// output. Any thread may call `done`, with the number of rows that the thread has just finished.
+/// output. Each thread calls `done` with the number of rows that it has just finished.
 #[must_use]
 pub fn compare(
     problem: &Problem,
@@ -446,7 +446,7 @@ impl Explained {
         ratio(self.likely, self.reference)
     }
 
-    /// Returns `true` if every component is within its worst-case bound.
+    /// Returns `true` if the error of every component is within its worst-case bound.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0

@@ -57,8 +57,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns a percentile in milliseconds, for `percent` from 0 to 100; 100 is the greatest latency. NaN if there are
-    /// no latencies.
+    /// Returns the percentile `percent`, a number from 0 to 100, in milliseconds. The percentile 100 is the greatest
+    /// latency. Returns NaN if there are no latencies.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -83,8 +83,8 @@ impl Latencies {
     }
 }
 
-/// Returns the slope of `y` against `x` by least squares; `None` if the range of `x` is smaller than `span`, or if the
-/// slope is not finite.
+/// Returns the slope of `y` against `x` by least squares, for points `(x, y)`; `None` if the range of `x` is smaller
+/// than `span`, or if the slope is not finite.
 #[must_use]
 pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
@@ -123,7 +123,7 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 
 impl Ratio {
     /// Returns the median and quartiles of the ratios of pairs of times. The ratio of a pair is its second time divided
-    /// by its first. `None` for fewer than five pairs, or if a time is not a positive finite number.
+    /// by its first. Returns `None` for fewer than five pairs, or if a time is not a positive finite number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();

@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file that can read only `left` more bytes in total. A read beyond this limit fails.
+/// Reader that can read at most `left` more bytes of a file in total. A read beyond this limit fails.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// A completed streamed run.
 #[derive(Debug)]
 pub struct Done {
-    /// Report of the run. For a GPU, the times are measured on the device, and the time of the copies to the device
-    /// counts as reading time.
+    /// Report of the run. For a run on a GPU, the times are measured on the device, and the time of the copies to the
+    /// device counts as reading time.
     pub report: StreamReport,
     /// Duration of the run in milliseconds.
     pub ms: f64,

@@ -11,9 +11,9 @@ use std::path::Path;
 pub struct Finished<'a> {
     /// The file with the states or shares.
     pub file: &'a Path,
-    /// Description of the task in that file.
+    /// Description of the task, as `file` contains it.
     pub description: &'a Description,
-    /// Division that the task belongs to.
+    /// Division to which the task belongs.
     pub division: &'a Division,
     /// The task.
     pub task: &'a Task,

@@ -156,9 +156,9 @@ pub struct Case {
     pub left_out: Option<LeftOut>,
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
-    /// `true` if too many errors beyond the likely bound are a failure. This is so for random tensors. It is also so
-    /// for an output from a file if no two tokens are equal and more components exceed the likely bound than the model
-    /// of likely errors expects.
+    /// `true` if too many errors beyond the likely bound are a failure. The value is `true` for random tensors. It is
+    /// also `true` for an output from a file if no two tokens are equal and more components exceed the likely bound
+    /// than the model of likely errors expects.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
