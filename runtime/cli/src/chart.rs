@@ -149,7 +149,7 @@ pub struct Point {
     pub x: f64,
     /// Value on the y axis.
     pub y: f64,
-    /// Low and high values on the y axis.
+    /// Low and high values on the y axis, if the point has them.
     pub band: Option<(f64, f64)>,
     /// Tooltip.
     pub tip: String,

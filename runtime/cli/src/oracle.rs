@@ -281,13 +281,13 @@ pub struct Comparison {
 /// Largest magnitudes in a row, over the components for which both the output and the exact value are finite.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
-    /// Largest error.
+    /// Largest absolute error of a component.
     pub error: f64,
-    /// Largest worst-case bound.
+    /// Largest worst-case bound of a component.
     pub bound: f64,
     /// Largest `Σ p_j |v_j|`.
     pub terms: f64,
-    /// Largest component of the exact output.
+    /// Largest magnitude of a component of the exact output.
     pub answer: f64,
     /// Magnitude below which values are lost to underflow in the output type.
     pub least: f64,
@@ -327,7 +327,7 @@ pub struct Explained {
     pub worst: f64,
     /// Sum of the squares of the likely bounds.
     pub likely: f64,
-    /// Number of components.
+    /// Number of compared components.
     pub components: usize,
     /// Number of components for which the output or the oracle is not finite, and for which [`Oracle::stands_for`] does
     /// not accept the output.

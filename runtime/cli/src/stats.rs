@@ -141,8 +141,8 @@ impl Ratio {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and both distances exceed
-    /// `noise`.
+    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and the distance of each
+    /// quartile from 1 exceeds `noise`.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
         self.low > 1.0 + noise || self.high < 1.0 - noise

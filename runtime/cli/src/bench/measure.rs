@@ -61,9 +61,9 @@ pub struct Settings<'a> {
 
 /// Measurements of one method.
 pub struct Measured {
-    /// The row of the results.
+    /// The row of this method in the results.
     pub cell: Cell,
-    /// The oracle's judgement of the answers.
+    /// The oracle's judgement of the method's outputs.
     pub total: Total,
     /// Start and duration of each timed call in milliseconds; empty unless [`Settings::keep`] is set.
     pub times: Vec<(f64, f64)>,
@@ -298,7 +298,7 @@ fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs one method alone for `seconds` and reads the power.
+/// Runs one method alone for `seconds`. Returns the readings of the machine during this time, among them the power.
 fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Result<Readings, Error> {
     let span = watch.open();
     let (start, mut calls) = (Instant::now(), 0);
@@ -309,7 +309,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     Ok(watch.close(span, calls))
 }
 
-/// Creates the row of a case that describes the request and has no measurements yet.
+/// Creates a row of the results for `case`. The row describes the request and has no measurements yet.
 #[must_use]
 pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
     let shape = case.shape;

@@ -43,7 +43,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Measurements of one stretch, or of the complete soak.
 #[derive(Debug, Default, Serialize)]
 struct Stretch {
-    /// `soak` for a stretch, `soaked` for the complete soak.
+    /// Kind of the record: `soak` for a stretch, `soaked` for the complete soak.
     what: &'static str,
     /// Time at the end of the stretch, in seconds since the start.
     t_s: f64,
@@ -62,7 +62,7 @@ struct Stretch {
     power_mw: Option<f64>,
     cpu_mhz: Option<f64>,
     gpu_mhz: Option<f64>,
-    /// Load of other processes, in cores.
+    /// Processor load of all other processes, as a number of cores.
     others: Option<f64>,
     /// Resident memory of the process.
     rss_bytes: Option<i64>,

@@ -2,8 +2,8 @@
 //! speed.
 //!
 //! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point of speed passes
-//! if its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
-//! slower point is measured again, up to twice, after all other points.
+//! if the relative increase of its latency over the recorded latency is at most the sum of the noise of both runs, or
+//! at most the scatter of all changes. A slower point is measured again, up to twice, after all other points.
 
 use super::args::{BOTH, ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -156,7 +156,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
 /// Prints a verdict for each point; with `json`, one object per line.
 ///
 /// # Errors
-/// Returns an error if points failed.
+/// Returns an error if any point failed.
 pub fn judge(
     out: &mut impl Write,
     json: bool,

@@ -43,7 +43,7 @@ pub struct Watch {
     power: bool,
     /// `true` if the last cell was clean.
     calm: bool,
-    /// Time of the last state that [`Watch::traces`] returned.
+    /// Time of the last state that [`Watch::traces`] returned, in seconds since the start; `−∞` before the first state.
     told: f64,
 }
 

@@ -67,7 +67,7 @@ pub struct Extraction<'a> {
     pub engine: &'a Engine,
     /// Options of the run's plan.
     pub options: &'a PlanOptions,
-    /// Structure of the run's arithmetic, from its certificate.
+    /// Structure of the run's arithmetic, as the certificate of the plan states it.
     pub executed: Executed,
     /// Largest head size of values that the run's kernel accepts; `None` if it has no limit.
     pub widest: Option<usize>,
