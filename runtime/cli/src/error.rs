@@ -208,7 +208,7 @@ impl Error {
 }
 
 /// Adds the dashes to a flag, or to a message that starts with a flag. An argument that is not a flag has a name in
-/// capitals. Text that starts with such a name is returned unchanged.
+/// capitals. Text that starts with a name in capitals is returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {

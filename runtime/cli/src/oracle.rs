@@ -39,13 +39,14 @@ pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     arithmetic: Arithmetic,
-    /// Probability of every key of the sequence, including the past. Zero for keys that are not attended.
+    /// Probability of every key of the sequence, including past keys. The probability is zero for keys that are not
+    /// attended.
     pub p: Vec<f64>,
     /// Bound on the error of each score, in natural-log units.
     pub delta: Vec<f64>,
     /// Exact output of the row.
     pub y: Vec<f64>,
-    /// Bounds on the error of each output component.
+    /// For each output component, the bounds on its error.
     pub bounds: Vec<Bounds>,
     /// For each component, the sum of absolute terms `Σ p_j |v_j|`.
     pub terms: Vec<f64>,

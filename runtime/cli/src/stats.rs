@@ -67,8 +67,9 @@ impl Latencies {
         self.0.value_at_percentile(percent) as f64 / 1e6
     }
 
-    /// Returns a histogram in which each upper bound is twice the previous one. Each entry consists of an upper bound
-    /// in milliseconds and a number of latencies. Empty entries at both ends are dropped.
+    /// Returns a histogram in which the upper bound of each entry is twice the upper bound of the previous entry. An
+    /// entry consists of its upper bound in milliseconds and its number of latencies. Empty entries at both ends are
+    /// dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {

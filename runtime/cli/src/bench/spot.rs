@@ -61,7 +61,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the methods to measure on a case. These are the methods in the points of this case.
+/// Returns the methods to measure on `case`: both methods if `case` has a point of speed for the method `math`, and
+/// otherwise only the method `elsa`.
 #[must_use]
 pub fn methods(case: &Case) -> &'static [Method] {
     if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }

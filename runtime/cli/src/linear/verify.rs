@@ -270,7 +270,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Prints the verdict on one form and its errors.
+/// Prints the verdict on one form, and the errors of its results.
 fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
     write!(out, "{verdict} {rule} {direction}, form {form}")?;

@@ -93,7 +93,7 @@ impl MergeArgs {
         reads
     }
 
-    /// Checks that files of this kind can provide each requested output.
+    /// Checks that files of the kind `kind` can provide each requested output.
     fn check(&self, kind: Kind) -> Result<(), Error> {
         let [of_states, of_gradients] = [
             [

@@ -121,7 +121,8 @@ impl Shape {
     }
 
     /// Returns the start of each packed sequence, and the end of the last sequence. The lengths are spread evenly from
-    /// the shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
+    /// the shortest to the longest, in an order that mixes short and long sequences. Returns `None` if sequences are
+    /// not packed.
     #[must_use]
     pub fn bounds(self) -> Option<Vec<i64>> {
         let shortest = self.packed?;

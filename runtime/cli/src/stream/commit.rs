@@ -140,7 +140,8 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Waits until the contents of a file are on the storage device, if the file is on one.
+/// Waits until the contents of a file are on the storage device. Has no effect on a file that the system cannot
+/// synchronize, such as a pipe.
 ///
 /// # Errors
 /// Returns an error if the file system fails.

@@ -161,7 +161,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Begins a file with one tensor.
+    /// Writes the header of a file with one tensor, and records where the elements of the tensor begin.
     fn add_npy(
         &mut self,
         target: Target,
@@ -183,8 +183,9 @@ impl Outputs {
         Ok(())
     }
 
-    /// Begins a file with several tensors. These are outputs, and the kept tensors of the existing file that the new
-    /// file will replace.
+    /// Writes the header of a file with several tensors, and records where the elements of each output begin. The
+    /// tensors are outputs, and the kept tensors of the existing file that the new file will replace. Copies the kept
+    /// tensors, unless an earlier run has copied them.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
