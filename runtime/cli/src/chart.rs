@@ -4,7 +4,7 @@ use askama::Template;
 
 /// Width and height of a picture in SVG units. On a small screen, a unit is a pixel.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
-/// Number of curve colours. The last one is faint.
+/// Number of curve colours. The last colour is faint.
 pub const COLORS: usize = 8;
 /// Widths of the margins for labels: left, top, right and bottom.
 pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);

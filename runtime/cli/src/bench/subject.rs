@@ -33,7 +33,7 @@ pub struct Subject {
     pub workspace: Workspace,
     /// The answer of the last call.
     pub output: Buffer,
-    /// `true` if the plan runs under a schedule other than the exact one.
+    /// `true` if the plan runs under a schedule other than the exact schedule.
     traverses: bool,
     /// Latency of the first call in milliseconds, including the time to load the kernels of the plan.
     pub cold_ms: f64,

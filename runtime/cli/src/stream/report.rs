@@ -39,7 +39,7 @@ pub struct Done {
     pub refused: usize,
     /// Size of the nameless files into which inputs were unpacked for the run, in bytes.
     pub unpacked: u64,
-    /// Reason why the CPU computed instead of a GPU.
+    /// Reason why the CPU computed instead of a GPU; `None` if the CPU did not replace a GPU.
     pub fallback: Option<String>,
     /// The certificate, as a line of JSON, if requested.
     pub certificate: Option<String>,

@@ -153,7 +153,7 @@ pub struct Case {
     /// Certificate of the plan; `None` for a file.
     #[serde(serialize_with = "line")]
     pub certificate: Option<Certificate>,
-    /// Blocks that the run skipped under a schedule other than the exact one.
+    /// Blocks that the run skipped under a schedule other than the exact schedule; `None` if there was no such run.
     pub left_out: Option<LeftOut>,
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
