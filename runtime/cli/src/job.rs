@@ -374,7 +374,7 @@ pub fn list(
     Ok(Some(tensor))
 }
 
-/// The lists of [`Lengths`], each read as a tensor with one axis.
+/// The lists from which [`Lengths`] is made. Each list is read as a tensor with one axis.
 struct Lists {
     keys: Option<Tensor>,
     cu_seqlens_q: Option<Tensor>,

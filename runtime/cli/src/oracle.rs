@@ -102,7 +102,7 @@ impl<'a> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))
     }
 
-    /// Creates the oracle of a problem, with error bounds for the run that the last argument describes.
+    /// Creates the oracle of a problem, with error bounds for the run that the [`Bounded`] describes.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,

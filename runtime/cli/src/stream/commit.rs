@@ -1,4 +1,5 @@
-//! The last stage of a run that may be killed at any time: its finished files replace their targets one by one.
+//! The last stage of a resumable run, in which the finished files replace their targets one by one. The run may be
+//! killed at any time.
 //!
 //! ```text
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed

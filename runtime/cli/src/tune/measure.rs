@@ -52,7 +52,7 @@ impl Candidate {
     }
 }
 
-/// The turn of a candidate: its plan, its inputs, and the number of calls per sample.
+/// The turn of a candidate: the plan of the candidate, the inputs, and the number of calls per sample.
 struct Turn<'a> {
     plan: &'a Plan,
     inputs: Inputs<'a>,
