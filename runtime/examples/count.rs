@@ -3,9 +3,9 @@
 //!
 //! Arguments are shapes `heads,tokens,d`, optionally followed by the name of a plan: `exact`, `budget` (an error budget
 //! that permits no skips), `half` (an error budget that permits skipping every other block of 64 keys), `gate` (all
-//! tiles pass the norm gate). Each shape is planned and bound. It is called once to touch all memory, and then called
-//! twice more. Each of these two calls is between `hint #0x7e` and `hint #0x7f`. One line per shape contains the name
-//! of its kernel and the share of skipped blocks. The output is checked against the f64 oracle, so that no wrong kernel
+//! tiles pass the norm gate). Each shape is planned and bound. The bound plan runs once to touch all memory, and then
+//! twice more. Each of the last two runs is between `hint #0x7e` and `hint #0x7f`. One line per shape contains the name
+//! of the kernel and the share of skipped blocks. The output is checked against the f64 oracle, so that no wrong kernel
 //! is counted.
 
 use elsa_core::attention::reference;

@@ -3,8 +3,8 @@
 //! `cargo run --release -p elsa-runtime --example gradients -- [HEADS,TOKENS,DIM]... [--causal] [--threads N] [--rounds N]`
 //!
 //! The two passes are measured alternately, and their ratio is formed within a round, because the machine may be
-//! shared. The program prints the median of the ratios of all rounds, and the speed of the five matrix products that
-//! follows from the median time. The forward pass also writes states, which the backward pass requires. `ELSA_BACKEND`
+//! shared. The program prints the median of the ratios of all rounds, and the speed of the five matrix products,
+//! computed from the median time. The forward pass also writes states, which the backward pass requires. `ELSA_BACKEND`
 //! selects the back end.
 
 #![forbid(unsafe_code)]

@@ -17,7 +17,7 @@ use half::f16;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Number of runs of each kind, whose median is reported.
+/// Number of runs of each kind. The median of these runs is reported.
 const RUNS: usize = 5;
 const WANTS: StreamWants = StreamWants::new(KeysFrom::Host);
 

@@ -4,7 +4,7 @@ use askama::Template;
 
 /// Width and height of a picture in SVG units. On a small screen, a unit is a pixel.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
-/// Number of curve colours. The last one is faint.
+/// Number of curve colours. The last colour is faint.
 pub const COLORS: usize = 8;
 /// Widths of the margins for labels: left, top, right and bottom.
 pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
@@ -38,7 +38,7 @@ pub struct Curve {
     pub color: usize,
     /// SVG path of the line.
     pub line: String,
-    /// SVG path of the area between low and high values; empty if the points have none.
+    /// SVG path of the area between low and high values; empty if the points have no low and high values.
     pub band: String,
     /// Marked points of the curve.
     pub dots: Vec<Dot>,
@@ -149,7 +149,7 @@ pub struct Point {
     pub x: f64,
     /// Value on the y axis.
     pub y: f64,
-    /// Low and high values on the y axis.
+    /// Low and high values on the y axis, if the point has them.
     pub band: Option<(f64, f64)>,
     /// Tooltip.
     pub tip: String,

@@ -57,7 +57,7 @@ pub enum Error {
         /// The flag, file, type and shape of each tensor that is involved in the fault.
         files: String,
     },
-    /// A division by quorums that does not exist or does not have the given task.
+    /// A request for a division by quorums that does not exist, or for a task that the division does not contain.
     #[error("--{argument}: {source}")]
     Quorum {
         /// The flag, without its dashes.
@@ -208,7 +208,7 @@ impl Error {
 }
 
 /// Adds the dashes to a flag, or to a message that starts with a flag. An argument that is not a flag has a name in
-/// capitals. Text that starts with such a name is returned unchanged.
+/// capitals. Text that starts with a name in capitals is returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {

@@ -1,27 +1,28 @@
-//! Descriptions of a call's input files for messages: flag, path, type and shape.
+//! Descriptions of a call's input files for error messages. Each description contains a flag, and the path, type and
+//! shape of its tensor.
 
 use crate::error::Error;
 use crate::flag::flag;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Spec;
 
-/// Flags with descriptions of their tensors.
+/// Pairs of a flag and a description of the tensor that the flag names.
 #[derive(Default)]
 pub struct Files(Vec<(&'static str, String)>);
 
 impl Files {
-    /// Adds the description of the tensor of flag `argument`.
+    /// Adds the description of the tensor that the flag `argument` names.
     pub fn add(&mut self, argument: &'static str, path: &str, dtype: &str, shape: &[usize]) {
         self.0.push((argument, format!("--{argument} {path}: {dtype} {shape:?}")));
     }
 
-    /// Returns the description of the tensor of flag `argument`, or `None` if it has no file.
+    /// Returns the description of the tensor that the flag `argument` names, or `None` if none was added.
     #[must_use]
     pub fn of(&self, argument: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| *of == argument).map(|(_, words)| words.as_str())
     }
 
-    /// Converts `fault` to an error whose message also describes the tensors concerned.
+    /// Converts `fault` to an error whose message also describes the tensors that the fault concerns.
     #[must_use]
     pub fn explain(&self, fault: ArgumentError) -> Error {
         self.with(fault, String::new(), None)

@@ -23,8 +23,8 @@ pub fn shaped(command: Command) -> Command {
     command.after_help(Resettable::from(example)).after_long_help(text)
 }
 
-/// Shortens the help of `flag` to its first sentence for `-h`. If the flag is neither required nor common, and the
-/// command does not have `few` flags, `-h` hides the flag.
+/// Shortens the help of `flag` to its first sentence for `-h`. `-h` hides the flag if it is neither required nor in
+/// [`COMMON`] and `few` is `false`. `few` is `true` for a command with at most [`FEW`] flags.
 fn brief(flag: Arg, few: bool) -> Arg {
     let shown =
         few || flag.is_required_set() || COMMON.split_whitespace().any(|common| flag.get_id() == common);
@@ -36,7 +36,7 @@ fn brief(flag: Arg, few: bool) -> Arg {
     }
 }
 
-/// Returns the first example of the text below the flags.
+/// Returns the first example in `text`, which is the text below the flags.
 fn example(text: &str) -> Option<String> {
     let lines = text.strip_prefix("Examples:\n")?.split_inclusive('\n');
     let count = lines.clone().take_while(|line| line.ends_with("\\\n")).count() + 1;

@@ -15,7 +15,8 @@ use elsa_files::{Accept, FileError, Tensor, TensorError, TensorPath};
 use std::fs::Metadata;
 use std::rc::Rc;
 
-/// Input tensors by operand; `None` for operands without a file. Operands that name the same tensor share it.
+/// Input tensors by operand; `None` for operands without a file. Operands whose flags name the same tensor share one
+/// copy of it.
 type Tensors = Operands<Option<Rc<Tensor>>>;
 
 /// Tensors read from files, and the problem that they define.
@@ -24,7 +25,7 @@ pub struct Job {
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
+    /// Shape that the file of each output tensor states; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -223,7 +224,8 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
-    /// Returns the number of multiplications in both matrix products over all pairs, for a progress display.
+    /// Returns the number of multiplications in both matrix products over all pairs of a query and a key, for a
+    /// progress display.
     #[must_use]
     pub fn multiplications(&self) -> f64 {
         let dims = self.problem.head_dim() + self.problem.value_dim();
@@ -258,7 +260,7 @@ impl Job {
     }
 }
 
-/// Returns the windows that the flags define. Without `--picture`, each window is a separate picture.
+/// Returns the windows that the flags define. Without `--picture`, the picture has the size of one window.
 fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     let needs = |argument, needed: &str| Error::Argument {
         argument,
@@ -372,7 +374,7 @@ pub fn list(
     Ok(Some(tensor))
 }
 
-/// The lists of [`Lengths`], each read as a tensor with one axis.
+/// The lists from which [`Lengths`] is made. Each list is read as a tensor with one axis.
 struct Lists {
     keys: Option<Tensor>,
     cu_seqlens_q: Option<Tensor>,
@@ -417,7 +419,7 @@ impl Lists {
 
 /// Texts for errors about packed tensors.
 pub struct Packed {
-    /// The flag of the sequences' bounds, with its dashes.
+    /// The flag that names the bounds of the packed sequences, with its dashes.
     pub argument: &'static str,
     /// Allowed ranks in the layout bnc.
     pub bnc: &'static str,

@@ -23,16 +23,17 @@ pub struct LeftOut {
     pub worst: f64,
     /// Share of skipped weights that at most one row in a hundred exceeds.
     pub p99: f64,
-    /// Mean share of skipped weights over the rows.
+    /// Share of skipped weights in a row, averaged over the rows.
     pub mean: f64,
-    /// Largest difference between two values in the same channel.
+    /// Largest difference between two finite values in the same channel of a head and a sequence.
     pub value_spread: f64,
-    /// Bound on the error that skipped blocks cause in an element, excluding rounding: `worst` times `value_spread`.
+    /// Bound on the error that skipped blocks cause in an element of the output, excluding rounding: `worst` times
+    /// `value_spread`.
     pub lost_at_most: f64,
     /// Share of the blocks that were skipped completely.
     pub block_sparsity: f64,
-    /// Share of the blocks that were skipped before any of their products was computed. If this share is not zero, `D`
-    /// and the log-sum-exp are upper bounds.
+    /// Share of the blocks that were skipped before any of their products was computed. If this share is not zero, the
+    /// sum of the skipped weights and the log-sum-exp are upper bounds.
     pub unseen: f64,
     /// Share of the pairs of a row and a block in which the row skipped the block.
     pub row_sparsity: f64,
@@ -41,11 +42,13 @@ pub struct LeftOut {
     pub rescale_skip_rate: Option<f64>,
     /// Number of rows of the run.
     pub rows: u64,
-    /// Number of rows that did not pass the guard and were computed again under the exact schedule.
+    /// Number of rows that the guard of the schedule did not accept, and that were therefore computed again under the
+    /// exact schedule.
     pub recomputed: u64,
     /// Number of recomputed rows whose largest score was in a skipped block.
     pub lost_maximum: u64,
-    /// Number of rows whose reference was zero because the norm gate was open.
+    /// Number of rows whose reference was zero because the norm gate was open. The reference of a row is the number
+    /// that is subtracted from its scores.
     pub gated: u64,
 }
 

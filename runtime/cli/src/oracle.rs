@@ -11,7 +11,7 @@ use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
 
-/// Limit of scores and scaled queries. Above it, intermediate results may overflow f32.
+/// Magnitude of a score or of a scaled query from which on intermediate results may overflow f32.
 const SCORES: f64 = 1.1e38;
 
 /// Largest finite f16.
@@ -39,13 +39,14 @@ pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     arithmetic: Arithmetic,
-    /// Probability of every key of the sequence, including the past. Zero for keys that are not attended.
+    /// Probability of every key of the sequence, including past keys. The probability is zero for keys that are not
+    /// attended.
     pub p: Vec<f64>,
     /// Bound on the error of each score, in natural-log units.
     pub delta: Vec<f64>,
     /// Exact output of the row.
     pub y: Vec<f64>,
-    /// Bounds on the error of each output component.
+    /// For each output component, the bounds on its error.
     pub bounds: Vec<Bounds>,
     /// For each component, the sum of absolute terms `Σ p_j |v_j|`.
     pub terms: Vec<f64>,
@@ -101,7 +102,7 @@ impl<'a> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))
     }
 
-    /// Creates the oracle of a problem, with error bounds for the run that the last argument describes.
+    /// Creates the oracle of a problem, with error bounds for the run that the [`Bounded`] describes.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,
@@ -245,8 +246,8 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Returns `true` if `x` is an acceptable value of a run for component `c` of the row. Used only if `x` or the
-    /// exact value is not finite.
+    /// Returns `true` if `x` is a value that a correct run may compute for component `c` of the row. Callers use this
+    /// method only if `x` or the exact value is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -281,13 +282,13 @@ pub struct Comparison {
 /// Largest magnitudes in a row, over the components for which both the output and the exact value are finite.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
-    /// Largest error.
+    /// Largest absolute error of a component.
     pub error: f64,
-    /// Largest worst-case bound.
+    /// Largest worst-case bound of a component.
     pub bound: f64,
     /// Largest `Σ p_j |v_j|`.
     pub terms: f64,
-    /// Largest component of the exact output.
+    /// Largest magnitude of a component of the exact output.
     pub answer: f64,
     /// Magnitude below which values are lost to underflow in the output type.
     pub least: f64,
@@ -296,9 +297,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `true` if the bound is meaningful. A bound below the sum of absolute terms is meaningful, because the
-    /// error of an output of zeros would exceed it. A bound that is as small as the underflow of the output type is
-    /// meaningful too.
+    /// Returns `true` if the bound is meaningful: if it is below the sum of absolute terms, or as small as the
+    /// underflow of the output type. A bound that is neither proves nothing, because even an output of zeros would be
+    /// within it.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
@@ -320,13 +321,14 @@ impl Sizes {
 /// Comparison of errors with the errors that rounding explains: totals over the compared components.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
-    /// `Σ y²`. This sum and the next two extend over the components that are finite in both the output and the oracle.
+    /// `Σ y²`, with the oracle's components `y`. The sums `reference`, `worst` and `likely` extend over the components
+    /// that are finite in both the output and the oracle.
     pub reference: f64,
-    /// `Σ worst²`.
+    /// Sum of the squares of the worst-case bounds.
     pub worst: f64,
-    /// `Σ likely²`.
+    /// Sum of the squares of the likely bounds.
     pub likely: f64,
-    /// Number of components.
+    /// Number of compared components.
     pub components: usize,
     /// Number of components for which the output or the oracle is not finite, and for which [`Oracle::stands_for`] does
     /// not accept the output.
@@ -378,7 +380,7 @@ impl Comparison {
 }
 
 /// Compares `rows` of the output `found` with the oracle, on all cores. `bounded` describes the run that computed the
-/// output. Any thread may call `done`, with the number of rows that the thread has just finished.
+/// output. Each thread calls `done` with the number of rows that it has just finished.
 #[must_use]
 pub fn compare(
     problem: &Problem,
@@ -445,7 +447,7 @@ impl Explained {
         ratio(self.likely, self.reference)
     }
 
-    /// Returns `true` if every component is within its worst-case bound.
+    /// Returns `true` if the error of every component is within its worst-case bound.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0

@@ -58,7 +58,7 @@ pub struct Picture {
     pub shades: Vec<Shade>,
     /// Left, top, right and bottom edges of the area that the rectangles fill.
     pub frame: [f64; 4],
-    /// Colours of the legend, as indices, with their names.
+    /// Entries of the legend: the index of a colour, and the name that belongs to the colour.
     pub legend: Vec<(usize, String)>,
 }
 

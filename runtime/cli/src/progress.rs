@@ -1,4 +1,4 @@
-//! Progress display on standard error, only on a terminal and only for longer work.
+//! Progress display on standard error. It is shown only on a terminal, and only for work that is expected to take long.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use elsa_files::Buffer;
 pub struct Random(random::Random);
 
 impl Random {
-    /// Creates the sequence that starts with `seed`.
+    /// Creates the sequence of numbers that `seed` determines.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(random::Random::new(seed))
@@ -21,12 +21,13 @@ impl Random {
         ((self.0.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws a standard normal number, by Box and Muller.
+    /// Draws a standard normal number with the Box–Muller transform.
     pub fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Draws `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor `argument`.
+    /// Draws `count` standard normal numbers for the tensor `argument`. Each number is multiplied by `scale` and
+    /// rounded to `dtype`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use std::fmt::{self, Formatter};
 use std::io::{Error, Result, Write};
 
-/// Makes an object that serializes its fields in the given order.
+/// Creates a value that serializes as an object with the given fields, in the given order.
 macro_rules! object {
     ($($field:ident: $value:expr),+ $(,)?) => {
         match () {

@@ -15,7 +15,7 @@ pub struct RowId {
     pub query: usize,
 }
 
-/// Returns every row of a problem: sequences outermost, queries innermost.
+/// Returns every row of a problem, ordered by sequence, then by query head, then by query.
 #[must_use]
 pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     let mut rows = Vec::with_capacity(problem.rows());
@@ -46,7 +46,7 @@ pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
 }
 
 /// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` creates the scratch
-/// memory of a thread. Any thread may call `done`, with the number of rows that the thread has just finished.
+/// memory of a thread. Each thread calls `done` with the number of rows that it has just finished.
 pub fn for_rows<S, T: Send>(
     rows: &[RowId],
     make: impl Fn() -> S + Sync,

@@ -61,8 +61,8 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
 }
 
 /// Overwrites some dims of the queries and keys of a head: two dims for each frequency `ω`, beginning with dim 1. These
-/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`: `near` on the diagonal, and less at a
-/// greater distance from it. The other dims keep their numbers.
+/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`. The mean is over `frequencies`. The
+/// added number is `near` on the diagonal, and less at a greater distance from it. The other dims keep their numbers.
 fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
     let size = (8.0 * near / frequencies.len() as f64).sqrt();
     for side in [q, k] {

@@ -57,8 +57,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns a percentile in milliseconds, for `percent` from 0 to 100; 100 is the greatest latency. NaN if there are
-    /// no latencies.
+    /// Returns the percentile `percent`, a number from 0 to 100, in milliseconds. The percentile 100 is the greatest
+    /// latency. Returns NaN if there are no latencies.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -67,8 +67,9 @@ impl Latencies {
         self.0.value_at_percentile(percent) as f64 / 1e6
     }
 
-    /// Returns a histogram in which each upper bound is twice the previous one. Each entry consists of an upper bound
-    /// in milliseconds and a number of latencies. Empty entries at both ends are dropped.
+    /// Returns a histogram in which the upper bound of each entry is twice the upper bound of the previous entry. An
+    /// entry consists of its upper bound in milliseconds and its number of latencies. Empty entries at both ends are
+    /// dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {
@@ -83,8 +84,8 @@ impl Latencies {
     }
 }
 
-/// Returns the slope of `y` against `x` by least squares; `None` if the range of `x` is smaller than `span`, or if the
-/// slope is not finite.
+/// Returns the slope of `y` against `x` by least squares, for points `(x, y)`; `None` if the range of `x` is smaller
+/// than `span`, or if the slope is not finite.
 #[must_use]
 pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
@@ -123,7 +124,7 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 
 impl Ratio {
     /// Returns the median and quartiles of the ratios of pairs of times. The ratio of a pair is its second time divided
-    /// by its first. `None` for fewer than five pairs, or if a time is not a positive finite number.
+    /// by its first. Returns `None` for fewer than five pairs, or if a time is not a positive finite number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -141,8 +142,8 @@ impl Ratio {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and both distances exceed
-    /// `noise`.
+    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and the distance of each
+    /// quartile from 1 exceeds `noise`.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
         self.low > 1.0 + noise || self.high < 1.0 - noise

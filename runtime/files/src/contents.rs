@@ -45,7 +45,7 @@ impl Accept {
         }
     }
 
-    /// Returns `fault` with its list of allowed types replaced by the types that this argument accepts.
+    /// Returns `fault` with its list of allowed types replaced by the types that `self` accepts.
     pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
         match fault {
             TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
@@ -78,8 +78,8 @@ pub struct Contents {
     pub overflows: usize,
 }
 
-/// Reads the tensor `name` from a file of `length` bytes; `file` must be at the start of the file. The name is ignored
-/// for an `.npy` file, which contains a single tensor.
+/// Reads the tensor `name` from a file of `length` bytes. Requires that the read position of `file` is the start of the
+/// file. The name is ignored for an `.npy` file, which contains a single tensor.
 ///
 /// # Errors
 /// Returns an error if the file is malformed or has no tensor of that name, if `accept` excludes the tensor's type, if
@@ -110,9 +110,9 @@ pub fn read(
     }
 }
 
-/// Reads the header of the tensor `name` in a file of `length` bytes. Returns the header and the offset of the
-/// elements. The offset is `None` for a deflated member of an archive. The elements are not read. The returned contents
-/// are therefore empty, and the checksum of an archive member is not compared.
+/// Reads the header of the tensor `name` in a file of `length` bytes. Returns the contents without elements, the
+/// header, and the offset of the elements in the file. The offset is `None` for a deflated member of an archive. The
+/// elements are not read, so the checksum of an archive member is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`read`].

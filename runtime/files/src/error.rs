@@ -26,7 +26,7 @@ pub enum TensorError {
         /// Allowed types.
         allowed: &'static str,
     },
-    /// Elements that are fewer or more than the shape requires.
+    /// Data with fewer or more bytes than the shape requires.
     #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
     Length {
         /// Number of bytes in the file.
@@ -177,7 +177,9 @@ impl FileError {
         }
     }
 
-    /// Returns the message with `spelled` applied to every argument and to the option `force`.
+    /// Returns the message. `spelled` converts the name of each argument, and the name `force`, to the text that the
+    /// message contains. For an allocation that the system refused, `spelled` receives the complete message, which
+    /// starts with the argument.
     #[must_use]
     pub fn message(&self, spelled: impl Fn(&str) -> String) -> String {
         match self {

@@ -47,7 +47,8 @@ impl Info {
         self.data_offsets.1 - self.data_offsets.0
     }
 
-    /// Returns the bits per element; for an unknown type, computes them from the size in bytes and the shape.
+    /// Returns the number of bits per element. For a type that the `safetensors` crate does not know, computes this
+    /// number from the size in bytes and the shape.
     pub fn bits(&self) -> usize {
         match &self.dtype {
             Type::Known(dtype) => dtype.bitsize(),

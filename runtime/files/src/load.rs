@@ -34,14 +34,15 @@ enum Left {
     Unready(Unready),
 }
 
-/// Elements that are in a member of an archive or in Fortran order.
+/// Elements that are in a member of an archive, or in Fortran order, or both.
 struct Unready {
     /// Name of the archive member; `None` for a file that is not an archive.
     name: Option<String>,
     header: Header,
     /// Byte offset of the elements in the file; `None` if they are deflated.
     stored: Option<u64>,
-    /// Unpacked copy of the elements, if one is required; empty until the first use.
+    /// Empty until the first use, and then the unpacked copy of the elements, or `None` if the elements are used in
+    /// place.
     ready: OnceCell<Option<File>>,
 }
 

@@ -128,8 +128,9 @@ fn without_longs(text: &str) -> String {
     plain
 }
 
-/// Rejects text with deep nesting, escapes or arithmetic, because the literal parser is slow or panics on such text.
-/// The header of a tensor of plain type contains none of these.
+/// Rejects text that contains a backslash, a plus or minus sign, or brackets that are nested more than [`MAX_NESTING`]
+/// deep, because the literal parser is slow or panics on such text. The header of a tensor of plain type contains none
+/// of these.
 fn guard(text: &str) -> Result<(), TensorError> {
     const ALLOWED: &str = "a plain header, without arithmetic, escapes or deep nesting";
     let (mut depth, mut greatest) = (0usize, 0usize);

@@ -1,7 +1,8 @@
 //! The `.npz` format: a zip archive whose members are `.npy` files, stored or deflated.
 //!
-//! The `zip` library reads the archive. Two limits bound the memory that the library needs for any file. One limits the
-//! number of bytes that it reads before it knows the members; the other limits the number of members.
+//! The `zip` library reads the archive. Two limits bound the memory that the library needs for any file. The first
+//! limit is the number of bytes that the library reads before it knows the members. The second limit is the number of
+//! members.
 
 use super::error::TensorError;
 use super::npy;
@@ -164,7 +165,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file that can read only `left` more bytes in total. A read beyond this limit fails.
+/// Reader that can read at most `left` more bytes of a file in total. A read beyond this limit fails.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,

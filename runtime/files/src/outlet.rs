@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 struct Read {
     argument: &'static str,
     path: PathBuf,
-    /// Name of the tensor in a file of several tensors.
+    /// Name of the tensor that the call reads, if the file contains several tensors.
     name: Option<String>,
     /// `true` if `force` lets an output replace the file.
     yields: bool,
@@ -28,7 +28,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Creates an empty set. `force` lets outputs replace files that are added later.
+    /// Creates an empty set. `force` lets outputs replace the files that [`Reads::add`] adds later.
     #[must_use]
     pub fn new(force: bool) -> Reads {
         Reads { files: Vec::new(), force }

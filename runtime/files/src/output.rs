@@ -75,7 +75,8 @@ pub struct Prepared {
     pub format: Format,
     /// The existing `.safetensors` file whose other tensors are kept.
     pub kept: Option<Kept>,
-    /// Tensor name and index of each output in the file, in the order of addition.
+    /// For each output in the file: the name of its tensor, and its index among the call's outputs. The outputs are in
+    /// the order in which they were added.
     pub members: Vec<(String, usize)>,
 }
 
@@ -110,7 +111,7 @@ struct Target {
     format: Format,
     /// The existing `.safetensors` file whose other tensors are kept.
     kept: Option<Kept>,
-    /// Tensor name and index of each output in the file.
+    /// For each output in the file: the name of its tensor, and its index among the call's outputs.
     members: Vec<(String, usize)>,
 }
 

@@ -29,12 +29,13 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(4);
 /// Minimum number of slices in a measurement.
 const SLICES: f64 = 16.0;
-/// The longest warm-up.
+/// Maximum duration of a warm-up whose duration the user did not request.
 const WARM: Duration = Duration::from_secs(30);
-/// Duration above which a round counts as long. During warm-up, the trend over long rounds is judged from only four
-/// rounds: two against two.
+/// Duration above which a round counts as long. During warm-up, the trend over long rounds is judged from only the last
+/// four rounds: the later two are compared with the earlier two.
 const LONG: Duration = Duration::from_millis(500);
-/// Share of the measuring time that is spent on the parts of GPU calls: enqueue, wait and device.
+/// Fraction of the measuring time that is reserved for measuring the parts of GPU calls separately: enqueue, wait and
+/// device.
 const DIVIDED: f64 = 0.2;
 /// Maximum number of calls per method whose times are kept for `--export`.
 const KEPT: usize = 1 << 17;
@@ -46,7 +47,7 @@ pub struct Settings<'a> {
     pub methods: &'a [Method],
     /// `true` to skip a method that cannot run, if it is not the first method.
     pub lenient: bool,
-    /// Options of every plan.
+    /// Options with which every method is planned.
     pub options: PlanOptions,
     /// Seconds to spend on a case.
     pub seconds: f64,
@@ -60,9 +61,9 @@ pub struct Settings<'a> {
 
 /// Measurements of one method.
 pub struct Measured {
-    /// The row of the results.
+    /// The row of this method in the results.
     pub cell: Cell,
-    /// The oracle's judgement of the answers.
+    /// The oracle's judgement of the method's outputs.
     pub total: Total,
     /// Start and duration of each timed call in milliseconds; empty unless [`Settings::keep`] is set.
     pub times: Vec<(f64, f64)>,
@@ -128,8 +129,8 @@ fn round(
     Ok(times)
 }
 
-/// Alternates between all contenders for the requested time. If no time is requested, alternates until no latency shows
-/// a trend, or until [`WARM`] has passed. Returns `true` if the latencies have settled.
+/// Alternates between all contenders for the time `asked`. If `asked` is `None`, alternates until no latency shows a
+/// trend, or until [`WARM`] has passed. Returns `true` if the latencies have settled.
 fn warm(
     contenders: &mut [Contender<'_>],
     length: Duration,
@@ -281,8 +282,8 @@ fn bind<'a>(
     Ok(contenders)
 }
 
-/// Measures how the time of a GPU call is divided among its parts. This measurement takes the share [`DIVIDED`] of
-/// `seconds`. These calls record events, so they are separate from the calls whose latency is measured.
+/// Measures how the time of a GPU call is divided among its parts. This measurement takes about `seconds` times
+/// [`DIVIDED`]. These calls record events, so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
     while let (_, Some(times)) = contender.bound.run_timed()? {
@@ -297,7 +298,7 @@ fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs one method alone for `seconds` and reads the power.
+/// Runs one method alone for `seconds`. Returns the readings of the machine during this time, among them the power.
 fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Result<Readings, Error> {
     let span = watch.open();
     let (start, mut calls) = (Instant::now(), 0);
@@ -308,7 +309,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     Ok(watch.close(span, calls))
 }
 
-/// Creates the row of a case that describes the request and has no measurements yet.
+/// Creates a row of the results for `case`. The row describes the request and has no measurements yet.
 #[must_use]
 pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
     let shape = case.shape;

@@ -6,7 +6,7 @@
 //! | `measure`, `subject` | the measurement of a shape, and statistics of its times |
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
-//! | `compare`, `spot` | comparison of two runs, and of a short run with a saved one |
+//! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;

@@ -94,7 +94,8 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     Ok(folder.to_path_buf())
 }
 
-/// Finds the newest table in `folder`; `None` if there is no table. The name of a table begins with its date.
+/// Returns the path of the newest table in `folder`, or `None` if there is no table. The name of a table begins with
+/// its date.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;

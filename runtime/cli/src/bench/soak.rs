@@ -1,6 +1,6 @@
 //! Runs one shape at a fixed rate for a long time, as a robot does. A call is due at every tick, and misses its
-//! deadline if it is not done at the next tick. Ticks that pass during a late call are missed too. The next call is
-//! made at the first tick after the late call, just as a late robot continues with the camera's next frame.
+//! deadline if it is not done when the next tick is due. Ticks that pass during a late call are missed too. The next
+//! call is made at the first tick after the late call, just as a late robot continues with the camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
 //! process. At the end, the drift is the median latency of the last stretch, divided by the median latency of the first
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Number of stretches of a soak.
 const STRETCHES: u32 = 20;
-/// The longest stretch.
+/// Maximum duration of a stretch.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Minimum number of ticks in a stretch.
 const TICKS: u32 = 5;
@@ -43,7 +43,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Measurements of one stretch, or of the complete soak.
 #[derive(Debug, Default, Serialize)]
 struct Stretch {
-    /// `soak` for a stretch, `soaked` for the complete soak.
+    /// Kind of the record: `soak` for a stretch, `soaked` for the complete soak.
     what: &'static str,
     /// Time at the end of the stretch, in seconds since the start.
     t_s: f64,
@@ -62,7 +62,7 @@ struct Stretch {
     power_mw: Option<f64>,
     cpu_mhz: Option<f64>,
     gpu_mhz: Option<f64>,
-    /// Load of other processes, in cores.
+    /// Processor load of all other processes, as a number of cores.
     others: Option<f64>,
     /// Resident memory of the process.
     rss_bytes: Option<i64>,

@@ -2,8 +2,8 @@
 //! speed.
 //!
 //! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point of speed passes
-//! if its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
-//! slower point is measured again, up to twice, after all other points.
+//! if the relative increase of its latency over the recorded latency is at most the sum of the noise of both runs, or
+//! at most the scatter of all changes. A slower point is measured again, up to twice, after all other points.
 
 use super::args::{BOTH, ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -61,7 +61,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the methods to measure on a case. These are the methods in the points of this case.
+/// Returns the methods to measure on `case`: both methods if `case` has a point of speed for the method `math`, and
+/// otherwise only the method `elsa`.
 #[must_use]
 pub fn methods(case: &Case) -> &'static [Method] {
     if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }
@@ -107,20 +108,22 @@ fn row(cell: &Cell) -> Row {
 /// that the program is slower.
 pub const AGAIN: usize = 2;
 
-/// Returns `true` if a measurement is that of `method` on `case`.
+/// Returns `true` if `measured` is the measurement of `method` on `case`.
 fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     let cell = &measured.cell;
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
 }
 
-/// Returns the scatter of all changes from the recorded to the measured latencies.
+/// Pairs each measured row with its recorded row, if there is one. Returns the scatter of the changes of latency over
+/// all pairs.
 fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     let all: Vec<Row> = measured.iter().map(|measured| row(&measured.cell)).collect();
     let known = |now: &Row| recorded.iter().find(|row| same(row, now));
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// Returns the cases in which a point of speed is slower than the saved table records.
+/// Returns the cases with a point of speed that is slower in `measured` than in `recorded`, the rows of the saved
+/// table.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);
@@ -154,7 +157,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
 /// Prints a verdict for each point; with `json`, one object per line.
 ///
 /// # Errors
-/// Returns an error if points failed.
+/// Returns an error if any point failed.
 pub fn judge(
     out: &mut impl Write,
     json: bool,

@@ -33,9 +33,9 @@ pub struct Subject {
     pub workspace: Workspace,
     /// The answer of the last call.
     pub output: Buffer,
-    /// `true` if the plan runs under a schedule other than the exact one.
+    /// `true` if the plan runs under a schedule other than the exact schedule.
     traverses: bool,
-    /// Latency of the first call, including the time to load its kernels, in milliseconds.
+    /// Latency of the first call in milliseconds, including the time to load the kernels of the plan.
     pub cold_ms: f64,
     /// The answer of the first call.
     first: Buffer,
@@ -161,8 +161,8 @@ impl<'a> Check<'a> {
 }
 
 impl Subject {
-    /// Returns the oracle's judgement of the first output. An element of a `later` output that differs from the first
-    /// output also counts as wrong.
+    /// Returns the oracle's judgement of the first output. An element of an output in `later` also counts as wrong if
+    /// its bits differ from those of the first output.
     #[must_use]
     pub fn judged<'a>(&self, later: impl Iterator<Item = &'a Buffer>) -> Total {
         let mut total = Total::of(&self.compared);

@@ -163,7 +163,8 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// Formats the ratio of math's latency to elsa's in a row of the method `elsa`; `-` in other rows.
+/// Formats the latency of the method `math` divided by the latency of the method `elsa`, for a row of the method
+/// `elsa`. Returns `-` for other rows.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {
@@ -175,7 +176,7 @@ fn ratio(cell: &Cell) -> String {
 }
 
 /// Formats the medians like Table 6 of the ELSA paper, with a row for each number of tokens and a column for each mask.
-/// Returns an empty text unless `cells` include masked cells.
+/// Returns an empty text if no measured cell has a mask.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();

@@ -43,7 +43,7 @@ pub struct Watch {
     power: bool,
     /// `true` if the last cell was clean.
     calm: bool,
-    /// Time of the last state that [`Watch::traces`] returned.
+    /// Time of the last state that [`Watch::traces`] returned, in seconds since the start; `−∞` before the first state.
     told: f64,
 }
 
@@ -101,7 +101,8 @@ impl Watch {
         self.monitor.close(span, calls)
     }
 
-    /// Returns the disturbances during a cell, each with its remedy. `stable` is `false` if the latency did not settle.
+    /// Returns a description of each disturbance during a cell, with the remedy. `stable` is `false` if the latency did
+    /// not settle.
     #[must_use]
     pub fn judge(&self, readings: &Readings, stable: bool) -> Vec<Reason> {
         let marks = judge(&self.machine, readings, self.on_gpu, &Limits::default());

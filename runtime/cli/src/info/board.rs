@@ -4,7 +4,7 @@ use crate::error::one_line;
 use elsa_board::{Description, Reading};
 use std::io::{self, Write};
 
-/// Writes the name of the machine and the releases of its system.
+/// Writes the name of the machine, and the versions of its system software and GPU driver.
 ///
 /// # Errors
 /// Returns an error if the output cannot be written.

@@ -1,4 +1,4 @@
-//! Crossovers from the recurrence to chunks in linear attention.
+//! The head sizes at which plans of linear attention change from the recurrence to chunks: the crossovers.
 
 use elsa_core::linear::plan::{ChunksFrom, Crossovers};
 use elsa_core::linear::{Gates, Rule};
@@ -20,7 +20,8 @@ pub struct Crossover {
 }
 
 impl Crossover {
-    /// Returns the crossovers of every rule.
+    /// Returns the crossovers of all rules. A rule with gates has one crossover for gates per head and one for gates
+    /// per dim.
     #[must_use]
     pub fn all(crossovers: &Crossovers) -> Vec<Crossover> {
         let of = |rule: Rule, gates| {
@@ -34,7 +35,7 @@ impl Crossover {
         Rule::ALL.into_iter().flat_map(|rule| gates(rule).iter().map(move |gates| of(rule, *gates))).collect()
     }
 
-    /// Formats all crossovers in a line.
+    /// Formats all crossovers as one line.
     #[must_use]
     pub fn line(all: &[Crossover]) -> String {
         let shown: Vec<String> = all.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! The profile of a known board, for comparison with the report of the system.
+//! The profile of a known board, for comparison with the values that the operating system reports.
 
 use super::linear::Crossover;
 use elsa_core::linear::plan::Crossovers;
@@ -7,7 +7,7 @@ use elsa_targets::Board;
 use serde::Serialize;
 use std::fmt;
 
-/// Data of a board: its processor and its GPU. Unknown numbers are `None`.
+/// Data about a board: its processor and its GPU. Unknown numbers are `None`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
     /// Name of the cores that the plans for this board assume; `cores` is the number of these cores.

@@ -15,7 +15,7 @@ use elsa_runtime::LinearPlanOptions;
 /// Epsilon that a bare `--normalize` adds to the sum of squares.
 const EPSILON: &str = "1e-6";
 
-/// Returns a parser of forms.
+/// Returns a parser for the names of forms and for `auto`.
 pub fn forms() -> impl TypedValueParser<Value = Choice<Form>> {
     auto_or(Form::ALL.map(|form| (form.name(), form)))
 }
@@ -73,7 +73,7 @@ impl TensorArgs {
         }
     }
 
-    /// Adds the files to the inputs of a call.
+    /// Adds the files that the flags name to `reads`, the inputs of a call.
     pub fn add_to(&self, reads: &mut Reads) {
         for operand in Operand::ALL {
             if let Some(source) = self.source(operand) {

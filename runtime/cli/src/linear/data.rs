@@ -22,7 +22,7 @@ pub struct LinearShape {
     pub heads: usize,
     /// Number of heads of keys.
     pub key_heads: usize,
-    /// Number of heads of values. Each has a state.
+    /// Number of heads of values. Each of these heads has a state.
     pub states: usize,
     /// Number of tokens per sequence.
     pub tokens: usize,
@@ -112,7 +112,7 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Mean of the normal numbers x in the gates `a = 1 / (1 + e^-x)`.
+/// Mean of the normally distributed numbers x in the gates `a = 1 / (1 + e^-x)`.
 const GATE: f64 = 2.0;
 
 impl Sample {
@@ -172,7 +172,7 @@ fn spec(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Spec
     Ok(spec)
 }
 
-/// Scales each row of `dim` elements to length one.
+/// Scales each row of `dim` elements to the Euclidean norm one.
 fn unit(mut buffer: Buffer, dim: usize) -> Buffer {
     let mut elements = buffer.elements_mut();
     for start in (0..elements.len()).step_by(dim.max(1)) {

@@ -35,7 +35,7 @@ pub struct LinearJob {
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Shape of each output tensor, as its file states it; empty for operands that are not outputs.
+    /// Shape that the file of each output tensor states; empty for operands that are not outputs.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -233,8 +233,8 @@ struct Gates {
 }
 
 impl Gates {
-    /// Returns the view of decay or beta with the axes `shape`, in the order of the layout. If the last axis would have
-    /// length one, it may be missing.
+    /// Returns the view of decay or beta for axes of the sizes `shape`, in the order of the layout. If the last axis
+    /// would have length one, it may be missing.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

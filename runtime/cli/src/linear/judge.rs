@@ -49,9 +49,9 @@ pub struct Judged {
     pub unclaimed: u64,
     /// Number of elements whose exact value is not finite.
     pub not_finite: u64,
-    /// Largest error of an element.
+    /// Largest absolute error of an element.
     pub max_abs: f64,
-    /// `‖dY‖ / ‖Y‖` over the output.
+    /// Relative L2 error of the output: `‖dY‖ / ‖Y‖`, where `Y` is the exact output and `dY` is the error.
     pub rel_l2: f64,
     /// Largest bound on the error of an element, over output and states.
     pub bound_abs: f64,
@@ -59,7 +59,7 @@ pub struct Judged {
     pub bound_l2: f64,
     /// Largest ratio of an element's error to its bound.
     pub used: f64,
-    /// Largest factor by which the tokens magnify an error.
+    /// Largest factor by which the updates of the state amplify an error in it.
     pub gain: f64,
     /// The element with the largest ratio of error to bound.
     pub worst: Option<Worst>,

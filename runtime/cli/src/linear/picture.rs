@@ -17,7 +17,7 @@ fn curves(family: &Family) -> Option<Chart> {
     chart(family.title.clone(), ("tokens", "ns"), (true, true), curves.collect(), true)
 }
 
-/// Returns the picture: a chart for each of `families` with at least two measured lengths.
+/// Returns the picture: a chart for each of `families` that was measured for at least two numbers of tokens.
 ///
 /// # Errors
 /// Never fails, because it writes to memory.

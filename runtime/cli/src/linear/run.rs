@@ -135,7 +135,8 @@ fn certificate(
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
+/// Returns an error if the outputs are not computed and written completely. All regular targets are then unchanged,
+/// unless the error is a failed rename.
 pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let written = Written { present_state: args.present_state.is_some() };
     let job = LinearJob::load(&args.tensors, &args.semantics, written)?;

@@ -20,7 +20,7 @@ pub struct Row {
     pub direction: &'static str,
     /// Element type.
     pub dtype: &'static str,
-    /// Back end that computed.
+    /// Back end that computed the results.
     pub backend: String,
     /// Kernel that ran.
     pub kernel: &'static str,
@@ -72,13 +72,13 @@ pub struct Family {
     pub rows: Vec<Row>,
 }
 
-/// Crossover from one form to another. For fewer tokens, the first form is the fastest; for more tokens, the second
-/// form is the fastest.
+/// Crossover from one form to another. For fewer tokens than `tokens`, the form `from` is the fastest; for more tokens,
+/// the form `to` is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
-    /// The form that is the fastest for fewer tokens.
+    /// The form that is the fastest for fewer tokens than `tokens`.
     pub from: Form,
-    /// The form that is the fastest for more tokens.
+    /// The form that is the fastest for more tokens than `tokens`.
     pub to: Form,
     /// Number of tokens at the crossover, interpolated.
     pub tokens: f64,

@@ -21,9 +21,10 @@ pub struct Truth {
     pub output: Vec<f64>,
     /// The state after the last token, `[d_k, d_v]`.
     pub present: Vec<f64>,
-    /// Error bounds of each element of the output and of the last state; empty unless requested.
+    /// Error bounds of the elements of the output, and error bounds of the elements of the last state; empty unless
+    /// requested.
     errors: [Vec<f64>; 2],
-    /// Largest factor by which the tokens magnify an error; NaN unless requested.
+    /// Largest factor by which the updates of the state amplify an error in it; NaN unless requested.
     pub gain: f64,
 }
 

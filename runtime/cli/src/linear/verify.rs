@@ -144,9 +144,9 @@ struct Run {
     present: Option<Vec<f32>>,
 }
 
-/// Runs a form. If the problem does not support the form, or if the form does not fit into memory: returns an error for
-/// a form that the user named, and `None` for any other form. If the output comes from `--y`, the form is only planned
-/// and does not run.
+/// Runs a form. If the output comes from `--y`, the form is only planned and does not run. A form may be impossible
+/// because the problem does not support it, or because it does not fit into memory. The result is then an error if the
+/// user named the form, and `None` otherwise.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Subject, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
@@ -270,7 +270,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Prints the verdict on one form and its errors.
+/// Prints the verdict on one form, and the errors of its results.
 fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
     write!(out, "{verdict} {rule} {direction}, form {form}")?;

@@ -178,8 +178,8 @@ impl<'a, W: Write> Ear<'a, W> {
         Ok(false)
     }
 
-    /// Reports the losses and the damage since the previous report. If `last` is `false`, does nothing within a second
-    /// of the previous report.
+    /// Reports the losses and the damage since the previous report. If `last` is `false` and less than [`REPORTS`] has
+    /// passed since the previous report, does nothing.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
         if !self.doubted && counts.records == 0 && hopeless(&counts) {

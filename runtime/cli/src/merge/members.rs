@@ -76,8 +76,8 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
-/// Returns the checksums of all tokens, one for each token. A run with a name has no checksums, so the result is then
-/// empty.
+/// Returns the checksums of all tokens, one for each token. The result is empty if the run has a name, because the
+/// files then contain no checksums.
 ///
 /// # Errors
 /// Returns an error if tasks disagree about a token, if a file has changed, or if the system refuses memory.

@@ -93,7 +93,7 @@ impl MergeArgs {
         reads
     }
 
-    /// Checks that files of this kind can provide each requested output.
+    /// Checks that files of the kind `kind` can provide each requested output.
     fn check(&self, kind: Kind) -> Result<(), Error> {
         let [of_states, of_gradients] = [
             [
@@ -152,7 +152,8 @@ impl Sums {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
+/// Returns an error if the outputs are not computed and written completely. All regular targets are then unchanged,
+/// unless the error is a failed rename.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;
@@ -296,7 +297,8 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
     Ok((sums, first, shape))
 }
 
-/// Returns the shape, in the given layout, of a tensor with these numbers of batches, heads, tokens and dims.
+/// Returns the shape in the layout `layout` of a tensor with `batch` sequences, `heads` heads, `tokens` tokens and head
+/// size `dim`.
 fn shape(layout: Layout, [batch, heads, tokens, dim]: [usize; 4]) -> Vec<usize> {
     match layout {
         Layout::Bhnd => vec![batch, heads, tokens, dim],

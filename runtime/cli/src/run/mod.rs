@@ -69,7 +69,8 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete. In this case, no file has changed.
+/// Returns an error if the outputs are not computed and written completely. Regular targets are then unchanged, unless
+/// the error is a failed rename.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::run(args);

@@ -17,7 +17,8 @@ use elsa_runtime::{RowStates, TaskPlan};
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the states incomplete. In this case, no file has changed.
+/// Returns an error if the states are not computed and written completely. A regular target is then unchanged, unless
+/// the error is a failed rename.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     refuse(&[
         (args.out.is_some(), "out"),

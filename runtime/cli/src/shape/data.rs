@@ -6,7 +6,7 @@ use crate::random::Random;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, Problem};
 use elsa_files::{Buffer, zeros};
 
-/// Share of the elements that are true in a random boolean mask.
+/// Probability that an element of a random boolean mask is true.
 const ATTENDED: f64 = 0.8;
 
 /// Tensors of standard normal numbers, with a mask if the shape has one.
@@ -76,7 +76,8 @@ impl Data {
     }
 }
 
-/// Fills the boolean mask `mask` of form `form`: sets its true elements to one. Requires that all elements are zero.
+/// Fills the boolean mask `mask` of form `form`: sets its true elements to one. Requires that all elements are zero
+/// before the call.
 fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     let Shape { batch, queries, keys, causal, .. } = *shape;
     match form {

@@ -9,7 +9,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use std::fmt::{self, Display, Formatter};
 
-/// Alignments of a causal mask by name. The first is the meaning of `causal` without a value.
+/// Alignments of a causal mask by name. The first is the alignment that `causal` without a value selects.
 pub const ALIGNMENTS: [(&str, Alignment); 2] =
     [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
 
@@ -86,7 +86,8 @@ impl MaskForm {
         matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
     }
 
-    /// Returns the axes of the mask for `shape`. Shared axes have length one.
+    /// Returns the lengths of the axes of the mask for `shape`. An axis along which the mask does not vary has length
+    /// one.
     #[must_use]
     pub const fn axes(self, shape: &Shape) -> [usize; 4] {
         let Shape { batch, heads, queries, keys, .. } = *shape;
@@ -120,7 +121,8 @@ impl Shape {
     }
 
     /// Returns the start of each packed sequence, and the end of the last sequence. The lengths are spread evenly from
-    /// the shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
+    /// the shortest to the longest, in an order that mixes short and long sequences. Returns `None` if sequences are
+    /// not packed.
     #[must_use]
     pub fn bounds(self) -> Option<Vec<i64>> {
         let shortest = self.packed?;

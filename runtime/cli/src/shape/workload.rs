@@ -1,4 +1,4 @@
-//! Shapes of attention in models, by name.
+//! Workloads: named sets of the shapes of attention in models.
 //!
 //! A workload consists of the distinct shapes of attention that occur in one call of a model. ELSA measures these
 //! models but states few of their shapes. The other shapes are those of the published model, or are choices of this

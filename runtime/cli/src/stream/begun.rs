@@ -101,8 +101,8 @@ impl Begun {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Makes `outputs` record a run of `units` units in a journal. This is the journal of the earlier run, or a new
-    /// journal.
+    /// Makes `outputs` record a run of `units` units in a journal. If an earlier run left a journal, the record
+    /// continues in that journal; otherwise a new journal is created. Has no effect if the run keeps no journal.
     ///
     /// # Errors
     /// Returns an error if the journal has more finished units than `units`, or if the file system fails.

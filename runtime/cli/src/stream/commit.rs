@@ -1,4 +1,5 @@
-//! The last stage of a run that may be killed at any time: its finished files replace their targets one by one.
+//! The last stage of a resumable run, in which the finished files replace their targets one by one. The run may be
+//! killed at any time.
 //!
 //! ```text
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
@@ -140,7 +141,8 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Waits until the contents of a file are on the storage device, if the file is on one.
+/// Waits until the contents of a file are on the storage device. Has no effect on a file that the system cannot
+/// synchronize, such as a pipe.
 ///
 /// # Errors
 /// Returns an error if the file system fails.

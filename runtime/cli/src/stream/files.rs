@@ -92,7 +92,7 @@ impl Source<Operand> for Files<'_> {
     }
 }
 
-/// Reads elements of `A` bytes from a file, starting at byte `at`, and converts each to `B` bytes in `to`.
+/// Reads elements of `A` bytes each from a file, starting at byte `at`, and converts each element to `B` bytes in `to`.
 fn converted<const A: usize, const B: usize>(
     file: &File,
     mut at: u64,

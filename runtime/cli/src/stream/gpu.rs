@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// program in memory than this one. After planning, it also needs some memory to open its files.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes for pieces of files, and for modules that the driver loads late. The stream does not include these bytes in
-/// its own count.
+/// Memory, in bytes, for pieces of files and for modules that the driver loads late. The stream does not include these
+/// bytes in its own count.
 const SLACK: usize = 4 << 20;
 
 /// Creates a stream that fits the budgets. The inner error is the reason why the CPU computes instead.
@@ -99,7 +99,7 @@ fn failed(error: StreamError, taken: usize) -> Error {
 pub enum Ran {
     /// The run is complete, with every output.
     Done(Box<Done>),
-    /// The CPU has to compute, for the reason given.
+    /// The CPU has to compute. The text states the reason.
     ByTheCpu(String),
 }
 
@@ -108,7 +108,7 @@ pub enum Ran {
 /// must compute all outputs on the CPU.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete and the CPU must not compute them instead.
+/// Returns an error if the GPU does not complete the outputs and the CPU must not compute them instead.
 pub fn run(
     job: &Job,
     engine: &Engine,

@@ -29,7 +29,7 @@ const COMMIT: &str = "commit ";
 const LONGEST: u64 = 64 << 20;
 
 /// Sizes of units and chunks: for a run on the CPU, the fields of [`UnitSizes`](elsa_runtime::UnitSizes) in their
-/// order; for a run on a GPU, the rows, keys and splits of its division, followed by two ones.
+/// order; for a run on a GPU, the rows, keys and splits of its division, followed by the number 1 twice.
 pub type Sizes = [usize; 5];
 
 /// Identity of a run.

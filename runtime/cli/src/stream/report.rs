@@ -11,8 +11,8 @@ use std::time::Duration;
 /// A completed streamed run.
 #[derive(Debug)]
 pub struct Done {
-    /// Report of the run. For a GPU, the times are measured on the device, and the time of the copies to the device
-    /// counts as reading time.
+    /// Report of the run. For a run on a GPU, the times are measured on the device, and the time of the copies to the
+    /// device counts as reading time.
     pub report: StreamReport,
     /// Duration of the run in milliseconds.
     pub ms: f64,
@@ -39,7 +39,7 @@ pub struct Done {
     pub refused: usize,
     /// Size of the nameless files into which inputs were unpacked for the run, in bytes.
     pub unpacked: u64,
-    /// Reason why the CPU computed instead of a GPU.
+    /// Reason why the CPU computed instead of a GPU; `None` if the CPU did not replace a GPU.
     pub fallback: Option<String>,
     /// The certificate, as a line of JSON, if requested.
     pub certificate: Option<String>,

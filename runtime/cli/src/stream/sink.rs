@@ -103,10 +103,10 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Creates the output files. Each member of a file in `prepared` has the index of its output in `shapes`. An
-    /// archive of states contains all outputs from that of its first member to the end of `shapes`. If `stage` is
-    /// given, the files remain after a kill, and `stage` states whether an earlier run has created them. For
-    /// [`Stage::Complete`] nothing is created.
+    /// Creates the output files. For each member of a file in `prepared`, the index of the member is the index of its
+    /// output in `shapes`. An archive of states contains the outputs from the index of its first member to the end of
+    /// `shapes`. If `stage` is given, the files remain if the process is killed, and `stage` states whether an earlier
+    /// run has created them. For [`Stage::Complete`], nothing is created.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends
@@ -161,7 +161,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Begins a file with one tensor.
+    /// Writes the header of a file with one tensor, and records where the elements of the tensor begin.
     fn add_npy(
         &mut self,
         target: Target,
@@ -183,8 +183,9 @@ impl Outputs {
         Ok(())
     }
 
-    /// Begins a file with several tensors. These are outputs, and the kept tensors of the existing file that the new
-    /// file will replace.
+    /// Writes the header of a file with several tensors, and records where the elements of each output begin. The
+    /// tensors are outputs, and the kept tensors of the existing file that the new file will replace. Copies the kept
+    /// tensors, unless an earlier run has copied them.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
@@ -390,7 +391,7 @@ fn making(
 }
 
 impl Target {
-    /// Opens the file that receives the outputs of a prepared file.
+    /// Opens the file that receives the outputs that belong in the prepared file `file`.
     fn of(file: Prepared, stage: Option<Stage>) -> Result<Target, Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         let making = match (temporary, direct) {

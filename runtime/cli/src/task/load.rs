@@ -18,7 +18,7 @@ pub struct Loaded {
     pub job: Job,
     /// The tokens that the tensors contain: always [`Held::Gathered`], that is, only the task's tokens.
     pub held: Held,
-    /// Rows of the task's queries. They are read from other files that have one row for each query.
+    /// The rows of the task's queries, which later reads select from further files with one row per query.
     pub rows: Rows,
     /// Size of the tensors that were read, in bytes.
     pub bytes: usize,

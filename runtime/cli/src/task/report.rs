@@ -11,9 +11,9 @@ use std::path::Path;
 pub struct Finished<'a> {
     /// The file with the states or shares.
     pub file: &'a Path,
-    /// Description of the task in that file.
+    /// Description of the task, as `file` contains it.
     pub description: &'a Description,
-    /// Division that the task belongs to.
+    /// Division to which the task belongs.
     pub division: &'a Division,
     /// The task.
     pub task: &'a Task,
@@ -21,9 +21,10 @@ pub struct Finished<'a> {
     pub backend: Option<Backend>,
     /// Attention kernel of the first call.
     pub kernel: Option<&'static str>,
-    /// Number of calls that ran, and number of calls that were unnecessary because of causality, windows or lengths.
+    /// Two numbers: the calls that ran, and the calls that were unnecessary because of causality, windows or lengths.
     pub calls: [usize; 2],
-    /// Sizes in bytes of the tensors that were read, the states or shares that were written, and the workspace.
+    /// Three sizes in bytes: of the tensors that were read, of the states or shares that were written, and of the
+    /// workspace.
     pub bytes: [usize; 3],
     /// Reason why the CPU computed instead of the requested GPU.
     pub fallback: Option<String>,

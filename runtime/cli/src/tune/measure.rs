@@ -1,8 +1,8 @@
 //! Measures the candidates of a shape.
 //!
 //! 1. Every candidate takes a turn. Candidates that are much slower than the fastest take no further turns.
-//! 2. The remaining candidates alternate until the time is over, for at least five turns each. Each round begins with
-//!    another candidate than the previous round. The chooser's own choice is never dropped.
+//! 2. The remaining candidates alternate until the time is over, for at least five turns each. Each round begins with a
+//!    different candidate from the previous round. The chooser's own choice is never dropped.
 //! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
 //!    together, divided by the number of calls. The calls are launched as one graph if the driver supports graphs.
 //! 4. Candidates share one workspace and the memory of the tensors. So all candidates together need only the memory of
@@ -25,7 +25,7 @@ const SAMPLE: Duration = Duration::from_millis(2);
 const MOST_CALLS: usize = 64;
 /// Number of samples per turn, not counting the warm-up.
 const SAMPLES: usize = 3;
-/// Minimum number of turns of a candidate that remains after the first turn.
+/// Minimum number of turns for each candidate that is not dropped after its first turn.
 const TURNS: usize = 5;
 /// A candidate remains if its time is at most this multiple of the shortest time.
 const STAYS: f64 = 1.3;
@@ -52,7 +52,7 @@ impl Candidate {
     }
 }
 
-/// The turn of a candidate: its plan, its inputs, and the number of calls per sample.
+/// The turn of a candidate: the plan of the candidate, the inputs, and the number of calls per sample.
 struct Turn<'a> {
     plan: &'a Plan,
     inputs: Inputs<'a>,

@@ -89,24 +89,25 @@ pub struct Case {
     /// Number of query heads over all sequences, number of queries and of keys in the longest sequence, head size of
     /// keys, and head size of values.
     pub shape: [usize; 5],
-    /// Number of rows of Y that were compared.
+    /// Number of rows of the output Y that were compared.
     pub rows: usize,
-    /// Number of rows of Y in total.
+    /// Number of rows of the output Y in total.
     pub rows_of: usize,
-    /// Number of rows of P that were compared.
+    /// Number of rows of the probabilities P that were compared.
     pub p_rows: usize,
-    /// `max |δP|`.
+    /// Largest error of a probability: `max |δP|`.
     pub p_max_abs: Option<Metric>,
-    /// `‖δP‖ / ‖P‖`.
+    /// Relative L2 error of the probabilities: `‖δP‖ / ‖P‖`.
     pub p_rel_l2: Option<Metric>,
-    /// Jensen–Shannon divergence in nats; the total is the mean.
+    /// Jensen–Shannon divergence between the probabilities of the run and the oracle's probabilities, in nats. The
+    /// total is the mean over rows.
     pub js: Option<Metric>,
     /// For each row: 1 if the most likely key differs from the oracle's most likely key, and 0 otherwise. The total is
     /// the share of the rows with 1.
     pub argmax: Option<Metric>,
-    /// `max |δY|`.
+    /// Largest error of an output component: `max |δY|`.
     pub y_max_abs: Metric,
-    /// `‖δY‖ / ‖Y‖`.
+    /// Relative L2 error of the output: `‖δY‖ / ‖Y‖`.
     pub y_rel_l2: Metric,
     /// Largest `|δY| / |Y|` over the components whose exact value is not zero.
     pub y_max_rel: f64,
@@ -152,22 +153,22 @@ pub struct Case {
     /// Certificate of the plan; `None` for a file.
     #[serde(serialize_with = "line")]
     pub certificate: Option<Certificate>,
-    /// Blocks that the run skipped under a schedule other than the exact one.
+    /// Blocks that the run skipped under a schedule other than the exact schedule; `None` if there was no such run.
     pub left_out: Option<LeftOut>,
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
-    /// `true` if too many errors beyond the likely bound are a failure. This is so for random tensors. It is also so
-    /// for an output from a file if no two tokens are equal and more components exceed the likely bound than the model
-    /// of likely errors expects.
+    /// `true` if too many errors beyond the likely bound are a failure. The value is `true` for random tensors. It is
+    /// also `true` for an output from a file if no two tokens are equal and more components exceed the likely bound
+    /// than the model of likely errors expects.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
-    /// Data of the plots in the HTML page; not printed.
+    /// Data for the plots on the HTML page. They are not printed.
     #[serde(skip)]
     pub pictures: Pictures,
 }
 
-/// Data of the plots in the HTML page.
+/// Data for the plots on the HTML page.
 #[derive(Clone, Debug, Default)]
 pub struct Pictures {
     /// Error and bound of each row, divided by the row's `max Σ p_j |v_jc|`.

@@ -28,8 +28,8 @@ const SAMPLE: usize = 64;
 pub struct PRow {
     /// Drift metrics of the row's probabilities.
     pub drift: RowDrift,
-    /// `true` if the most likely key differs from the oracle's, and the errors of the scores are too small to explain
-    /// the difference.
+    /// `true` if the most likely key differs from the oracle's most likely key, and the errors of the scores are too
+    /// small to explain the difference.
     pub unexplained: bool,
     /// Number of probabilities that are finite in the run but not in the oracle, or in the oracle but not in the run.
     pub not_finite: usize,
@@ -67,15 +67,15 @@ pub struct Extraction<'a> {
     pub engine: &'a Engine,
     /// Options of the run's plan.
     pub options: &'a PlanOptions,
-    /// Structure of the run's arithmetic, from its certificate.
+    /// Structure of the run's arithmetic, as the certificate of the plan states it.
     pub executed: Executed,
     /// Largest head size of values that the run's kernel accepts; `None` if it has no limit.
     pub widest: Option<usize>,
 }
 
 impl Extraction<'_> {
-    /// Extracts the rows `all` of P, or a sample of them, and compares them with the oracle's. If there are keys, the
-    /// result includes a heat map of the first head.
+    /// Extracts the rows `all` of P, or a sample of them, and compares them with the oracle's rows. If there are keys,
+    /// the result includes a heat map of the first head.
     ///
     /// # Errors
     /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
@@ -120,7 +120,7 @@ impl Extraction<'_> {
         self.extract(&sampled, inputs, &rows)
     }
 
-    /// Extracts the given rows of P and compares them with the oracle's.
+    /// Extracts the given rows of P and compares them with the oracle's rows.
     fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Extracted, Error> {
         let Extraction { engine, options, executed, widest } = *self;
         let spec = *problem.spec();

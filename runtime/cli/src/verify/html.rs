@@ -20,7 +20,7 @@ const BINS: f64 = 4.0;
 struct Shown<'a> {
     case: &'a Case,
     good: bool,
-    /// Name of each metric, and its median, 95th and 99th percentile and total.
+    /// For each metric: its name, its median, its 95th and 99th percentiles, and its total.
     metrics: Vec<(&'static str, [String; 4])>,
     /// For each bound: its name, its value, the largest ratio of an error to the bound, and the number of violations.
     bounds: Vec<[String; 4]>,

@@ -75,7 +75,8 @@ pub struct Request<'a> {
     pub audit: Option<(usize, u64)>,
 }
 
-/// Runs the problem or reads the output of `subject`, compares the output with the oracle and judges it.
+/// Computes the output if `subject` is a run, or takes the output from `subject` if it is a file. Compares the output
+/// with the oracle and judges it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// the problem. A file buffer has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
-/// Range of refused allocations: the index of the first one, and the index after the last one.
+/// Range of the allocations to refuse: the index of the first of them, and the index after the last of them.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
 /// Number of counted allocations since the last call of [`refusing`] began.
 static SEEN: AtomicUsize = AtomicUsize::new(0);

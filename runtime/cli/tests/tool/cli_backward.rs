@@ -16,7 +16,8 @@ pub fn desk() -> (Desk, [Vec<f32>; 4]) {
     (desk, [q, k, v, dy])
 }
 
-/// Computes gradients in f64. `score` turns a scaled dot product into a score, and `slope` is its derivative.
+/// Computes gradients in f64. `score` turns a scaled dot product into a score, and `slope` is the derivative of
+/// `score`.
 pub fn gradients(
     [q, k, v, dy]: [&[f32]; 4],
     score: impl Fn(usize, usize, f64) -> f64,

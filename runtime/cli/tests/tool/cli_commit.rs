@@ -25,8 +25,8 @@ fn rest(desk: &Desk) -> Vec<String> {
 }
 
 /// Kills a run with the outputs `outputs` before each change that the run makes to the file system. If `twice` is set,
-/// also kills the run after the killed one. Requires that the run after the last kill completes the outputs. Returns
-/// the number of kills.
+/// also kills the run that follows each killed run. Requires that the run after the last kill completes the outputs.
+/// Returns the number of kills.
 fn recovers(outputs: &[(&str, &str)], first: Option<&[u8]>, twice: bool) -> usize {
     let desk = desk();
     let words = |prefix: &str| {

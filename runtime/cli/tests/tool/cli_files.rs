@@ -210,7 +210,7 @@ fn the_folder_is_synced_after_the_rename() {
     assert!(events[renamed..].iter().any(opened), "{events:?}");
 }
 
-/// Type, shape and bytes of every tensor of a `.safetensors` file by name, and the file's metadata.
+/// Content of a `.safetensors` file: the type, shape and bytes of each tensor by name, and the metadata of the file.
 type Whole = (HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>, Option<HashMap<String, String>>);
 
 /// Requires that the file contains exactly the given tensors and metadata.

@@ -1,5 +1,5 @@
-//! Tests `elsa linear run` through the binary. Every flag is compared with the recurrence in f64, and must make a
-//! difference.
+//! Tests `elsa linear run` through the binary. For every flag, the output is compared with the recurrence in f64, and
+//! the flag must change the output.
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
@@ -146,7 +146,7 @@ pub fn recurrence(n: Sizes, data: &Data, ask: Asked<'_>) -> [Vec<f64>; 2] {
     [output, states]
 }
 
-/// Creates a folder with all tensors: `g` has one gate per head, `gd` one per dim.
+/// Creates a folder with all tensors. The tensor `g` has one gate per head, and the tensor `gd` has one gate per dim.
 pub fn desk(n: Sizes) -> (Desk, Data) {
     let desk = Desk::new();
     let negative = |x: Vec<f32>| -> Vec<f32> { x.iter().map(|x| -x.abs() / 2.0).collect() };

@@ -1,4 +1,4 @@
-//! Tests `elsa linear` through the binary: refused requests, and its benchmark.
+//! Tests `elsa linear` through the binary: refused requests, and `elsa linear bench`.
 
 use crate::cli_linear::{N, desk, flags};
 use crate::common::{self, Desk, elsa, noise};

@@ -1,5 +1,5 @@
-//! Tests `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and
-//! must make a difference.
+//! Tests `elsa run` and `elsa warmup` through the binary. For every flag of `run`, the output is compared with
+//! attention in f64, and the flag must change the output.
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, keep, noise, swap_heads};
 use elsa_core::drift::larger;

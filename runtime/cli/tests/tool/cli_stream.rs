@@ -19,8 +19,8 @@ pub const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
 /// Bytes that a refusal adds to the smallest budget, because the next process may need more.
 const MARGIN: usize = 3 << 20;
 
-/// Returns the smallest sufficient budget for `line` plus `more` bytes. The smallest budget is the one that a refusal
-/// names, without its [`MARGIN`].
+/// Returns the sum of `more` and the smallest sufficient budget for `line`, in bytes. The smallest budget is the budget
+/// that a refusal names, less the [`MARGIN`].
 pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     let output = desk.call(&format!("{line} --host-budget 1"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -17,7 +17,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Returns the share of the weights that is in the last two blocks.
+/// Returns the sum of the weights in the last two blocks, divided by the sum of all weights.
 fn share() -> f64 {
     let block = (-20.0f64).exp2();
     2.0 * block / (1.0 + 2.0 * block)

@@ -24,7 +24,7 @@ fn entry(i: usize, j: usize) -> usize {
     down * 5 + right
 }
 
-/// Returns, for each axis, whether the shift has rolled a token of window `w` around the edge of the image.
+/// Returns, for each axis, whether the shift has rolled token `token` of window `w` around the edge of the image.
 fn region(w: usize, token: usize, shift: [usize; 2]) -> [bool; 2] {
     let at = [w / 2 * WINDOW[0] + token / 3, w % 2 * WINDOW[1] + token % 3];
     [0, 1].map(|axis| shift[axis] > 0 && at[axis] >= PICTURE[axis] - shift[axis])

@@ -165,8 +165,8 @@ impl Desk {
         text
     }
 
-    /// Requires of each call what [`Desk::refuses`] requires. The printed line must also begin with the first word
-    /// after the tool's name. Bars separate the words.
+    /// Checks each call like [`Desk::refuses`]. In addition, the first of the words must follow the tool's name at the
+    /// start of the printed line. Bars separate the words.
     pub fn refuse_all<'a, L: AsRef<str>>(&self, calls: impl IntoIterator<Item = (L, &'a str)>) {
         for (line, words) in calls {
             let (line, words): (&str, Vec<&str>) = (line.as_ref(), words.split('|').collect());
@@ -324,7 +324,7 @@ pub struct Answer {
     pub lse: Vec<f64>,
 }
 
-/// Computes attention in f64. `score(b, h, i, j, s)` returns the score of the scaled dot product `s`, and `−∞` for a
+/// Computes attention in f64. `score(b, h, i, j, s)` returns the score for the scaled dot product `s`, and `−∞` for a
 /// key that is not attended.
 pub fn attention(
     n: Sizes,

@@ -1,4 +1,5 @@
-//! Code that the commands of series share: the order of axes, tensors from files, outputs and the report.
+//! Code that the commands `recurrence`, `selective` and `conv` share: the order of axes, tensors from files, outputs
+//! and the report.
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -202,9 +203,9 @@ impl Outputs {
         series::Outputs { out: Some(self.out.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Writes the files and prints the report of a run of `plan`. `what` is the name of the command, `form` its method
-    /// or number of parts, and `series` contains the sizes. `worst` is the result of the verification, if requested,
-    /// and `ms` the time of the computation in milliseconds.
+    /// Writes the files and prints the report of a run of `plan`. `what` is the name of the command. `form` names the
+    /// method of the run or its number of parts. `series` contains the sizes. `worst` is the result of the
+    /// verification, if one was requested. `ms` is the time of the computation in milliseconds.
     ///
     /// # Errors
     /// Returns an error if inputs have changed, if files cannot be written, or if the verification failed.

@@ -62,7 +62,8 @@ pub struct ConvolutionArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
+/// Returns an error if the output is not computed and written completely. A regular target is then unchanged, unless
+/// the error is a failed rename.
 pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, filter) = (FlagTensor::load("u", &args.u)?, FlagTensor::load("filter", &args.filter)?);

@@ -50,7 +50,8 @@ pub struct RecurrenceArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
+/// Returns an error if the output is not computed and written completely. A regular target is then unchanged, unless
+/// the error is a failed rename.
 pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let call = &args.call;
     let (a, b) = (FlagTensor::load("a", &args.a)?, FlagTensor::load("b", &args.b)?);

@@ -83,7 +83,8 @@ fn coefficient(argument: &'static str, given: &FlagTensor, order: Order) -> Resu
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the output incomplete. In this case, no file has changed.
+/// Returns an error if the output is not computed and written completely. A regular target is then unchanged, unless
+/// the error is a failed rename.
 pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, delta) = (FlagTensor::load("u", &args.u)?, FlagTensor::load("delta", &args.delta)?);
