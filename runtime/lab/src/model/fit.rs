@@ -11,7 +11,7 @@
 
 use libm::{fabs, sqrt};
 
-/// A measurement.
+/// Bytes or seconds that a call with a given number of tokens takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Number of tokens of the measured call.
