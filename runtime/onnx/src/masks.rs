@@ -114,8 +114,9 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns the number that is added to a score in place of replacing the score with `fill`. A finite `fill` becomes the
-/// lowest f32, which absorbs every score. All weights of a row without an attended key are therefore still equal.
+/// Returns the number that the operator adds to a score where the graph replaces the score with `fill`. A finite `fill`
+/// becomes the lowest f32, which absorbs every score. All weights of a row without an attended key are therefore still
+/// equal.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
