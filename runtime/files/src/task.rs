@@ -51,7 +51,7 @@ const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 /// Description of the whole problem that is divided into tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Number of chunks at each level.
+    /// Number of chunks at each level of the division.
     pub quorum: Vec<i64>,
     /// Batch, heads, key heads, queries, keys, head size, head size of values.
     pub shape: [usize; 7],
@@ -92,7 +92,7 @@ pub struct Description {
     pub kind: Kind,
     /// The whole problem that the task is a part of.
     pub whole: Whole,
-    /// Path of the task.
+    /// Path of the task in the tree of tasks: its index at each level.
     pub path: TaskPath,
 }
 

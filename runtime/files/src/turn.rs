@@ -77,7 +77,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
     Ok(())
 }
 
-/// Error from a conversion.
+/// Error from the conversion of elements to C order.
 #[derive(Debug)]
 pub enum Unturned {
     /// The elements cannot be read, or the system refuses memory.

@@ -26,13 +26,13 @@ use super::size::{Size, shown};
 use super::value::counts;
 use elsa_core::attention::Windows;
 
-/// A mask of `[batch, heads, queries, keys]`, each axis of full size or of size 1.
+/// A mask of shape `[batch, heads, queries, keys]`. Each axis has either its full size or size 1.
 pub type Piece = Array;
 
-/// Upper bound on the masked elements of shifted windows.
+/// Largest element with which a mask of shifted windows masks a score.
 const SHIFTED: f64 = -100.0;
 
-/// Upper bound on the masked elements of a diagonal.
+/// Largest element with which a diagonal mask masks a score.
 pub const CAUSAL: f64 = -1e4;
 
 /// Returns the four axes that a mask has as an input of the operator. The order of the elements does not change. If the
@@ -165,7 +165,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     })
 }
 
-/// Returns the picture and the shift, if the mask is the mask of shifted windows of size `grid`.
+/// Returns the size of the picture and the shift, if the mask is the mask of shifted windows of size `grid`.
 #[must_use]
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);

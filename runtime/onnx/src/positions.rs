@@ -16,7 +16,7 @@ use super::shapes::permutation;
 use super::size::Size;
 use super::value::place;
 
-/// Maximum depth of the nodes behind a mask.
+/// Maximum depth of the nodes that compute a mask.
 const DEPTH: usize = 64;
 
 /// An interval of distances. A distance is the position of a key minus the position of a query. The interval includes

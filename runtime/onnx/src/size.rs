@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-/// A factor of a term.
+/// A factor in a term of a polynomial.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Factor {
     /// A free axis.

@@ -25,7 +25,8 @@ pub struct Symbols {
     /// Names of tensors whose shapes cannot be derived from the nodes that produce them. The model may declare these
     /// shapes.
     told: HashSet<String>,
-    /// The free axes: name, rank of the tensor, and index in the tensor.
+    /// The free axes. Each entry contains the name of the axis, the rank of its tensor, and its index among the axes of
+    /// this tensor.
     pub axes: Vec<(String, usize, usize)>,
     /// Groups of sizes that broadcast together.
     pub joints: BTreeSet<Vec<Size>>,

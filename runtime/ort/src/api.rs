@@ -288,7 +288,7 @@ impl Api {
             .map(|()| value.cast_const())
     }
 
-    /// Returns the memory of a tensor.
+    /// Returns a pointer to the elements of a tensor.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`].

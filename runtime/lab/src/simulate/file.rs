@@ -6,7 +6,7 @@ use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Value of the first field of a file.
+/// Value of the field `format`, the first field of a file.
 const FORMAT: &str = "elsa costs 1";
 /// Maximum size of a file in bytes.
 const LARGEST: u64 = 1 << 20;

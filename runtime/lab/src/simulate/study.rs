@@ -90,7 +90,7 @@ pub struct Level {
     pub dense_work: f64,
     /// Bytes that all tasks of the forward pass read and write.
     pub moved_bytes: f64,
-    /// Hours to move these bytes over the link; `None` without a link.
+    /// Hours to move `moved_bytes` over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Costs of each pass.
     pub passes: Vec<Cost>,
@@ -107,7 +107,7 @@ pub struct Streaming {
     pub peak_bytes: f64,
     /// Bytes read and written.
     pub moved_bytes: f64,
-    /// Hours to move these bytes over the link; `None` without a link.
+    /// Hours to move `moved_bytes` over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Hours of computation, by pass.
     pub hours: Vec<(&'static str, f64)>,

@@ -129,7 +129,7 @@ struct Group {
     outcomes: Vec<(TraversalReport, Errors)>,
 }
 
-/// Runs every schedule on a problem and measures its tensors.
+/// Runs every schedule on a problem, and computes the similarity, norms and probabilities of the problem's tensors.
 ///
 /// # Errors
 /// Returns an error if a single tile of the problem would take too long, or if the system refuses memory.

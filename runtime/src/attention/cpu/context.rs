@@ -160,7 +160,7 @@ pub(super) struct TileGroup<'a> {
     pub index: usize,
     pub head: usize,
     pub tiles: Range<usize>,
-    /// Index of the task. The method math keeps a score matrix for each task.
+    /// Index of the task. With `Method::Math`, each task has its own score matrix.
     pub number: usize,
     /// Index of the task's first tile among the resident tiles; `None` if its tiles are in the worker's region.
     pub resident: Option<usize>,
