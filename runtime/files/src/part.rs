@@ -8,20 +8,21 @@ use super::{npy, npz, safetensors};
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// Part of a tensor.
+/// A part of a tensor: the elements at selected indices along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Sizes of the part's axes.
     pub shape: Vec<usize>,
-    /// Ranges of the tensor's elements that belong to the part, in the part's order.
+    /// Positions of the part's elements among all elements of the tensor, as ranges in the order of the part.
     ranges: Vec<Range<usize>>,
     /// Selected indices along each axis.
     spans: Vec<Vec<Range<usize>>>,
 }
 
 impl Part {
-    /// Selects a part of a tensor. `picks` contains ranges of indices for each axis. The part contains these indices in
-    /// the order of the ranges; `None` selects the entire axis. Indices beyond the end of the axis are dropped.
+    /// Selects a part of a tensor of shape `shape`. `picks` contains a list of index ranges for each axis, and the part
+    /// contains the indices in the order of these ranges. `None` selects the entire axis. Indices beyond the end of the
+    /// axis are dropped.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory for the ranges.
@@ -43,21 +44,22 @@ impl Part {
         Ok(part)
     }
 
-    /// Returns the ranges of the tensor's elements that belong to the part, in the part's order.
+    /// Returns the positions of the part's elements among all elements of the tensor, as ranges in the order of the part.
     #[must_use]
     pub(crate) fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// Converts the ranges for a tensor of shape `shape` whose elements are stored in Fortran order.
+    /// Converts a part with positions in C order to the same part of a tensor of shape `shape` whose elements are
+    /// stored in Fortran order. The part's elements are then also in Fortran order.
     fn in_fortran_order(self, shape: &[usize]) -> Result<Part, Fault> {
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
         let picks: Vec<_> = self.spans.into_iter().rev().map(Some).collect();
         Ok(Part { shape: self.shape, ..Part::of(&reversed, &picks)? })
     }
 
-    /// Adds the ranges of the selected elements of one subtensor, which begins at element `base`; `shape` and `spans`
-    /// describe its axes.
+    /// Adds the positions of the selected elements of one subtensor to `self.ranges`. The subtensor begins at position
+    /// `base`, its axes have the sizes `shape`, and `spans` contains the selected indices along each of these axes.
     fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) -> Result<(), Fault> {
         let (Some((&n, below)), Some((here, deeper))) = (shape.split_first(), spans.split_first()) else {
             return self.push(base..base + 1);
@@ -181,7 +183,7 @@ struct Chosen<F> {
     start: u64,
     size: usize,
     ranges: std::vec::IntoIter<Range<usize>>,
-    /// Unread bytes of the current range.
+    /// Number of unread bytes in the current range.
     left: usize,
 }
 
@@ -206,7 +208,7 @@ mod tests {
     use crate::Data;
     use crate::memory::Buffer;
 
-    /// Builds an `.npy` file of consecutive numbers.
+    /// Builds an `.npy` file whose elements are consecutive numbers.
     fn file(shape: &[usize]) -> Vec<u8> {
         let mut file = Vec::new();
         npy::write_header(&mut file, Stored::F32, shape).unwrap();

@@ -1,10 +1,10 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! Tensors whose bytes overlap or leave gaps are refused, and so is a shape that does not match the number of its
-//! tensor's bytes. A tensor may have an unknown type. Its bytes are not checked, so that it can be kept and the other
-//! tensors can be read. The reader and writer of the `safetensors` crate are not used. The crate's reader requires the
-//! entire file as a slice, needs many times the header's size in memory, and refuses files with unknown types. The
-//! crate's writer builds the entire file in memory.
+//! Tensors whose bytes overlap or leave gaps are refused. A shape that does not match the number of the tensor's bytes
+//! is also refused. A tensor may have an unknown element type: the number of its bytes is then not checked, so the
+//! tensor can be kept and the other tensors can be read. The reader and writer of the `safetensors` crate are not used.
+//! The crate's reader requires the entire file as a slice, needs many times the header's size in memory, and refuses
+//! files with unknown types. The crate's writer builds the entire file in memory.
 
 use super::error::TensorError;
 use super::infos::{Entries, Info, Type};
@@ -122,7 +122,7 @@ pub type Named<'a> = (&'a str, Stored, &'a [usize], &'a [u8]);
 pub enum Origin {
     /// The new tensor at this index.
     New(usize),
-    /// The kept file, from this byte offset on.
+    /// The kept file. The elements start at this byte offset.
     Kept(u64),
 }
 
@@ -142,7 +142,7 @@ pub struct Piece {
 pub struct EntryLayout {
     /// The bytes before the first element: the length field and the JSON.
     pub header: Vec<u8>,
-    /// Tensors by byte offset, lowest first; the last one extends to the end of the file.
+    /// Tensors by byte offset, lowest first. The last tensor ends at the end of the file.
     pub pieces: Vec<Piece>,
     /// Length of the file in bytes.
     pub length: u64,
@@ -195,7 +195,7 @@ impl EntryLayout {
     }
 }
 
-/// Copies `bytes` bytes of a kept file, from byte `at` on, to `writer`.
+/// Copies `bytes` bytes of a kept file, starting at byte offset `at`, to `writer`.
 ///
 /// # Errors
 /// Returns errors of reading and writing, and an error if the file ends early.

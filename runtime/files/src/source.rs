@@ -31,7 +31,7 @@ impl Format {
     }
 }
 
-/// Location of a tensor: `path.npy`, `path.npz#name` or `path.safetensors#name`.
+/// Location of a tensor as text: `path.npy`, `path.npz#name` or `path.safetensors#name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorPath {
     /// The file.
@@ -43,7 +43,8 @@ pub struct TensorPath {
 }
 
 impl TensorPath {
-    /// Adds this tensor to the inputs of a call; `argument` is the argument that reads it.
+    /// Adds this tensor to `reads`, the inputs of a call. `argument` names the command-line argument that contains this
+    /// location.
     pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
         reads.add(argument, &self.path, self.name.as_deref());
     }

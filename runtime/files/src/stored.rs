@@ -13,7 +13,7 @@ pub enum Stored {
     F32,
     /// IEEE 754 binary16.
     F16,
-    /// The upper half of an f32.
+    /// bfloat16: the upper 16 bits of an f32.
     Bf16,
     /// One byte. Zero is false.
     Bool,

@@ -19,7 +19,7 @@ use std::iter::zip;
 /// Names of the arrays with the checksums of queries, of keys and values, and of the output's gradient.
 pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
 
-/// Names of the checked tensors in messages, in the order of [`NAMES`].
+/// Names of the tensors that the checksums cover, for messages, in the order of [`NAMES`].
 pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
 
 /// The base of the polynomial.
@@ -173,7 +173,7 @@ impl Sums {
     }
 }
 
-/// Returns, for each token of `runs` in the order of the task, the index of the token among all tokens.
+/// Returns the index among all tokens for each token of `runs`, in the order of the task's tokens.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

@@ -51,7 +51,7 @@ const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 /// Description of the whole problem that is divided into tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Number of chunks at each level.
+    /// Number of chunks at each level of the division.
     pub quorum: Vec<i64>,
     /// Batch, heads, key heads, queries, keys, head size, head size of values.
     pub shape: [usize; 7],
@@ -59,7 +59,7 @@ pub struct Whole {
     rules: [i64; 6],
     /// Bits of the scale and of the soft cap.
     factors: [u32; 2],
-    /// Key lengths, one per batch; empty if none are given.
+    /// Key lengths, one per batch index; empty if no key lengths are given.
     lengths: Vec<i64>,
     /// Name of the run; empty if the run has no name.
     pub run: String,
@@ -92,7 +92,7 @@ pub struct Description {
     pub kind: Kind,
     /// The whole problem that the task is a part of.
     pub whole: Whole,
-    /// Path of the task.
+    /// Path of the task in the tree of tasks: its index at each level.
     pub path: TaskPath,
 }
 
@@ -164,7 +164,7 @@ impl Whole {
     /// Returns the division of the problem into tasks.
     ///
     /// # Errors
-    /// Returns an error if the library has no interest set for a number of chunks.
+    /// Returns an error if the library has no interest set for one of the numbers of chunks in `quorum`.
     pub fn division(&self) -> Result<Division, Fault> {
         let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
         let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
@@ -294,7 +294,7 @@ impl Description {
         [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
     }
 
-    /// Builds the arrays with the description and the checksums.
+    /// Builds the arrays that both kinds of files contain: the description and the checksums.
     fn arrays(&self, task: &Task, sums: Sums) -> Vec<(&'static str, Array)> {
         let Description { kind, whole, path } = self;
         let mut arrays = vec![
@@ -330,8 +330,8 @@ impl Description {
     /// shares are read.
     ///
     /// # Errors
-    /// Returns an error for a malformed file, another version, a description that contradicts itself, runs that differ
-    /// from the task's, or arrays of the wrong shape or type.
+    /// Returns an error if the file is malformed or has another version, if its description contradicts itself, if its
+    /// runs differ from the runs of the task, or if an array has the wrong shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
         let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
@@ -411,8 +411,8 @@ impl Description {
         Ok((description, task))
     }
 
-    /// Checks that the file's arrays of checksums, states or shares have the shapes that the description implies. Only
-    /// headers are read.
+    /// Checks that the file's arrays of checksums, and of states or shares, have the shapes that the description
+    /// implies. Reads only the headers of these arrays.
     fn headers(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<(), Fault> {
         for (name, count) in NAMES.into_iter().zip(self.sums_of(task)) {
             let Some(count) = count else { continue };
@@ -544,7 +544,7 @@ fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
     broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 
-/// Checks the sizes of a whole problem: the elements of all its tensors must be indexable.
+/// Checks the sizes of a whole problem. Each tensor must be small enough that all of its elements can be indexed.
 fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     let bad = || broken(format!("shape {shape:?}"), "sizes of a problem");
     let sizes: Vec<usize> = shape.iter().map_while(|n| usize::try_from(*n).ok()).collect();
@@ -565,7 +565,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-/// Reads an integer array of any shape that has at most `most` elements.
+/// Reads an integer array of any shape. Returns an error if the array has more than `most` elements.
 pub fn integers(
     file: &mut (impl Read + Seek),
     length: u64,

@@ -21,7 +21,8 @@ use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Locks the list. If a thread panics while it holds the lock, the list stays usable, because it is always consistent.
+/// Locks the list of temporary files. If a thread panics while it holds the lock, the list stays usable, because it is
+/// always consistent.
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,7 +102,7 @@ impl Temporary {
 /// Suffix of the names of temporary files.
 const SUFFIX: &str = ".part";
 
-/// Returns a prefix for the names of `target`'s temporary files. It is short even if the target's name is long.
+/// Returns a prefix for the names of `target`'s temporary files. The prefix is short even if the target's name is long.
 fn prefix(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().as_bytes();
     // FNV-1a hash of the name.
@@ -111,7 +112,7 @@ fn prefix(target: &Path) -> String {
     format!(".elsa-{hash:016x}-")
 }
 
-/// Removes the temporary files with this prefix that no process has locked.
+/// Removes the temporary files in `folder` whose names begin with `prefix`, unless a process has locked them.
 fn remove_orphans(folder: &Path, prefix: &str) {
     // If the folder cannot be read, its orphans remain.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -161,7 +162,8 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
 }
 
 /// Marks one step of a call. A step is the opening of an output, or a point at which a kill could leave a change to the
-/// file system incomplete. Tests can make the process abort, or wait for a pipe, at the step with a given number.
+/// file system incomplete. For tests, the process can be made to abort, or to wait for a pipe, at the step with a given
+/// number.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     if cfg!(debug_assertions) {
@@ -213,8 +215,8 @@ pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -
     })
 }
 
-/// Waits until the names in `folder` are on the device. Does not wait if the folder is not readable, or if its file
-/// system cannot sync folders.
+/// Waits until changes of file names in `folder` are on the device. Does not wait if the folder is not readable, or if
+/// its file system cannot sync folders.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -276,16 +278,16 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
     failed.map_or(Ok(()), Err)
 }
 
-/// Removes every temporary file, then calls `end`. No file is created or renamed between the two. `failed` receives
-/// each file that cannot be removed.
+/// Removes every temporary file, then calls `end`. No file is created or renamed between the removal and the call.
+/// `failed` is called for each file that cannot be removed.
 pub fn remove_all(failed: impl Fn(&Path, &io::Error), end: impl FnOnce()) {
     let live = live();
     remove(&live, failed);
     end();
 }
 
-/// Removes every temporary file after a panic, and does not end the process. It does not wait for the list's lock,
-/// because the panicking thread may hold it.
+/// Removes every temporary file after a panic, without ending the process. Does not wait for the lock of the list of
+/// temporary files, because the panicking thread may hold this lock.
 pub fn remove_all_in_panic(failed: impl Fn(&Path, &io::Error)) {
     let live = match LIVE.try_lock() {
         Ok(live) => live,

@@ -8,14 +8,14 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Maximum size of a tile in bytes. A conversion has two tiles in memory.
+/// Maximum size of a tile in bytes. A conversion keeps two tiles in memory.
 const TILE: usize = 256 << 10;
 
 /// Converts the elements of a tensor from Fortran order to C order: reads them from byte `start` of `from` on, and
 /// writes them to `to`, one tile at a time.
 ///
 /// # Errors
-/// Returns [`Unturned::Unread`] if a read fails or the system refuses memory, [`Unturned::Unwritten`] if a write to
+/// Returns [`Unturned::Unread`] if a read fails or the system refuses memory, and [`Unturned::Unwritten`] if a write to
 /// `to` fails.
 pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), Unturned> {
     let (shape, size) = (&header.shape, header.dtype.size());
@@ -77,7 +77,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
     Ok(())
 }
 
-/// Error from a conversion.
+/// Error from the conversion of elements to C order.
 #[derive(Debug)]
 pub enum Unturned {
     /// The elements cannot be read, or the system refuses memory.

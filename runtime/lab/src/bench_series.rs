@@ -1,8 +1,8 @@
 //! `elsa-lab bench-series`: compares ways of computing an operator that processes each channel separately.
 //!
-//! 1. Several ways are planned and bound for the same tensors. The ways of a recurrence differ in the number of parts,
-//!    and so do the ways of a selective scan on a GPU. The ways of a convolution differ in the method. Ways that the
-//!    engine refuses are skipped.
+//! 1. A plan is created for each of several ways, and all plans are bound to the same tensors. The ways of a recurrence
+//!    differ in the number of parts, and so do the ways of a selective scan on a GPU. The ways of a convolution differ
+//!    in the method. Ways that the engine refuses are skipped.
 //! 2. The output of each way is checked: the error of its first channel, compared with the operator in f64, must be
 //!    within the error bound.
 //! 3. Runs of all ways alternate until the time is over. The table contains medians; the JSON records also contain
@@ -106,14 +106,14 @@ struct Row {
     /// For a selective scan, the number of state elements per channel. For a convolution, the number of weights per
     /// filter. Otherwise 1.
     numbers: usize,
-    /// Number of parts; for a convolution, the method.
+    /// Number of parts of the operator, or the method of a convolution.
     form: String,
     chosen: bool,
     samples: usize,
     p25_ms: f64,
     p50_ms: f64,
     p75_ms: f64,
-    /// Median time in nanoseconds, divided by batch × tokens × channels.
+    /// Median time in nanoseconds per element, where the number of elements is batch × tokens × channels.
     ns_per_element: f64,
     workspace_bytes: usize,
     /// Largest error of the first channel relative to its bound.
@@ -171,8 +171,8 @@ impl<O: Operator> Ways<O> {
         Ok(())
     }
 
-    /// Builds the rows for the samples `found`. `judge` returns the largest error of the first channel, relative to its
-    /// bound.
+    /// Builds one row of the table for each way from the samples in `found`. `judge` returns the largest error of the
+    /// first channel, relative to its bound.
     fn rows(
         self,
         cell: &Cell<'_>,
@@ -247,7 +247,7 @@ fn keep<'a>(worst: &'a mut f64, series: &'a Series, out: &'a [f32]) -> impl FnMu
     move |token, exact| *worst = farther(*worst, exact, out[series.at(0, token, 0)], DType::F32)
 }
 
-/// Measures a recurrence.
+/// Measures all ways of computing a recurrence.
 fn of_recurrence(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error> {
     let Cell { args, engine, tokens, channels, .. } = *cell;
     let series = Series::tokens_first("b", [args.batch, tokens, channels])?;
@@ -274,7 +274,8 @@ fn of_recurrence(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error
     }))
 }
 
-/// Measures a selective scan as Mamba uses it: with a softplus of the time steps and gates on the output.
+/// Measures all ways of computing a selective scan as Mamba uses it: with a softplus of the time steps and gates on the
+/// output.
 fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error> {
     let Cell { args, engine, tokens, channels, numbers, .. } = *cell;
     let series = Series::tokens_first("u", [args.batch, tokens, channels])?;
@@ -319,7 +320,7 @@ fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error>
     }))
 }
 
-/// Measures a convolution with one filter per channel.
+/// Measures all ways of computing a convolution with one filter per channel.
 fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error> {
     let Cell { args, engine, tokens, channels, numbers, .. } = *cell;
     let series = Series::tokens_first("u", [args.batch, tokens, channels])?;

@@ -195,7 +195,7 @@ struct Step {
     pub additions: usize,
     /// Number of merges of states on the longest path of a weight.
     pub merges: usize,
-    /// Worst-case bound on the relative error.
+    /// Worst-case bound on the relative error of the output.
     pub bound: f64,
     /// Part of the bound that does not depend on the order of additions.
     pub constant: f64,
@@ -203,11 +203,11 @@ struct Step {
     pub random: f64,
     /// Measured relative error with repeated tokens.
     pub repeated: f64,
-    /// Number of output components beyond their bound.
+    /// Number of output components whose errors exceed their bounds.
     pub beyond: usize,
 }
 
-/// The problem and its inputs for one number of keys.
+/// The problem and its input tensors for one number of keys.
 struct Tensors {
     problem: Problem,
     q: Buffer,
@@ -315,14 +315,14 @@ fn still(executed: Executed) -> Executed {
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }
 }
 
-/// Comparison of all rows of an output with the oracle.
+/// Comparison of all rows of an output with the oracle. The absolute terms of a row are its `Σ p_j |v_j|`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Compared {
-    /// Largest error of a row relative to its absolute terms.
+    /// Largest error of a row, relative to the row's `Σ p_j |v_j|`.
     error: f64,
-    /// Largest bound of a row relative to its absolute terms.
+    /// Largest error bound of a row, relative to the row's `Σ p_j |v_j|`.
     bound: f64,
-    /// Number of components beyond their bound.
+    /// Number of output components whose errors exceed their bounds.
     beyond: usize,
 }
 
@@ -454,7 +454,7 @@ fn grown(steps: &[Step]) -> Vec<String> {
 
 /// Draws curves of bounds and errors against the number of keys.
 fn charts(steps: &[Step]) -> Vec<Chart> {
-    /// Function that reads the quantity of a curve from a step.
+    /// Function that returns the quantity that a curve shows for a step.
     type Of = fn(&Step) -> f64;
     let pictures: [(&str, &'static str, Of); 4] = [
         ("Worst-case bound", "of sum p |v|", |step| step.bound),

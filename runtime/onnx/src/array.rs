@@ -146,7 +146,7 @@ enum Store {
     Raw(std::ops::Range<usize>),
     /// Repeated fields of a numeric type, such as `float_data`.
     Fields(Vec<Field>),
-    /// Entries, each a key and a value, that locate the elements in another file.
+    /// Entries that locate the elements in another file. Each entry is a pair of a key and a value.
     External(Vec<(String, String)>),
 }
 
@@ -242,7 +242,7 @@ impl Stored {
         Some(Array::new(self.kind, self.shape.clone(), data))
     }
 
-    /// Appends the numbers of a repeated field to `data`.
+    /// Appends the elements in one repeated field to `data`.
     fn numbers(&self, file: &[u8], field: &Field, data: &mut Vec<f64>) -> Option<()> {
         match (field.number, &field.payload) {
             (4, Payload::Fixed32(bits)) => data.push(f64::from(f32::from_bits(*bits))),
@@ -269,7 +269,7 @@ impl Stored {
     }
 }
 
-/// Reads a key and its value from an entry.
+/// Reads a key and its value from the entry in `range` of `file`.
 fn entry(file: &[u8], range: std::ops::Range<usize>) -> Result<(String, String), WireError> {
     let mut pair = (String::new(), String::new());
     for field in wire::fields(file, range)? {

@@ -9,9 +9,9 @@ use super::positions::{self, Diagonal};
 use super::size::Size;
 use std::collections::HashSet;
 
-/// The operator's name.
+/// Name of the operator that replaces attention.
 pub const OPERATOR: &str = "ElsaAttention";
-/// The operator's domain.
+/// Domain of the operator that replaces attention.
 pub const DOMAIN: &str = "ai.elsa";
 
 /// Role of a tensor that the new nodes read.
@@ -23,7 +23,7 @@ pub enum Role {
     Added,
     /// A mask that is subtracted from the scores.
     Subtracted,
-    /// A boolean mask; scores are kept where it equals this value.
+    /// A boolean mask. A score is kept if its mask element equals this value.
     Condition(bool),
     /// A number that queries are multiplied or divided by.
     Factor,
@@ -38,12 +38,12 @@ pub struct Change {
     pub constants: Vec<(String, Array)>,
     /// Tensors of the graph that the new nodes read, with their roles.
     pub reads: Vec<(String, Role)>,
-    /// The tensor that the new nodes produce, and the node that produced it before.
+    /// Name of the tensor that the new nodes produce, and index of the node that produced this tensor before.
     pub output: (String, usize),
-    /// Tensors of the graph from the scores to `made`. The second to last axis of each tensor is the axis of the
-    /// queries.
+    /// Names of the graph's tensors on the path from the scores to `made`. The second to last axis of each of these
+    /// tensors is the axis of the queries.
     pub walk: HashSet<String>,
-    /// Output of the attention in the graph, before the nodes that change its layout.
+    /// Name of the attention's output in the graph, before the nodes that change the layout of this output.
     pub made: String,
     /// The number of keys.
     pub keys: Size,
@@ -54,7 +54,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the operator's node.
+    /// Returns the new node that is the operator.
     #[must_use]
     pub fn operator(&self) -> Option<&Node> {
         self.nodes.last()
@@ -319,7 +319,7 @@ fn masks(
     Ok(all)
 }
 
-/// Returns the name of a tensor that is the operator's mask, or a part of it.
+/// Returns the name of a tensor that becomes the operator's mask or a part of this mask.
 fn mask(
     site: &Site<'_>,
     term: &Term,

@@ -2,7 +2,7 @@
 //!
 //! The proof covers the ONNX semantics of each node. In this check, ONNX Runtime runs the two entire models, and their
 //! outputs are compared. The models run at up to three assignments of sizes to the free axes. The numbers of tokens
-//! range from one to more than short windows and tables cover. A model does not state which sizes it accepts, so
+//! range from one to more tokens than short windows and tables cover. A model does not state which sizes it accepts, so
 //! assignments are tried until the original has run at three of them. Outputs may differ by the accumulated rounding of
 //! a deep network. Elements that are NaN in the original's output, such as rows that attend no key, are not compared.
 
@@ -17,16 +17,17 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Maximum number of sizes at which the models are compared.
+/// Maximum number of assignments of sizes at which the models are compared.
 const WANTED: usize = 3;
 /// Time limit for all runs together.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum total number of elements in the inputs of a run, and also in the outputs of a run.
+/// Maximum total number of elements in the inputs of a run. The outputs of a run have the same limit.
 const ELEMENTS: usize = 1 << 25;
 /// Tolerated error of an element, relative to the largest element of the same output. The first value is for models
 /// without f16, the second for models with f16.
 const NEAR: [f64; 2] = [1e-3, 3e-2];
-/// In an output of integers or booleans, one of this many elements may differ, because rounding can flip a decision.
+/// In an output of integers or booleans, at most one in this many elements may differ, because rounding can flip a
+/// decision.
 const DECIDED: usize = 100;
 /// First minor version of ONNX Runtime that accepts the operator in f16 without an extra setting.
 const WITH_HALVES: u32 = 18;

@@ -13,8 +13,8 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Label of an operand's axis. The label is a letter, or, for an axis that the ellipsis covers, a position. The
-/// position counts the axes that the ellipsis covers, starting from the last one.
+/// Label of an operand's axis. The label of an axis that the ellipsis covers is its position among the covered axes,
+/// counted from the last one. The label of any other axis is a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),

@@ -129,7 +129,8 @@ pub fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
     (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
 }
 
-/// Returns the spatial sizes after a window of `kernel` slides over `input`, as in convolutions and poolings.
+/// Returns the sizes of the output's spatial axes if a window of size `kernel` slides over `input`, as in convolutions
+/// and poolings.
 #[must_use]
 pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size>> {
     let rank = input.len();

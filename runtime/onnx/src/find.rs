@@ -72,8 +72,8 @@ pub struct Found {
     pub turned: bool,
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
-    /// One-element tensors that multiply the scores before any mask is applied. If a tensor's flag is `true`, it
-    /// divides the scores instead. The values of these tensors depend on free axes or on data.
+    /// One-element tensors that change the scores before any mask is applied. A tensor whose flag is `true` divides the
+    /// scores; any other tensor multiplies them. The values of these tensors depend on free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap of the scores.
     pub softcap: Option<f64>,

@@ -1,9 +1,9 @@
 //! Layouts in which the tensors of a graph store the queries, the keys, the values and the output of an attention.
 //!
 //! Exporters express a layout in many ways: reshapes, transposes, splits, gathers, slices. The nodes are not
-//! pattern-matched. Instead they are evaluated on the numbers `0, 1, 2, …`, and the positions of the numbers in the
-//! result show how the nodes move elements. Each supported layout has a formula for these positions. A tensor has the
-//! layout if every number is at the position that the formula states.
+//! pattern-matched. Instead they are evaluated on a tensor with the elements `0, 1, 2, …`, and the positions of these
+//! numbers in the result show how the nodes move elements. Each supported layout has a formula for these positions. A
+//! tensor has the layout if every number is at the position that the formula states.
 
 use super::array::{Array, Kind, count};
 use super::find::{Found, Link, Reason, Site};
@@ -57,7 +57,7 @@ pub enum AxisOrder {
 pub struct OperandLayout {
     /// Layout of the operator's operands.
     pub form: AxisOrder,
-    /// Number of heads of keys and values, if it is known and differs from that of the queries.
+    /// Number of heads of keys and values, if this number is known and differs from the number of heads of queries.
     pub kv_heads: Option<usize>,
     /// Tensors of queries, keys and values, with their layouts. A tensor in [`AxisOrder::Tokens`] must be transposed for the
     /// operator.
@@ -186,7 +186,8 @@ fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     Ok((flat, axes))
 }
 
-/// Returns the number of heads if the last axis of a tensor has size `width` = `parts` × heads × `dim`.
+/// Returns the number of heads for which `parts` · heads · `dim` equals `width`, the size of a tensor's last axis.
+/// Returns `None` if no such number exists, or if `width` or `dim` depends on a free axis.
 fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
     let (width, each) = (width.known()?, dim.known()?.checked_mul(parts)?);
     (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?

@@ -1,9 +1,10 @@
 //! Shapes of a model's tensors for concrete sizes of the free axes, and those elements of the tensors that follow from
 //! constants and shapes.
 //!
-//! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. Symbols provide the facts
-//! that hold for all sizes. Worlds provide the numbers with which a proof compares the original and the rewritten
-//! graph. In a world, no two axes have the same size, except for axes of size 1 and axes that are broadcast together.
+//! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. The symbols of a model
+//! provide the facts that hold for all sizes. Worlds provide the numbers with which a proof compares the original and
+//! the rewritten graph. In a world, no two axes have the same size, except for axes of size 1 and axes that are
+//! broadcast together.
 
 use super::array::{Array, Kind, count};
 use super::model::{External, Model, SMALL, stored};
@@ -16,10 +17,10 @@ use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum number of elements of a tensor whose elements are computed.
+/// Maximum number of elements of a tensor. The elements of a larger tensor are not computed.
 const KNOWN: usize = 1 << 22;
 
-/// Maximum number of elements that one world computes.
+/// Maximum total number of elements that are computed in one world.
 const TOTAL: usize = 1 << 23;
 
 /// Facts about a graph's tensors for one choice of sizes of its free axes.
@@ -54,7 +55,7 @@ impl Known {
     }
 }
 
-/// Sides of images to try. After convolutions and poolings, nothing may be left of a smaller image.
+/// Sides of images to try. The convolutions and poolings of a model may reduce a smaller image to nothing.
 const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
 
 /// Sizes for free axes, all different within a world.
@@ -63,8 +64,8 @@ const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 5
 /// Minimum number of worlds for a proof in a model with free axes.
 pub const WORLDS: usize = 5;
 
-/// Some worlds have token counts that exceed the constants of the model. Constants above this number are ignored in
-/// this choice.
+/// Largest constant of the model that influences the token counts. Some worlds have token counts that exceed the
+/// constants of the model; constants above this limit are ignored there.
 const BEYOND: usize = 1 << 10;
 
 /// Rule that assigns sizes to the free axes of one world.
@@ -78,9 +79,9 @@ struct Way {
     ones: usize,
 }
 
-/// Rules to try. Some rules give size 1 to the first token axis, to the last token axis, or to all token axes. In
-/// others, the first axis is the shortest or the longest, all sizes exceed the model's constants, or all sizes are
-/// even.
+/// Rules to try. Some rules give size 1 to the first token axis, to the last token axis, or to all token axes. With
+/// other rules, the first token axis is the shortest or the longest, all sizes exceed the model's constants, or all
+/// sizes are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -102,8 +103,8 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest of these numbers: the sides of tables, and the constants in arithmetic on positions. Numbers
-/// above [`BEYOND`] are left out. If all remaining numbers are below 12, returns 12.
+/// Returns the largest of the following numbers: the sides of tables, and the constants in arithmetic on positions.
+/// Numbers above [`BEYOND`] are left out. If all remaining numbers are below 12, returns 12.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -277,7 +278,7 @@ impl<'a> World<'a> {
         shape.iter().map(|size| self.count(size)).collect()
     }
 
-    /// Derives the shape and type of a tensor from the symbols. This is for tensors that are not the output of an
+    /// Derives the shape and type of a tensor from the symbols. Requires that the tensor is not the output of an
     /// evaluated node.
     fn declared(&self, name: &str) -> Option<Known> {
         let shape = self.shape_at(self.symbols.shape(name)?)?;

@@ -26,13 +26,13 @@ use super::size::{Size, shown};
 use super::value::counts;
 use elsa_core::attention::Windows;
 
-/// A mask of `[batch, heads, queries, keys]`, each axis of full size or of size 1.
+/// A mask of shape `[batch, heads, queries, keys]`. Each axis has either its full size or size 1.
 pub type Piece = Array;
 
-/// Upper bound on the masked elements of shifted windows.
+/// Largest element with which a mask of shifted windows masks a score.
 const SHIFTED: f64 = -100.0;
 
-/// Upper bound on the masked elements of a diagonal.
+/// Largest element with which a diagonal mask masks a score.
 pub const CAUSAL: f64 = -1e4;
 
 /// Returns the four axes that a mask has as an input of the operator. The order of the elements does not change. If the
@@ -114,8 +114,9 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns the number that is added to a score in place of replacing the score with `fill`. A finite `fill` becomes the
-/// lowest f32, which absorbs every score. All weights of a row without an attended key are therefore still equal.
+/// Returns the number that the operator adds to a score where the graph replaces the score with `fill`. A finite `fill`
+/// becomes the lowest f32, which absorbs every score. All weights of a row without an attended key are therefore still
+/// equal.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
@@ -164,7 +165,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     })
 }
 
-/// Returns the picture and the shift, if the mask is the mask of shifted windows of size `grid`.
+/// Returns the size of the picture and the shift, if the mask is the mask of shifted windows of size `grid`.
 #[must_use]
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);

@@ -46,7 +46,7 @@ pub struct Graph {
     pub range: Range<usize>,
     /// Nodes, in the order of the file. An Einsum that is a matrix product is replaced with equivalent nodes.
     pub nodes: Vec<Node>,
-    /// For each entry of `nodes`, the index in the file of the node from which the entry was read.
+    /// Index of the original node in the file for each entry of `nodes`. One node of the file may become several entries.
     pub places: Vec<usize>,
     /// Constants by name, each with the range of its field in the file.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
@@ -60,8 +60,8 @@ pub struct Graph {
     pub infos: Vec<Declared>,
     /// Index of the node that produces each tensor, by the name of the tensor.
     pub producer: HashMap<String, usize>,
-    /// Indices of the nodes that read each tensor, by the name of the tensor. A node that reads it twice is listed
-    /// twice.
+    /// Indices of the nodes that read each tensor, by the name of the tensor. A node that reads the same tensor twice
+    /// is listed twice.
     pub readers: HashMap<String, Vec<usize>>,
     /// All names in the graph.
     pub names: HashSet<String>,
@@ -430,7 +430,7 @@ fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
 }
 
 /// Reads the elements of a constant from the model or from an external file. Returns `None` if the constant has more
-/// than `most` elements, or if they cannot be read.
+/// than `most` elements, or if the elements cannot be read.
 pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
     count(&stored.shape, most)?;
     match stored.external() {

@@ -1,10 +1,10 @@
 //! Masks that depend only on the positions of queries and keys, for every size of the free axes.
 //!
-//! The nodes of a mask are evaluated on formulas instead of numbers. There are two main kinds of formula. In one, an
-//! element is a sum of indices and sizes. In the other, an element is one of two numbers, and the distance of its row
-//! from its column selects the number. Sizes are symbols, so a formula is valid for all sizes. The formula of a
-//! constant is derived from all of its elements. If this module has no rule for a node, the node has no formula, and
-//! its mask stays a tensor.
+//! The nodes of a mask are evaluated on formulas instead of numbers. There are two main kinds of formula. In a formula
+//! of the first kind, an element is a sum of indices and sizes. In a formula of the second kind, an element is one of
+//! two numbers, and the distance of its row from its column selects the number. Sizes are symbols, so a formula is
+//! valid for all sizes. The formula of a constant is derived from all of its elements. If this module has no rule for a
+//! node, the node has no formula, and its mask stays a tensor.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -16,7 +16,7 @@ use super::shapes::permutation;
 use super::size::Size;
 use super::value::place;
 
-/// Maximum depth of the nodes behind a mask.
+/// Maximum depth of the nodes that compute a mask.
 const DEPTH: usize = 64;
 
 /// An interval of distances. A distance is the position of a key minus the position of a query. The interval includes
@@ -43,7 +43,7 @@ impl Band {
         })
     }
 
-    /// Returns the complement, if it is a single band.
+    /// Returns the band of all distances outside this band; `None` if these distances do not form a single band.
     fn others(&self) -> Option<Band> {
         let one = Size::from(1);
         match (&self.low, &self.high) {
@@ -82,7 +82,8 @@ enum Formula {
     Band { band: Band, inside: f64, outside: f64 },
 }
 
-/// Returns the step and `rest` of a formula of the form `step · (column − row) + rest`.
+/// Returns the step and `rest` if the sum has the form `step · (column − row) + rest`. `steps` contains the step of
+/// each index.
 fn distance(steps: &[i64], rest: Size) -> Option<(i64, Size)> {
     let (outer, [row, column]) = steps.split_last_chunk::<2>()?;
     (outer.iter().all(|&step| step == 0) && *row == -column && column.abs() == 1).then_some((*column, rest))
@@ -460,19 +461,20 @@ pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
     Some(Kept { band: truth(&found)?, void: fill == f64::NEG_INFINITY })
 }
 
-/// Attributes with which the operator keeps a band.
+/// Attributes of the operator that keep the scores in a band and mask all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Diagonal {
     /// `true` if no query attends a key after its own position.
     pub causal: bool,
     /// `true` if the last query has the position of the last key.
     pub last: bool,
-    /// Numbers of keys before and after the position of a query; `None` is unlimited.
+    /// Number of keys before the position of a query, and number of keys after it, that the query attends; `None` means
+    /// unlimited.
     pub window: [Option<i64>; 2],
 }
 
 impl Diagonal {
-    /// Returns the attributes that keep `band`, if there are any.
+    /// Returns the attributes that keep `band`; `None` if no attributes keep exactly this band.
     fn of(band: &Band, axes: &Axes) -> Option<Diagonal> {
         let count = |n: i64| (0..1 << 31).contains(&n).then_some(n);
         let left = |from: &Size| match &band.low {
@@ -500,8 +502,8 @@ impl Diagonal {
 }
 
 /// Returns attributes that express as many of the `terms` as possible. Also returns, for each term, whether these
-/// attributes express it. A term without a band is `None`. `causal` states whether the attention is causal even without
-/// the terms.
+/// attributes express it. The entry of a term without a band is `None`. `causal` is `true` if the attention is causal
+/// even without the terms.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };

@@ -24,8 +24,8 @@ use fastrand::Rng;
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Tolerance of an element, relative to the largest value. It allows for the rounding of the node's scale to f32, which
-/// changes a score by up to `2^-24` of its value.
+/// Tolerated error of an output element, relative to the largest value. It allows for the rounding of the node's scale
+/// to f32, which changes a score by up to `2^-24` of its value.
 const NEAR: f64 = 1e-5;
 
 /// Maximum depth of dependencies between nodes.
@@ -52,8 +52,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Chooses the queries for which a world is computed. Returns them, and the number of bytes of memory that they
-    /// require.
+    /// Chooses the queries for which a world is computed. Returns the chosen queries, and the number of bytes of memory
+    /// that their computation requires.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
         let made = world.shape(&change.made)?;
         let keys = world.count(&change.keys)?;

@@ -14,7 +14,8 @@ use super::value::{Data, Value, broadcast, place, sized};
 /// Type and shape of each output of a node.
 pub type Made = Vec<(Kind, Vec<Size>)>;
 
-/// Returns two sizes that have different expressions, but must be equal for `node` to be valid.
+/// Returns two sizes that must be equal for `node` to be valid, although their expressions differ; `None` if there is
+/// no such pair.
 #[must_use]
 pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     let get = |i: usize| inputs.get(i).copied().flatten().map(|value| value.shape.as_slice());
@@ -375,7 +376,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
     }
 }
 
-/// Returns the permutation of the axes by a `Transpose` node.
+/// Returns the permutation that a `Transpose` node applies to the axes of a tensor of rank `rank`.
 #[must_use]
 pub fn permutation(node: &Node, rank: usize) -> Option<Vec<usize>> {
     let Some(perm) = node.ints("perm") else { return Some((0..rank).rev().collect()) };

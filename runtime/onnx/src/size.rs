@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-/// A factor of a term.
+/// A factor in a term of a polynomial.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Factor {
     /// A free axis.
@@ -133,7 +133,7 @@ impl Size {
         sizes.into_iter().try_fold(Size::from(1), |product, size| product.times(size))
     }
 
-    /// Returns the quotient, if the division leaves no remainder for any sizes of the free axes.
+    /// Returns the quotient of `self` and `by`, if the division leaves no remainder for any sizes of the free axes.
     fn exactly(&self, by: &Size) -> Option<Size> {
         if self == by {
             return Some(Size::from(1));
@@ -149,7 +149,7 @@ impl Size {
         Size::collect(divided.collect::<Option<Vec<_>>>()?)
     }
 
-    /// Returns the quotient, rounded down; `None` for a division by zero.
+    /// Returns the quotient of `self` and `by`, rounded down; `None` for a division by zero.
     #[must_use]
     pub fn over(&self, by: &Size) -> Option<Size> {
         if by.is(0) {
@@ -162,7 +162,7 @@ impl Size {
             .or_else(|| Some(Size::factor(Factor::Of(Operation::Quotient, vec![self.clone(), by.clone()]))))
     }
 
-    /// Returns the quotient, rounded up.
+    /// Returns the quotient of `self` and `by`, rounded up.
     #[must_use]
     pub fn over_up(&self, by: &Size) -> Option<Size> {
         self.plus(by)?.minus(&Size::from(1))?.over(by)

@@ -22,9 +22,11 @@ pub struct Symbols {
     values: HashMap<String, Value>,
     /// Tensors whose elements and shape depend only on constants.
     fixed: HashSet<String>,
-    /// Tensors whose shape cannot be derived from the node that produces them. The model may declare this shape.
+    /// Names of tensors whose shapes cannot be derived from the nodes that produce them. The model may declare these
+    /// shapes.
     told: HashSet<String>,
-    /// The free axes: name, rank of the tensor, and index in the tensor.
+    /// The free axes. Each entry contains the name of the axis, the rank of its tensor, and its index among the axes of
+    /// this tensor.
     pub axes: Vec<(String, usize, usize)>,
     /// Groups of sizes that broadcast together.
     pub joints: BTreeSet<Vec<Size>>,
@@ -197,8 +199,9 @@ impl Symbols {
     }
 }
 
-/// Returns pairs of sizes that `node` broadcasts together and that the size of the result does not record. A pair is a
-/// free axis and a known size above 1, or an axis of an attention's mask and the same axis of its scores.
+/// Returns pairs of sizes that `node` broadcasts together, if the size of the result does not record the pair. A pair
+/// consists of a free axis and a known size above 1, or of an axis of an attention's mask and the same axis of its
+/// scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =
@@ -366,7 +369,7 @@ fn elements(
     Some(vec![data(made?)])
 }
 
-/// Returns the elements as sizes, if all of them are integers.
+/// Returns the elements of `value` as sizes, if they are known and all of them are integers.
 fn exact(value: &Value) -> Option<Vec<Size>> {
     if let Data::Numbers(all) = &value.data {
         all.iter().all(|x| x.fract() == 0.0 && x.abs() < 1e15).then_some(())?;

@@ -1,5 +1,5 @@
-//! Tests of the rewriter. Small graphs in the styles of different exporters get the expected number of replacements.
-//! All other attention is kept. Hostile bytes are refused.
+//! Tests of the rewriter. In small graphs in the styles of different exporters, the expected number of attentions is
+//! replaced. All other attention is kept. Hostile bytes are refused.
 
 mod causal;
 mod made;

@@ -36,7 +36,7 @@ pub struct Field {
     pub number: u32,
     /// Content of the field.
     pub payload: Payload,
-    /// Range of the complete field, including its key, from the start of the file.
+    /// Byte range of the complete field, including its key. The range counts from the start of the file.
     pub span: Range<usize>,
 }
 

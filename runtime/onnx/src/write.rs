@@ -114,7 +114,8 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     Ok(out.0)
 }
 
-/// Pairs each field of a graph with its index among the nodes; `None` for fields that are not nodes.
+/// Pairs each field of a graph with the index of its node among all nodes of the graph; the index of a field that is
+/// not a node is `None`.
 fn places(fields: Vec<Field>) -> impl Iterator<Item = (Option<usize>, Field)> {
     let mut place = 0;
     fields.into_iter().map(move |field| {

@@ -11,7 +11,7 @@ use ort_sys::{
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
-/// Largest number of axes of the operator's tensors.
+/// Maximum rank of a tensor of the operator.
 pub(crate) const MAX_RANK: usize = 4;
 
 /// The newest version of the interface that this library knows.
@@ -82,7 +82,8 @@ impl Api {
         self.version >= WITH_THREADS
     }
 
-    /// Calls `share` with `task` and every number below `count` on the runtime's threads, and waits for all calls.
+    /// Calls `share(task, i)` for every number `i` below `count` on the runtime's threads, and waits until all calls
+    /// have returned.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`]; the runtime [lends](Api::lends) its threads; `share` may be
@@ -287,7 +288,7 @@ impl Api {
             .map(|()| value.cast_const())
     }
 
-    /// Returns the memory of a tensor.
+    /// Returns a pointer to the elements of a tensor.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`].

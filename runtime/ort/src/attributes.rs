@@ -4,7 +4,8 @@ use crate::error::OperatorError;
 use elsa_core::attention::Window;
 use std::ffi::CStr;
 
-/// A source of attributes. Each method returns `None` if the node has no attribute of that name and type.
+/// A source of attributes. A method that returns an `Option` returns `None` if the node has no attribute of the
+/// requested name and type.
 pub(crate) trait Node {
     fn integer(&self, name: &CStr) -> Option<i64>;
     fn number(&self, name: &CStr) -> Option<f32>;
@@ -35,7 +36,8 @@ fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> Op
     OperatorError::Value { argument: name.to_str().unwrap_or("attribute"), found: found.to_string(), allowed }
 }
 
-/// Returns `None`, or an error if the attribute exists with a type other than the requested one.
+/// Returns `None` if the attribute `name` does not exist. Returns an error if it exists, because its type is then not
+/// the requested type.
 fn absent<T>(
     node: &impl Node,
     name: &'static CStr,

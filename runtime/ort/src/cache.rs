@@ -1,4 +1,5 @@
-//! Caches plans. The key of a plan is the shapes of its calls. Each plan is stored with its idle workspaces.
+//! Caches plans. The key of a plan consists of the shapes of the calls that use it. Each plan is stored with its idle
+//! workspaces.
 
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};
@@ -23,7 +24,7 @@ pub(crate) struct Borrowed<'a> {
 }
 
 impl Prepared {
-    /// Takes a workspace, or allocates one if all are in use.
+    /// Borrows an idle workspace, or allocates a workspace if no workspace is idle.
     ///
     /// # Errors
     /// Returns an error if memory is not available.

@@ -1,5 +1,5 @@
-//! Creates the engines of the process: one for the CPU, and one for each CUDA context in which a session computes. If the
-//! runtime lends its threads, the CPU engine has none of its own.
+//! Creates the engines of the process: one for the CPU, and one for each CUDA context in which a session computes. If
+//! the runtime lends its threads, the CPU engine starts no threads of its own.
 
 use crate::error::OperatorError;
 use crate::host;

@@ -89,7 +89,7 @@ pub enum OperatorError {
     /// The engine could not start, or there is no plan for the problem.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The tensors cannot be bound.
+    /// The tensors cannot be bound to the plan.
     #[error(transparent)]
     Bind(BindError),
     /// The computation failed.

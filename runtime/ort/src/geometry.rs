@@ -11,7 +11,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// Key of a plan in the cache: the shapes of the inputs, and which of the optional outputs the node has.
+/// Key of a plan in the cache: the shapes of the inputs and, for each optional output, whether the node has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],
@@ -24,7 +24,8 @@ impl Shapes {
         self.inputs[input as usize].as_ref()
     }
 
-    /// Returns these shapes with a batch of 1 in place of an empty batch; `None` if the batch is not empty.
+    /// Returns a copy of these shapes in which an empty batch is replaced by a batch of 1; `None` if the batch is not
+    /// empty.
     pub fn of_no_sequence(&self) -> Option<Shapes> {
         let batch = |input| self.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
         let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
@@ -278,8 +279,8 @@ fn past(input: Input, shapes: &Shapes, query: &TensorShape) -> Result<Option<Vie
     Ok(Some(View::dense(input.name(), Layout::Bhnd, &sizes(input, shape)?, None)?))
 }
 
-/// Checks the input with the number of valid keys per sequence. Returns `true` if the call has this input, which then
-/// determines the position of a causal diagonal.
+/// Checks the input with the number of valid keys per sequence. Returns `true` if the call has this input. In that
+/// case, the numbers of valid keys determine the position of a causal diagonal.
 fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<bool, OperatorError> {
     let Some(lengths) = shapes.input(Input::KeyLengths) else { return Ok(false) };
     let argument = Input::KeyLengths.name();

@@ -38,7 +38,7 @@ unsafe impl Send for Exceptions {}
 unsafe impl Sync for Exceptions {}
 
 impl Exceptions {
-    /// Looks up the functions; `None` if the process has not loaded the GNU C++ library.
+    /// Looks up the functions that throw exceptions; `None` if the process has not loaded the GNU C++ library.
     pub fn find() -> Option<Exceptions> {
         let of = |name| symbol(c"libstdc++.so.6", name);
         let (allocate, construct, throw) =
@@ -56,7 +56,7 @@ impl Exceptions {
         Some(Exceptions { allocate, construct, throw, kind, destroy })
     }
 
-    /// Creates a `std::runtime_error` with a message, which is copied.
+    /// Creates a `std::runtime_error` with a copy of `message`.
     pub fn make(&self, message: &CStr) -> Exception {
         // SAFETY: a std::runtime_error consists of a pointer to its functions and a pointer to its text. It is
         // constructed in the memory of an exception, as the ABI requires.

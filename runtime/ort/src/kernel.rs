@@ -182,8 +182,8 @@ impl Kernel {
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 
-    /// Allocates the outputs of a call, `Y` last. If the node turns out to omit an output, records this in `shapes` and
-    /// returns `None`.
+    /// Allocates the outputs of a call; `Y` is allocated last. If the runtime reports that the node omits an output,
+    /// records this in `shapes` and returns `None`.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`].

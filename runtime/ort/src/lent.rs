@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 thread_local! {
-    /// The call that this thread is executing: functions of its runtime, and its context.
+    /// The call that this thread is executing: the functions of the call's runtime, and the context of the call.
     static CALL: Cell<Option<(Api, *const OrtKernelContext)>> = const { Cell::new(None) };
 }
 
@@ -38,7 +38,7 @@ unsafe extern "system" fn share(task: *mut c_void, worker: usize) {
     HostTask::from_number(task.addr()).call(worker);
 }
 
-/// Returns the threads for an engine that computes on the threads of the calling runtime.
+/// Returns the interface to the runtime's threads for an engine that computes on the threads of the runtime that calls it.
 pub(crate) fn threads() -> HostThreads {
     HostThreads::new(Lent)
 }

@@ -59,7 +59,7 @@ unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
 /// Creates a node and returns the pointer that the runtime keeps.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *operator*, *table* and *handle* of [`Operator`].
 unsafe fn created(
     table: *const OrtCustomOp,
     api: *const OrtApi,
@@ -96,7 +96,7 @@ unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
 /// Creates a node, or the exception to throw.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *operator*, *table* and *handle* of [`Operator`].
 #[inline(never)]
 unsafe fn created_or_exception(
     table: *const OrtCustomOp,
@@ -110,7 +110,7 @@ unsafe fn created_or_exception(
 /// Executes a call. If the call fails, returns the exception to throw.
 ///
 /// # Safety
-/// - The clauses *kernel* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *kernel* and *handle* of [`Operator`].
 #[inline(never)]
 unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelContext) -> Option<Exception> {
     // SAFETY: the clauses of this function.
@@ -125,7 +125,7 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
 /// this library was built with, but a different unwinder throws the exception.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *operator*, *table* and *handle* of [`Operator`].
 unsafe extern "C-unwind" fn create_or_throw(
     table: *const OrtCustomOp,
     api: *const OrtApi,
@@ -143,7 +143,7 @@ unsafe extern "C-unwind" fn create_or_throw(
 /// Executes a call, or throws an exception to the runtime in the same way as [`create_or_throw`].
 ///
 /// # Safety
-/// - The clauses *kernel* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
     // SAFETY: the clauses of this function; *caught*: as in `create_or_throw`.
     unsafe {
@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut 
 /// Creates a node, stores its pointer in `kernel` and returns the status.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle*; `kernel` is valid for a write.
+/// - The caller keeps the clauses *operator*, *table* and *handle* of [`Operator`]; `kernel` is valid for a write.
 unsafe extern "system" fn create(
     table: *const OrtCustomOp,
     api: *const OrtApi,
@@ -173,7 +173,7 @@ unsafe extern "system" fn create(
 /// Executes a call and returns its status.
 ///
 /// # Safety
-/// - The clauses *kernel* and *handle* of [`Operator`].
+/// - The caller keeps the clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
     // SAFETY: the clauses of this function.
     unsafe {

@@ -1,4 +1,4 @@
-//! Registers the operators: identifies the runtime and gives it the tables that it supports.
+//! Registers the operators: identifies the runtime and passes it the tables that it supports.
 
 use crate::api::{Api, NEWEST};
 use crate::engines;
@@ -17,7 +17,8 @@ const WITH_TYPES: u32 = 18;
 /// Environment variable with the element type of the outputs, for runtimes that cannot infer it.
 const TYPE: &str = "ELSA_ORT_TYPE";
 
-/// The operators of a version of the interface. They are never freed, because sessions keep their addresses.
+/// The operators that were registered for one version of the interface. They are never freed, because sessions keep
+/// their addresses.
 struct Registered {
     version: u32,
     outputs: &'static [i32],
@@ -32,7 +33,7 @@ pub(crate) struct Runtime {
     pub api: Api,
     /// Version that the runtime reports.
     name: String,
-    /// Minor number of that version.
+    /// Minor number of the version that the runtime reports.
     minor: u32,
 }
 

@@ -18,7 +18,8 @@ use std::{ptr, slice};
 /// The names of the outputs.
 const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
 
-/// The addresses of a call's tensors, checked for alignment and null.
+/// The addresses of a call's tensors. Each address that has been set is aligned, and is not null unless its tensor has
+/// no elements.
 pub(crate) struct Addresses<'a> {
     geometry: &'a Geometry,
     shapes: &'a Shapes,
@@ -106,7 +107,7 @@ impl<'a> Addresses<'a> {
     }
 }
 
-/// Creates a slice of `len` elements. For zero elements the pointer is not used.
+/// Creates a slice of `len` elements. If `len` is zero, the pointer is not used.
 ///
 /// # Safety
 /// - The caller keeps this module's clause *tensors*, for `len` elements.

@@ -1,4 +1,5 @@
-//! Certificates of runs: the workspace's record of its last run, and the measurements of that run.
+//! Certificates of runs. A certificate is derived from the workspace's record of its last run and from the measurements
+//! of that run.
 
 use super::run_memory::RunMemory;
 use super::traversed::{Recorded, Traversed};

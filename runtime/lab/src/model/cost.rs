@@ -19,7 +19,7 @@ impl Bytes {
         self.per_token * tokens + self.fixed
     }
 
-    /// Fits a line without negative coefficients to `samples`; returns it with the quality of the fit.
+    /// Fits a line without negative coefficients to `samples`. Returns the line and the quality of the fit.
     ///
     /// # Errors
     /// Returns an error for fewer than two different sizes, or for samples that are not positive and finite.
@@ -73,7 +73,7 @@ impl Seconds {
         Some(root).filter(|root| root.is_finite() && *root > 0.0)
     }
 
-    /// Fits a parabola without negative coefficients to `samples`; returns it with the quality of the fit.
+    /// Fits a parabola without negative coefficients to `samples`. Returns the parabola and the quality of the fit.
     ///
     /// # Errors
     /// Returns an error for fewer than three different sizes, or for samples that are not positive and finite.

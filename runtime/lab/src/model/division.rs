@@ -8,7 +8,7 @@
 //! - a kernel that computes every pair of a task, and masks the pairs that belong to other tasks, does `(l² / c)^L`
 //!   times the work of plain attention: 9 / 7 per level at c = 7. A kernel that skips those pairs does the work of
 //!   plain attention;
-//! - a task needs `(l / c)^L` of the memory.
+//! - a task needs `(l / c)^L` of the memory of the undivided problem.
 
 use libm::pow;
 

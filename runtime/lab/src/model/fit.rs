@@ -11,7 +11,7 @@
 
 use libm::{fabs, sqrt};
 
-/// A measurement.
+/// Bytes or seconds that a call with a given number of tokens takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Number of tokens of the measured call.
@@ -24,11 +24,11 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FitError {
-    /// Fewer different sizes than coefficients.
+    /// The samples have fewer different numbers of tokens than the fit has coefficients.
     Few {
-        /// Number of different sizes.
+        /// Number of different numbers of tokens in the samples.
         found: usize,
-        /// Number of different sizes that the fit requires.
+        /// Number of different numbers of tokens that the fit requires.
         needed: usize,
     },
     /// An invalid sample: tokens and value must be positive and finite.
@@ -60,7 +60,7 @@ impl std::error::Error for FitError {}
 /// Nonnegative coefficients and the quality of the fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit<const K: usize> {
-    /// One coefficient per function.
+    /// Coefficient `a_k` of each function `f_k`.
     pub coefficients: [f64; K],
     /// Largest relative error of a sample, `|fitted / measured − 1|`.
     pub worst: f64,

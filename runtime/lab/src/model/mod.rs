@@ -3,7 +3,8 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`fit`] | least squares without negative coefficients |
+//! A time must be positive. If a fitted function is not positive at some number of tokens, the result for this number
+//! is `None`, and no conclusion is drawn from it. The functions that this module fits are positive everywhere.
 //! | [`cost`] | bytes `D x + E` and seconds `A x² + B x + C` |
 //! | [`division`] | tokens, tasks and work at each level (Stream-CQSA, section 3.3) |
 //! | [`optimum`] | the task size with the lowest cost (Stream-CQSA, appendix C) |

@@ -87,7 +87,7 @@ mod tests {
     use super::super::division::Division;
     use super::*;
 
-    /// The fit that appendix C prints for the forward pass, in seconds and GiB. The next constant is for the backward
+    /// The fit that appendix C prints for the forward pass, in seconds and GiB. `BACKWARD` is the fit for the backward
     /// pass.
     const FORWARD: (Seconds, Bytes) = (
         Seconds { square: 9.37e-12, linear: 9.92e-7, constant: -3.51e-2 },

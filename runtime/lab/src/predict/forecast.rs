@@ -110,8 +110,8 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
     };
     let cost = cost_of(choice.kernel.name)?;
-    // If each block processes all splits of its rows, a launch takes as long as one with undivided blocks, plus the
-    // time of the merges in place.
+    // If each block processes all splits of its rows, a launch takes as long as a launch with undivided blocks, plus
+    // the time of the merges in place.
     let mut whole = *choice;
     (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
     let choice = if choice.serial { &whole } else { choice };

@@ -66,15 +66,15 @@ pub struct GpuPart {
 pub struct GpuCost {
     /// Number of keys per tile; zero for a kernel without tiles, whose only part is `before`.
     pub keys: u32,
-    /// Part before the first tile.
+    /// Counts for the part before the first tile.
     pub before: GpuPart,
-    /// Tile of keys that every row attends.
+    /// Counts for a tile of keys that every row attends.
     pub plain: GpuPart,
-    /// Tile at the end of the keys or on the diagonal.
+    /// Counts for a tile at the end of the keys or on the diagonal.
     pub edge: GpuPart,
-    /// Addition of partial sums to those in memory.
+    /// Counts for the addition of partial sums to the sums in memory.
     pub flush: GpuPart,
-    /// Part after the last tile.
+    /// Counts for the part after the last tile.
     pub after: GpuPart,
 }
 
@@ -88,8 +88,8 @@ pub struct GpuMachine {
     /// Time in microseconds from the end of one kernel to the first instruction of the next kernel. The same time
     /// passes before the first kernel.
     pub launch_us: f64,
-    /// Share of its issue slots that code for this architecture fills, if the filled slots are counted in the code for
-    /// capability 6.2.
+    /// Number of issue slots that the kernel's code for capability 6.2 fills, divided by the number of issue slots that
+    /// pass while this GPU executes its own code of the same kernel.
     pub efficiency: f64,
 }
 
@@ -146,7 +146,7 @@ const SHARED_ALIKE: f64 = 2.0;
 const PRODUCT_STEPS: f64 = 3.0;
 
 impl GpuPart {
-    /// Returns the number of issue slots that the part takes on a device of compute capability `capability`.
+    /// Returns the number of issue slots that the part fills on a device of compute capability `capability`.
     fn slots(&self, capability: (u32, u32)) -> f64 {
         let all = f64::from(self.instructions);
         match capability.0 {
@@ -162,10 +162,10 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// A block of a causal problem executes only a share of its tiles. Returns the average of this share over the blocks of
-/// a multiprocessor that gets `most` blocks. The average over all blocks is a half. If the longest blocks come first,
-/// one block of the multiprocessor is counted with all of its tiles; otherwise the average is assumed to be midway
-/// between a half and one.
+/// Returns the average share of its tiles that a block of a causal problem executes. The average is over the blocks of
+/// a multiprocessor that gets `most` blocks. Over all blocks of the problem, the average share is a half. If the
+/// longest blocks come first, one block of the multiprocessor is counted with all of its tiles; otherwise the average
+/// is assumed to be midway between a half and one.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -216,8 +216,8 @@ fn launch(
     GpuLaunch { blocks, resident, waves, us: machine.launch_us + libm::fmax(us, memory) }
 }
 
-/// Returns the numbers of plain and of edge tiles in a split of `chunk` keys, for a plan that is neither causal nor
-/// limited by a window.
+/// Returns two numbers for a split of `chunk` keys: the number of plain tiles and the number of edge tiles. The plan
+/// must be neither causal nor limited by a window.
 fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     let keys = keys.min(chunk);
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)

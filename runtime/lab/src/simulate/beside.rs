@@ -1,10 +1,10 @@
 //! Streaming and quorums, run on this machine with several sizes and budgets: time, memory and traffic.
 //!
-//! Both methods compute attention on the same random tensors, and their outputs must agree. A budget is a fraction of
+//! Both methods compute attention for the same random tensors, and their outputs must agree. A budget is a fraction of
 //! the size of all tensors.
 //!
-//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak memory is taken
-//!   from the plan's account.
+//! - **Streaming** is [`Engine::stream`]. The budget does not include the memory that the process already uses. The
+//!   peak memory of streaming is taken from the plan's account.
 //! - **Quorums** use the fewest levels at which the tokens, states and workspace of a task fit the budget. Tasks run
 //!   one after another. The tokens of a task are gathered before it runs, and the states of all tasks are merged. The
 //!   time covers gathering, planning, running and merging. The merged states of the whole problem do not count towards
@@ -50,7 +50,7 @@ pub struct Ran {
     pub method: &'static str,
     /// Number of levels of division; zero for streaming.
     pub level: u32,
-    /// Number of units of a streamed run, or number of tasks.
+    /// Number of units of a streamed run, or number of tasks of a division.
     pub tasks: usize,
     /// Time in seconds: the median of [`RUNS`] runs. The runs of the two methods alternate.
     pub seconds: f64,

@@ -37,17 +37,18 @@ pub struct Pass {
     pub time: Seconds,
     /// Bytes per call as a function of the number of tokens.
     pub memory: Bytes,
-    /// Largest relative error of each fit at the samples that the fit was made from: first of the seconds, then of the
-    /// bytes.
+    /// Two errors: the largest relative error of the fitted seconds, and that of the fitted bytes, each over the
+    /// samples of its fit.
     pub worst: Option<[f64; 2]>,
-    /// Measured seconds that the fit was made from.
+    /// Samples of the measured seconds to which the time was fitted.
     pub times: Vec<Sample>,
     /// The fits as a publication prints them. Their values may be negative.
     pub printed: Option<(Seconds, Bytes)>,
 }
 
 impl Pass {
-    /// Fits a pass to pairs of tokens and seconds, and to pairs of tokens and bytes.
+    /// Fits the costs of a pass. `times` contains pairs of a number of tokens and seconds, and `bytes` pairs of a
+    /// number of tokens and bytes.
     ///
     /// # Errors
     /// Returns an error if there are too few sizes, or if a number is not positive.

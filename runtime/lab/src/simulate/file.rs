@@ -6,12 +6,13 @@ use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Value of the first field of a file.
+/// Value of the field `format`, the first field of a file.
 const FORMAT: &str = "elsa costs 1";
 /// Maximum size of a file in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Content of a file. Each entry of `seconds` and of `bytes` is a pair that begins with a number of tokens.
+/// Content of a file. Each entry of `seconds` is a pair of a number of tokens and the measured seconds. Each entry of
+/// `bytes` is a pair of a number of tokens and bytes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

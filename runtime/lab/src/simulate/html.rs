@@ -107,7 +107,7 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Simulation) -> Vec<(&'st
     facts
 }
 
-/// Draws the curve of the function `of` at the arguments `places`.
+/// Draws the curve of the function `of`, evaluated at each argument in `places`.
 fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
     let point = |x: f64| {
         let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
@@ -180,8 +180,8 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     charts
 }
 
-/// Draws the measured costs of both methods: against the number of tokens for each budget, and against the budget for
-/// the largest number of tokens.
+/// Draws charts of the costs that both methods had on this machine: against the number of tokens for each budget, and
+/// against the budget for the largest number of tokens.
 fn ran_here(all: &[Ran]) -> Vec<Chart> {
     let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
     let mut shares: Vec<f64> = Vec::new();
@@ -190,7 +190,7 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
             shares.push(ran.share);
         }
     }
-    /// Function that reads the quantity of a chart from a run.
+    /// Function that returns the quantity that a chart shows for a run.
     type Of = fn(&Ran) -> f64;
     let pictures: [(&str, &'static str, Of); 3] = [
         ("Time", "s", |ran| ran.seconds),

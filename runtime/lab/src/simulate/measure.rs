@@ -14,8 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Time limit in seconds. After this time, another round begins only if the minimum number of rounds has not been
-/// reached.
+/// Time limit in seconds. After this time, another round begins only if fewer than the minimum number of rounds have
+/// been completed.
 const SECONDS: f64 = 4.0;
 /// Minimum and maximum number of rounds.
 const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
@@ -52,7 +52,7 @@ pub struct Kernels {
 pub struct Measured {
     /// The fitted costs.
     pub costs: Costs,
-    /// Samples of the fits: pairs of tokens and seconds, then pairs of tokens and bytes.
+    /// Samples of the fits: pairs of a number of tokens and seconds, then pairs of a number of tokens and bytes.
     pub samples: [Vec<[f64; 2]>; 2],
     /// Checks of the fit at other sizes.
     pub checks: Vec<Check>,
@@ -60,7 +60,8 @@ pub struct Measured {
     pub kernels: Vec<Kernels>,
 }
 
-/// Returns the bytes of tensors and workspace, or `None` if the method has no plan for this number of tokens.
+/// Returns the size in bytes of the tensors and workspace of a call, or `None` if the method has no plan for this
+/// number of tokens.
 fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
     let problem = shape.problem(DType::F32)?;
     let plan = match engine.plan(&problem, &PlanOptions::default().method(method)) {
@@ -109,7 +110,7 @@ impl Subject {
         Ok(now() - start)
     }
 
-    /// Returns the shortest time, because disturbances by other programs only add to the time of a call.
+    /// Returns the shortest measured time. Disturbances by other programs only add to the time of a call.
     fn least(&self) -> f64 {
         self.times.iter().copied().fold(f64::INFINITY, f64::min)
     }

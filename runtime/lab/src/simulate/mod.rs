@@ -45,7 +45,8 @@ struct Fit {
     seconds: [f64; 3],
     /// D and E of the bytes `D x + E`.
     bytes: [f64; 2],
-    /// Largest relative error of each fit at the samples that the fit was made from.
+    /// Two errors: the largest relative error of the fitted seconds, and that of the fitted bytes, each over the
+    /// samples of its fit.
     worst: Option<[f64; 2]>,
     /// A, B and C as the publication prints them.
     printed_seconds: Option<[f64; 3]>,

@@ -15,8 +15,8 @@ use std::collections::BinaryHeap;
 
 /// Maximum number of leaves in a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of candidates that the search tries for the number of divided tasks, at each of the two levels whose tasks
-/// may be divided.
+/// Maximum number of values that the search tries for the number of divided tasks. This limit applies separately to
+/// each of the two levels whose tasks may be divided.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -37,7 +37,7 @@ pub struct Step {
     pub seconds: f64,
     /// Bytes in use during the step.
     pub bytes: f64,
-    /// Number of running tasks of each size.
+    /// Number of running tasks of each class.
     pub running: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ pub struct Timeline {
     pub seconds: f64,
     /// Peak number of bytes in use.
     pub peak_bytes: f64,
-    /// One step for each moment at which tasks start or end.
+    /// Steps of the timeline. A step begins whenever tasks start or end.
     pub steps: Vec<Step>,
 }
 

@@ -19,10 +19,11 @@ use elsa_targets::{Board, NAMES};
 pub const DEFAULT: &str = "a100";
 const H200: &str = "h200";
 
-/// Number of tokens of the paper's table 1.
+/// Number of tokens for which the paper's table 1 was computed.
 pub const TOKENS: f64 = 1e9;
 
-/// A row of the paper's tables 1 and 2. Pairs are forward and backward.
+/// A row of the paper's tables 1 and 2. Each pair contains the value of the forward pass and the value of the backward
+/// pass.
 pub struct Row {
     /// Number of levels of division.
     pub level: u32,
@@ -88,9 +89,10 @@ const PRINTED: [(Seconds, Bytes); 2] = [
     ),
 ];
 
-/// The paper's study of a million tokens (section 2.4): GiB and seconds of a task at one, two and three levels.
+/// Costs of a task in the paper's study of a million tokens (section 2.4), at one, two and three levels of division:
+/// memory in GiB and time in seconds.
 pub const STUDY: [[f64; 2]; 3] = [[52.65, 110.06], [22.56, 19.74], [4.13, 4.13]];
-/// GiB and seconds of the undivided problem in the paper's study of a million tokens.
+/// Memory in GiB and time in seconds of the undivided problem in the paper's study of a million tokens.
 pub const STUDY_WHOLE: [f64; 2] = [92.53, 223.22];
 
 /// FP32 peak of an H200 in operations per second: 132 multiprocessors with 128 lanes at 1.98 GHz, two operations per
@@ -99,7 +101,7 @@ const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
 /// Operations per second that this library reaches on an H200 at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
-/// Returns every name that `--board` accepts.
+/// Returns a pair for every board that `--board` accepts. Both entries of the pair are the name of the board.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     [DEFAULT, H200].into_iter().chain(NAMES).map(|name| (name, name))
 }

@@ -62,12 +62,12 @@ pub struct Cost {
     pub bytes: f64,
     /// `true` if a task fits in memory.
     pub fits: bool,
-    /// Hours of all tasks with a kernel that also computes masked pairs.
+    /// Total hours of all tasks if the kernel also computes masked pairs.
     pub dense_hours: f64,
-    /// Hours of all tasks with a kernel that skips masked pairs.
+    /// Total hours of all tasks if the kernel skips masked pairs.
     pub hours: f64,
-    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if this
-    /// prediction is negative.
+    /// Total hours of all tasks according to the paper's printed fit, if the kernel also computes masked pairs; `None`
+    /// if the predicted time is negative.
     pub printed_fit_hours: Option<f64>,
     /// Relative deviation of the printed fit's memory from the memory in table 1.
     pub printed_fit_gib: Option<f64>,
@@ -90,7 +90,7 @@ pub struct Level {
     pub dense_work: f64,
     /// Bytes that all tasks of the forward pass read and write.
     pub moved_bytes: f64,
-    /// Hours to move these bytes over the link; `None` without a link.
+    /// Hours to move `moved_bytes` over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Costs of each pass.
     pub passes: Vec<Cost>,
@@ -107,7 +107,7 @@ pub struct Streaming {
     pub peak_bytes: f64,
     /// Bytes read and written.
     pub moved_bytes: f64,
-    /// Hours to move these bytes over the link; `None` without a link.
+    /// Hours to move `moved_bytes` over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Hours of computation, by pass.
     pub hours: Vec<(&'static str, f64)>,
@@ -173,9 +173,9 @@ pub struct Study {
 pub struct Both {
     /// Tokens per task.
     pub tokens: f64,
-    /// Bytes, forward and backward.
+    /// Memory per task in bytes: first of the forward pass, then of the backward pass.
     pub bytes: [f64; 2],
-    /// Seconds, forward and backward.
+    /// Time per task in seconds: first of the forward pass, then of the backward pass.
     pub seconds: [f64; 2],
 }
 
@@ -192,10 +192,11 @@ pub struct Optimum {
     pub serial: String,
     /// Description of the optimum if as many tasks run at once as fit in memory.
     pub parallel: String,
-    /// Cheapest level if one task runs at a time. Only levels whose tasks fit in memory and have a positive time are
-    /// compared.
+    /// Cheapest level of division if one task runs at a time. Only levels whose tasks fit in memory and have a positive
+    /// time are compared.
     pub best_level: Option<u32>,
-    /// Cheapest level if as many tasks run at once as fit in memory. The same levels are compared.
+    /// Cheapest level of division if as many tasks run at once as fit in memory. Only levels whose tasks fit in memory
+    /// and have a positive time are compared.
     pub best_level_at_once: Option<u32>,
     /// First level at which the fit is negative.
     pub negative_from_level: Option<u32>,
@@ -208,17 +209,18 @@ pub struct Simulation {
     pub levels: Vec<Level>,
     /// Costs of plain streaming.
     pub streaming: Streaming,
-    /// Table 2; empty for costs that it does not cover.
+    /// Rows of table 2; empty if table 2 was not made with these costs and this division.
     pub shares: Vec<Shares>,
     /// Study of a problem that is larger than memory (figures 4, 8 and 9).
     pub study: Study,
-    /// Figure 6; empty if the costs of the backward pass are unknown.
+    /// Points of figure 6; empty if the costs of the backward pass are unknown.
     pub both: Vec<Both>,
     /// Results of appendix C, one for each pass and fit.
     pub optimum: Vec<Optimum>,
 }
 
-/// Returns bytes per token and head: of a query, of a key with its value, and of a state.
+/// Returns the sizes in bytes of one query, of one key with its value, and of the state of one query. Each size is for
+/// one token of one head.
 fn per_token(costs: &Costs) -> (f64, f64, f64) {
     let (dim, element) = (costs.dim as f64, costs.element as f64);
     // m, S and W are f32.
@@ -273,7 +275,7 @@ pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
 }
 
-/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs. Such a kernel computes the same
+/// Returns the total seconds of all tasks at a level if the kernel skips masked pairs. Such a kernel computes the same
 /// number of pairs as plain attention.
 #[must_use]
 pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
@@ -283,8 +285,8 @@ pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
         + constant * whole.tasks(level)
 }
 
-/// Returns the seconds of all tasks at a level with a kernel that also computes masked pairs; `None` if the fit is not
-/// positive for a task.
+/// Returns the total seconds of all tasks at a level if the kernel also computes masked pairs. Returns `None` if the
+/// fitted time of a task is not positive.
 #[must_use]
 pub fn dense(time: Seconds, whole: Division, level: f64) -> Option<f64> {
     Some(whole.tasks(level) * time.at(whole.task_tokens(level))?)
@@ -383,8 +385,8 @@ fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     sets::TABLE.iter().map(of).collect()
 }
 
-/// Computes figures 4, 8 and 9: a million tokens, or fewer if requested, with a memory limit that is too small for
-/// the undivided problem.
+/// Computes the study of figures 4, 8 and 9. The problem has a million tokens, or the requested number of tokens if
+/// that is smaller. The memory limit is too small for the undivided problem.
 fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     let published = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens >= 1e6;
     let with_heads;
@@ -433,8 +435,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Computes figure 6: both passes over 100K to 1M tokens. The paper's printed fits are preferred, because they were
-/// made at these sizes.
+/// Computes the points of figure 6: the costs of both passes for 100K to 1M tokens. The paper's printed fits are
+/// preferred, because they were made at these sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -448,7 +450,8 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Computes appendix C with the paper's printed fit, if there is one, and with the fit without negative coefficients.
+/// Computes the results of appendix C with the paper's printed fit, if there is one, and with the fit without negative
+/// coefficients.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();

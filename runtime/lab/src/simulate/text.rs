@@ -9,7 +9,7 @@ use crate::model::Seconds;
 use elsa_cli::error::one_line;
 use std::io::{Result, Write};
 
-/// Parts of the time in the paper's table 2.
+/// Names of the parts into which the paper's table 2 divides the time.
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
@@ -36,7 +36,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Formats a number of tokens in a few characters.
+/// Formats a number of tokens as a short text with a unit such as K or M.
 #[must_use]
 pub fn count(n: f64) -> String {
     match n {
@@ -347,7 +347,8 @@ fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     )
 }
 
-/// Prints the naive and the streaming kernel (the paper's figure 5), and forward and backward passes (figure 6).
+/// Prints the comparison of the naive with the streaming kernel (the paper's figure 5), and of the forward with the
+/// backward pass (figure 6).
 fn kernels_and_passes(
     out: &mut impl Write,
     costs: &Costs,

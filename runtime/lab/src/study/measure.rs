@@ -38,7 +38,7 @@ const GROUPS: usize = 32;
 pub struct Errors {
     /// Largest absolute error of a component.
     pub worst: f64,
-    /// Sum of the largest error of each compared row.
+    /// Sum, over the compared rows, of the largest error of a row.
     pub sum: f64,
     /// Number of compared rows. A row is compared only if all of its errors are finite.
     pub rows: u64,
@@ -48,7 +48,7 @@ pub struct Errors {
     pub bound: f64,
     /// Largest ratio of a component's error to its bound.
     pub used: f64,
-    /// Number of components beyond their bound.
+    /// Number of components whose errors exceed their bounds.
     pub beyond: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct Study {
     pub sides: [Side; 2],
     /// Probabilities of the first head.
     pub map: HeatMap,
-    /// Largest difference in one dim between two values that the same row may attend.
+    /// Largest difference, in any one dim, between two values that the same row may attend.
     pub spread: f64,
 }
 
@@ -116,7 +116,7 @@ struct Bounded {
     exact: Vec<f64>,
 }
 
-/// Exact results of a row, with which outputs are compared.
+/// Exact results of a row, with which the outputs of the schedules are compared.
 struct Known {
     lse: f64,
     y: Vec<f64>,
@@ -129,7 +129,7 @@ struct Group {
     outcomes: Vec<(TraversalReport, Errors)>,
 }
 
-/// Runs every schedule on a problem and measures its tensors.
+/// Runs every schedule on a problem, and computes the similarity, norms and probabilities of the problem's tensors.
 ///
 /// # Errors
 /// Returns an error if a single tile of the problem would take too long, or if the system refuses memory.
@@ -183,7 +183,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     })
 }
 
-/// Returns the largest value of `of` over the sequences.
+/// Returns the maximum over all sequences of the number that `of` returns.
 fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -> usize {
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
@@ -276,7 +276,7 @@ fn group(
     Ok(Group { seen, outcomes })
 }
 
-/// The values that a query head of a sequence attends.
+/// The value vectors that a query head of a sequence attends.
 struct Values<'a> {
     problem: &'a Problem,
     inputs: &'a Inputs<'a>,
@@ -284,8 +284,8 @@ struct Values<'a> {
     head: usize,
 }
 
-/// Computes the exact results of row `i`, and the row's scores by key. If `with_bounds` is set, also computes the data
-/// for the row's bounds.
+/// Computes the exact results of row `i`, and the row's score for each key. If `with_bounds` is set, also computes the
+/// data for the row's bounds.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -323,8 +323,8 @@ fn know(
 }
 
 impl Values<'_> {
-    /// Returns the error bounds of the components of a row. The schedule left out the share `share` of the row's
-    /// weights.
+    /// Returns the error bound of each component of a row. `share` is the share of the row's weights that the schedule
+    /// left out.
     fn bounds(
         &self,
         mut row: Row<'_>,
@@ -350,8 +350,8 @@ impl Values<'_> {
     }
 }
 
-/// Compares the output of a row with exact attention and with its bounds. `m` is the reference of the row's state in
-/// base-2 units, and `share` is the share of the weights that the schedule left out.
+/// Compares the output of a row with exact attention, and the errors with the row's bounds. `m` is the reference of the
+/// row's state in base-2 units, and `share` is the share of the weights that the schedule left out.
 fn compare(
     values: &Values<'_>,
     arithmetic: Arithmetic,

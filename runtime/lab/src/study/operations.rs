@@ -22,7 +22,7 @@ use elsa_core::attention::traversal::{First, Schedule, Skip, TraversalReport};
 pub struct Isa {
     /// Name of the instruction set.
     pub name: &'static str,
-    /// Number of vector operations of an exponential.
+    /// Number of vector operations per vector of exponentials.
     pub exponential: f64,
 }
 
@@ -36,7 +36,7 @@ pub const ISAS: [Isa; 3] = [
 /// Number of vector operations per vector of weights, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Operations {
-    /// Operations for products with keys.
+    /// Operations for the products of queries with keys.
     pub keys: f64,
     /// Operations for the scores of block representatives, which determine the first reference.
     pub proxies: f64,
@@ -54,7 +54,7 @@ pub struct Operations {
     pub vote: f64,
     /// Operations to rescale sums.
     pub rescale: f64,
-    /// Operations for products with values.
+    /// Operations for the products of weights with values.
     pub values: f64,
 }
 

@@ -136,7 +136,7 @@ fn parts(study: &Study) -> Picture {
     }
 }
 
-/// Returns the segments of a bar of figure 1 from bottom to top, with their names and numbers of operations.
+/// Returns the segments of one bar of figure 1, from bottom to top. Each segment has a name and a number of operations.
 fn kinds(x: &Operations) -> [(&'static str, f64); 5] {
     [
         ("products with keys", x.keys),
@@ -216,7 +216,7 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
     Raw::new(name, points.iter().map(point))
 }
 
-/// Draws one chart for the queries and one for the keys, with the values that `of` selects.
+/// Draws one chart for the queries and one for the keys. `of` returns the values of a chart.
 fn both(
     study: &Study,
     names: (&'static str, &'static str),

@@ -46,7 +46,7 @@ pub struct Peak {
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// For each block of keys, the number of rows whose running maximum reaches its final value in that block. The
-    /// maximum is that of a run over the blocks in order.
+    /// running maximum visits the blocks in order.
     pub stable: BTreeMap<usize, u64>,
     /// For each site, the number of rows whose running maximum reaches its final value at that site.
     pub sites: [u64; 3],
@@ -99,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// Adds the positions of the largest scores in later tiles.
+    /// Adds the positions of the largest scores in the tiles of `later`, which follow the tiles of `self`.
     pub fn merge(&mut self, later: Seen) {
         for (block, rows) in later.stable {
             *self.stable.entry(block).or_default() += rows;
@@ -119,7 +119,7 @@ impl Seen {
     }
 }
 
-/// Maximum number of rows in a map of P.
+/// Maximum number of rows in a map of the probabilities P.
 const MAPPED: usize = 192;
 
 /// Returns the exact probabilities of the first head of the first sequence.

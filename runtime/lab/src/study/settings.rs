@@ -21,8 +21,8 @@ pub struct Setting {
     pub table: Table,
     /// Name in the table.
     pub name: &'static str,
-    /// Result that the article states: a language model's score for table 3, the sparsity for table 4. Empty for other
-    /// schedules.
+    /// Result that the article prints for the schedule: a language model's score for a schedule of table 3, the
+    /// sparsity for a schedule of table 4. Empty for all other schedules.
     pub published: &'static str,
     /// Schedule to run.
     pub schedule: Schedule,

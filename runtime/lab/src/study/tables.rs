@@ -106,9 +106,8 @@ pub fn operations(study: &Study) -> Shown {
     }
 }
 
-/// Builds figure 1 as a table: the share of all operations that each purpose takes, by instruction set and head size.
-/// The table also contains the speed-ups that would follow, according to the counts, if some of the operations were
-/// saved.
+/// Builds figure 1 as a table: the share of each purpose in all operations, by instruction set and head size. The table
+/// also contains the speed-ups that would follow from the counts if some of the operations were saved.
 pub fn shares(study: &Study) -> Shown {
     let budget = study.outcome(&Schedule::within(1e-2)).map_or(0.0, |x| x.report.row_sparsity());
     let mut rows = Vec::new();
@@ -214,7 +213,7 @@ fn parameter(schedule: &Schedule) -> String {
     }
 }
 
-/// Builds the rows of `table`, a table of schedules that skip blocks. The columns of the rows depend on the table.
+/// Builds the rows of `table`, which shows schedules that skip blocks. The columns of the rows depend on `table`.
 fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     let row = |Outcome { setting, report, errors }: &Outcome| {
         let mut cells = vec![setting.name.to_owned(), parameter(&setting.schedule)];

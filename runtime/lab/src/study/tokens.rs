@@ -9,7 +9,7 @@ pub const BLOCK: usize = 32;
 /// Maximum number of points of a curve of norms.
 const POINTS: usize = 256;
 
-/// Mean, smallest and largest value of a quantity over all heads and sequences.
+/// Mean, smallest and largest value of a quantity over all heads and sequences, at one token or block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Index of the first token that the value represents, or index of the block.
@@ -68,7 +68,7 @@ fn similarity(sum: &[f64], tokens: usize, largest_square: f64) -> f64 {
     square / (tokens * tokens) as f64 / largest_square
 }
 
-/// Returns the similarity and norms of a problem's queries and of its keys.
+/// Returns the similarity and norms of a problem's queries, then those of its keys.
 #[must_use]
 pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     let (heads, kv_heads, d) = (problem.heads(), problem.kv_heads(), problem.head_dim());

@@ -34,7 +34,8 @@ impl Desk {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Requires that a call is refused with one line that begins with the program's name and contains all `words`.
+    /// Requires that a call is refused with a single line of output. The line must begin with the program's name and
+    /// contain all `words`.
     fn refused(&self, line: &str, words: &[&str]) {
         let output = self.call(line);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -53,7 +54,7 @@ impl Desk {
     }
 }
 
-/// Requires that the elements of a page are closed in the correct order, and that the page loads no other file.
+/// Requires that every element of the page is closed in the correct order, and that the page loads no other file.
 fn assert_alone(page: &str) {
     for fetch in ["<script", "http:", "https:", "src=", "@import", "url(", "<link"] {
         assert!(!page.contains(fetch), "{fetch}");

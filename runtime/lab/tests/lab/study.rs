@@ -18,7 +18,8 @@ fn write(desk: &Desk, name: &str, numbers: &[f32]) {
     writer.finish().unwrap();
 }
 
-/// Creates one head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
+/// Creates the input files of one head. Its scores, in base-2 units, are 0 in the first block of keys and −20 in the
+/// other blocks. The value of key `j` is `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let keys = 64 * BLOCKS;
@@ -32,7 +33,7 @@ fn desk() -> Desk {
 
 const LINE: &str = "study --q q.npy --k k.npy --v v.npy --scale 0.693147180559945";
 
-/// Extracts the cells of a table of the page, row by row, without the header.
+/// Extracts the cells of one table of the page, row by row, without the header.
 fn table(page: &str, id: &str) -> Vec<Vec<String>> {
     let from = page.split(&format!("<table data-table=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("{id}"));
     let body = from.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();

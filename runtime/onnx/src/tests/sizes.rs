@@ -54,8 +54,8 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Adds the condition that the position of a key does not exceed the position of the query. The last query has the
-/// position of the last key. Axis `axis` of q and k contains the tokens.
+/// Adds nodes that compute the condition that the position of a key does not exceed the position of the query. The last
+/// query has the position of the last key. Axis `axis` of q and k is the axis of the tokens.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);

@@ -52,7 +52,8 @@ impl Numbers {
 
 const NO: f64 = f64::NEG_INFINITY;
 
-/// Builds a call with tensors of rank 4: a batch of 2, 4 heads, 12 tokens, 16 elements. Each case modifies it.
+/// Builds a call with tensors of rank 4: a batch of 2, 4 heads, 12 tokens, 16 elements. Each case is made by changing
+/// this call.
 fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
     let dims = [2, 4, 12, 16];
     let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();

@@ -1,4 +1,4 @@
-//! Models of one node, written as ONNX's protobuf messages.
+//! Models with one node `ElsaAttention`, written as ONNX's protobuf messages.
 
 /// A message under construction.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use elsa_onnxruntime::{Data, HostTensor};
 
-/// A tensor as `[batch, heads, tokens, dim]`, read from any layout of the operator.
+/// The elements of a tensor in the order `[batch, heads, tokens, dim]`, read from any layout of the operator.
 pub struct Heads {
     pub shape: [usize; 4],
     pub at: Box<dyn Fn(usize, usize, usize, usize) -> f64>,

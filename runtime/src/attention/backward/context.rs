@@ -51,7 +51,7 @@ impl<'a> Context<'a> {
         Context { problem, kernel, choice, layout, inputs, d_query, d_key, d_value, base }
     }
 
-    /// Returns the worker's region of the workspace.
+    /// Returns the region of worker `worker` in the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 /// keys and values of the block are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` is a block of the sequence, and `to` is the worker's region for a bias.
+/// - The invariants of [`Context`] hold. `keys` is a block of the sequence, and `to` is the worker's region for a bias.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -72,8 +72,8 @@ pub(super) unsafe fn cover(
 /// tile. The mask must cover all of `keys`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one block. `to` is a region of
-///   the worker.
+/// - The invariants of [`Context`] hold. `keys` are keys of the sequence, and not more than one block. `to` is a region
+///   of the worker.
 unsafe fn mask(
     c: &Context<'_>,
     tile: &TileRows<'_>,

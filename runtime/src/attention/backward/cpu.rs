@@ -1,4 +1,4 @@
-//! The backward plan of the CPU, and calls of the plan.
+//! The CPU's backward plan, and calls that execute it.
 
 use super::context::Context;
 use super::walk;

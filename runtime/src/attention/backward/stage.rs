@@ -25,7 +25,7 @@ impl TypedTensor<'_> {
     /// Converts `count` rows, from token `token` on, to f32 rows at `dst` that are `to_stride` values apart.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The rows belong to a tensor of the call.
+    /// - The invariants of [`Context`] hold. The rows belong to a tensor of the call.
     /// - `count` rows of the head size are writable at `dst`.
     unsafe fn copy(
         &self,
@@ -43,7 +43,7 @@ impl TypedTensor<'_> {
     }
 }
 
-/// Returns whether every value is finite.
+/// Returns `true` if every value is finite.
 fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(true, |finite, x| finite & x.is_finite())
 }
@@ -52,7 +52,7 @@ fn all_finite(values: &[f32]) -> bool {
 /// are finite, and whether all its keys and values are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one chunk. `part` is the
+/// - The invariants of [`Context`] hold. `keys` are keys of the sequence, and not more than one chunk. `part` is the
 ///   worker's region.
 pub(super) unsafe fn chunk(
     c: &Context<'_>,
@@ -110,9 +110,9 @@ impl TileRows<'_> {
 /// Returns `true` if all values are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `columns`, `strips` and `convert`
-///   are regions of the worker. `columns` has room for a tile of `padded` dims. `strips` and `convert` each have room
-///   for a tile of `width` dims.
+/// - The invariants of [`Context`] hold. The rows are in the sequence and fit in one tile. `columns`, `strips` and
+///   `convert` are regions of the worker. `columns` has room for a tile of `padded` dims. `strips` and `convert` each
+///   have room for a tile of `width` dims.
 unsafe fn both_ways(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -157,7 +157,8 @@ unsafe fn both_ways(
 /// its upstream gradients are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `part` is the worker's region.
+/// - The invariants of [`Context`] hold. The rows are in the sequence and fit in one tile. `part` is the worker's
+///   region.
 pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) -> [bool; 2] {
     let (forward, at) = (c.problem.forward(), &c.layout.worker);
     let spec = forward.spec();
@@ -200,8 +201,8 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
 /// Multiplies `count` padded rows by `factor` and writes them to the rows of a gradient.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`. `dst` is the first of `count`
-///   rows of a gradient; these rows are `stride` values apart, and no other worker writes them.
+/// - The invariants of [`Context`] hold. `count` rows of `width` values are readable at `src`. `dst` is the first of
+///   `count` rows of a gradient; these rows are `stride` values apart, and no other worker writes them.
 pub(super) unsafe fn store(
     src: *const f32,
     width: usize,

@@ -35,7 +35,7 @@ pub(super) struct KeyPart<'a> {
 /// Stops before the next tile if the call is cancelled.
 ///
 /// # Safety
-/// - The invariants of [`Context`].
+/// - The invariants of [`Context`] hold.
 /// - No other worker has this task or this worker number.
 pub(super) unsafe fn part(c: &Context<'_>, task: &KeyPart<'_>, worker: usize, crew: &Crew<'_>) {
     let (k, choice, sequence) = (&c.choice.kernel, c.choice, task.sequence);
@@ -79,8 +79,8 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &KeyPart<'_>, worker: usize, cr
 /// gradient of the tile's queries; later chunks add to it.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `own` is the worker's region with the chunk `keys`, and no other worker writes this
-///   part of the query gradients.
+/// - The invariants of [`Context`] hold. `own` is the worker's region with the chunk `keys`, and no other worker writes
+///   this part of the query gradients.
 unsafe fn pass(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -161,7 +161,7 @@ unsafe fn pass(
 /// Adds the query gradients of a head from all parts, in order, and scales the sum.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All tasks are done, and no other worker has this sequence and head.
+/// - The invariants of [`Context`] hold. All tasks are done, and no other worker has this sequence and head.
 pub(super) unsafe fn join(c: &Context<'_>, sequence: &Sequence, head: usize) {
     let forward = c.problem.forward();
     let (parts, dim, scale) = (c.choice.parts_of(sequence.keys), forward.head_dim(), forward.scale());

@@ -33,7 +33,7 @@ pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> us
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
 
-/// Returns the number of keys, at most `keys`, that both mask and bias cover.
+/// Returns the number of leading keys that both mask and bias cover; at most `keys`.
 pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     let spec = c.problem.spec();
     let mask = spec.mask.map_or(keys, |mask| mask.reach(keys));
@@ -44,7 +44,7 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
 /// these values affect the block.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
+/// - The invariants of [`Context`] hold. A block of the widest tile is writable at `at`.
 /// - If the bias is a table, `entries` is the worker's region that [`write_entries`] has filled for the tile's head.
 pub(super) unsafe fn write(
     c: &Context<'_>,
@@ -80,7 +80,7 @@ pub(super) unsafe fn write(
 /// units. The bound is not finite if an added value is NaN or `+∞`; values of `−∞` are ignored.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `entries` is as for [`write`].
+/// - The invariants of [`Context`] hold. `entries` meets the conditions of [`write`].
 pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *const f32) -> f64 {
     let mut sum = 0.0;
     for (of, operand) in [(MaskOf::Mask, Operand::Mask), (MaskOf::Bias, Operand::Bias)] {
@@ -125,7 +125,7 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
 }
 
 /// Returns the mask elements to prefetch for a tile and a block of keys. Returns no elements if the mask is read more
-/// than once. If `keys` is empty, returns the first mask rows of the next head.
+/// than once. If `keys` is empty, returns the elements of the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -153,7 +153,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
 /// these values affect the block.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
+/// - The invariants of [`Context`] hold. `keys.len()` values are writable at `at`.
 pub(super) unsafe fn row(c: &Context<'_>, task: &TileGroup<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
     // SAFETY: the callee's clauses are those of this function, for a tile of one row; a mask needs no table entries.
@@ -163,7 +163,8 @@ pub(super) unsafe fn row(c: &Context<'_>, task: &TileGroup<'_>, keys: &Range<usi
 /// Writes a head's entries of the bias table to `to`, in base-2 units. Finite entries are clamped.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The bias is a table, and one value for each of its entries is writable at `to`.
+/// - The invariants of [`Context`] hold. The bias is a table, and one value for each of its entries is writable at
+///   `to`.
 pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     let Some(BiasView::Table(table)) = c.problem.spec().bias else { return };
     let (data, len) = (c.tensor(Operand::Bias).data, table.entries * table.heads);
@@ -180,7 +181,7 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
 /// the tile that have no row repeat the last row.
 ///
 /// # Safety
-/// - As for [`write`]; the bias is a table with an index.
+/// - The conditions of [`write`] hold. The bias is a table with an index.
 unsafe fn look_up(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -231,7 +232,7 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
 /// out as `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
 ///
 /// # Safety
-/// - As for [`write`]; the bias is a table without an index.
+/// - The conditions of [`write`] hold. The bias is a table without an index.
 unsafe fn slide(
     c: &Context<'_>,
     windows: &Windows,
@@ -276,7 +277,8 @@ unsafe fn slide(
     Seen::Biased
 }
 
-/// Writes `len` numbers to `to`: the side of each token of a shifted window, then copies of the last token's side.
+/// Writes `len` numbers to `to`: for each token of a shifted window, the number of the part of the window (its side) to
+/// which the token belongs, then copies of the last token's number.
 ///
 /// # Safety
 /// - `len` values are writable at `to`.

@@ -45,14 +45,16 @@ impl Room {
     }
 }
 
-/// The effect that the values found so far have on a block, and the address of these values.
+/// Two results of the search for added values: the effect that the values found so far have on a block, and their
+/// address.
 type Found = (Seen, *const f32);
 
 /// Computes the bias of the block `keys` for the tile that has index `place` in its group. Returns `None` if no row
 /// attends a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` is a block or the first keys of a block, and `to` is memory of the worker.
+/// - The invariants of [`Context`] hold. `keys` is a block or the first keys of a block, and `to` is memory of the
+///   worker.
 /// - `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
@@ -133,16 +135,17 @@ pub(super) unsafe fn cover(
     Some(Bias { data: at, is_row: false })
 }
 
-/// Returns the number of keys of a block that both mask and bias cover.
+/// Returns the number of leading keys of a block that both mask and bias cover.
 fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
 /// Computes the values that mask and bias add. A mask with a single row is not included. The returned values are in the
-/// cache or in one of the two regions for a bias. If the mask has a single row, this region is the second one.
+/// cache or in one of the two regions for a bias. If the mask has a single row and the values are not in the cache,
+/// they are in the second region.
 ///
 /// # Safety
-/// - As for [`cover`].
+/// - The conditions of [`cover`] hold.
 unsafe fn of_tile(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -192,7 +195,7 @@ unsafe fn of_tile(
 /// Writes to `to` the values that mask or bias adds to the scores of a tile and a block.
 ///
 /// # Safety
-/// - As for [`added::write`]. The table entries are those of the cache.
+/// - The conditions of [`added::write`] hold. The table entries are those of the cache.
 unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -208,8 +211,8 @@ unsafe fn write(
 /// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. Each bias is readable for the keys that mask and bias cover. `to` is writable for a
-///   block, and may be the address of one of the biases.
+/// - The invariants of [`Context`] hold. Each bias is readable for the keys that mask and bias cover. `to` is writable
+///   for a block, and may be the address of one of the biases.
 unsafe fn together(
     c: &Context<'_>,
     width: usize,

@@ -22,12 +22,12 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// The pass of a call that has all keys.
+    /// The pass of a call that processes all keys at once.
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory. The operand may also have one f32 value or `d_v` f32 values per query row.
-/// For masks and biases, whose views are of other types, the returned view is empty.
+/// Returns the view of an operand in memory. Also supports operands with one f32 value or `d_v` f32 values per query
+/// row. For masks and biases, whose views are of other types, the returned view is empty.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -95,7 +95,7 @@ impl<'a> Context<'a> {
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
-    /// Creates a context for a call that has all keys, with the given tensors.
+    /// Creates a context for a call that processes all keys at once, with the given tensors.
     pub fn of(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -138,7 +138,7 @@ impl<'a> Context<'a> {
         if rows.present { rows.row(batch, head, token).cast() } else { std::ptr::null_mut() }
     }
 
-    /// Returns the worker's region of the workspace.
+    /// Returns the region of worker `worker` in the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
@@ -160,7 +160,7 @@ pub(super) struct TileGroup<'a> {
     pub index: usize,
     pub head: usize,
     pub tiles: Range<usize>,
-    /// Index of the task. The method math keeps a score matrix for each task.
+    /// Index of the task. With `Method::Math`, each task has its own score matrix.
     pub number: usize,
     /// Index of the task's first tile among the resident tiles; `None` if its tiles are in the worker's region.
     pub resident: Option<usize>,

@@ -18,8 +18,8 @@ use elsa_core::attention::{Added, Operand};
 /// Writes a lower bound of the score of each row's own key to `to`; `−∞` if unknown.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys. Present tensors have been written, and the tile's queries
-///   have been loaded to `query`.
+/// - The invariants of [`Context`] hold. The call has all keys. Present tensors have been written, and the tile's
+///   queries have been loaded to `query`.
 /// - One value for each column of the tile is writable at `to`.
 pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *const f32, to: *mut f32) {
     let (sequence, width, dim) = (tile.sequence, tile.width, c.problem.head_dim());

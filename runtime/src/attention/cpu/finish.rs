@@ -8,7 +8,7 @@ use elsa_core::room::Span;
 use elsa_core::state::{NaturalState, State, log_sum_exp};
 use elsa_kernels::attention::{Entries, Sums};
 
-/// The state of a tile's rows after every key has been absorbed.
+/// The state of a tile's rows after all keys have been processed.
 #[derive(Clone, Copy)]
 pub(super) enum Finished {
     /// No row attends a key.
@@ -22,7 +22,7 @@ pub(super) enum Finished {
 /// Clears the workers' counters and the shares of skipped weights before a run. Does nothing if the schedule is exact.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is active.
+/// - The invariants of [`Context`] hold. No worker is active.
 pub(super) unsafe fn begin(c: &Context<'_>) {
     if c.choice.schedule.is_exact() {
         return;
@@ -44,7 +44,7 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
 /// Records the skipped weights of the first row of `tile`: their sum `d`, in natural-log units, and their `share`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The plan records skipped weights, and the row belongs to this worker.
+/// - The invariants of [`Context`] hold. The plan records skipped weights, and the row belongs to this worker.
 unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     let tokens = c.problem.spec().query.tokens();
     let at = (tile.sequence.batch * c.problem.heads() + tile.head) * tokens + tile.token();
@@ -60,8 +60,8 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
 /// skipped weights in the units of the state, and the share of these weights.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The plan records skipped weights, the row belongs to this worker, and `part` is the
-///   worker's region.
+/// - The invariants of [`Context`] hold. The plan records skipped weights, the row belongs to this worker, and `part`
+///   is the worker's region.
 pub(super) unsafe fn row(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -100,7 +100,7 @@ pub(super) unsafe fn row(
 /// Writes every output of a tile's rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialised.
+/// - The invariants of [`Context`] hold. The rows belong to this worker, and the state is initialised.
 /// - If the plan has a budget, `left_out` points to the sum of skipped weights of each row, in the units of the state.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(

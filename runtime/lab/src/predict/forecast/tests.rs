@@ -234,9 +234,9 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         let [halves, widened, single] = [(DType::F16, true), (DType::F16, false), (DType::F32, false)]
             .map(|(dtype, half)| of(dtype, half, tokens));
         assert!(halves.kernel.contains("half2") && !widened.kernel.contains("half2"), "{}", halves.kernel);
-        // A tile of 64 rows, 64 keys and 64 dims requires 2,048 multiply-adds per lane for the scores, and 2,048 for
-        // the values. Pairs of f16 halve the count for the scores. They do not change the count for the values, because
-        // values are summed in f32.
+        // A tile of 64 rows, 64 keys and 64 dims requires 2,048 multiply-adds per lane for the scores, and 2,048 per
+        // lane for the values. Pairs of f16 halve the count for the scores. They do not change the count for the
+        // values, because values are summed in f32.
         assert_eq!((widened.tile.fma, halves.tile.fma - 2048 - 1024), (4096, 256), "{tokens}");
         let ratio = single.prediction.us() / halves.prediction.us();
         println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");
