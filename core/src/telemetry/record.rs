@@ -1,8 +1,9 @@
 //! The records of a benchmark.
 //!
 //! The names of the fields are also the keys in JSON and the column names in CSV. A value that a machine does not
-//! report is `None`, which is null in JSON. Texts have a capacity in bytes; [`text`] shortens longer ones visibly. Any
-//! change of a type in this module requires a new version of the frames that carry it.
+//! report is `None`, which is null in JSON. Each text field has a capacity in bytes; [`text`] truncates a longer text
+//! and marks the cut with `…`. Any change to a type in this module requires a new [`VERSION`](super::frame::VERSION) of
+//! the frames.
 
 use core::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
@@ -39,16 +40,16 @@ pub enum Record {
     Start(Start),
     /// A row of the results.
     Cell(Cell),
-    /// State of the board at some time.
+    /// State of the board at one time during the run.
     Trace(Trace),
     /// Last record of a run.
     End(End),
 }
 
-/// The machine, and the date of the run.
+/// Description of the machine, and the date of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// Version of the tool.
+    /// Version of the program that runs the benchmark.
     pub version: String<24>,
     /// Model of the board.
     pub board: Option<String<64>>,
@@ -70,7 +71,7 @@ pub struct Start {
     pub nvpmodel: Option<String<32>>,
     /// `true` if the clocks are fixed, for instance by `jetson_clocks`.
     pub jetson_clocks: Option<bool>,
-    /// Governor of the processor's clock.
+    /// Name of the governor that sets the processor's clock frequency.
     pub governor: Option<String<24>>,
     /// Name of the GPU.
     pub gpu: Option<String<64>>,
@@ -80,12 +81,12 @@ pub struct Start {
     pub date: String<32>,
 }
 
-/// The latency of one method on one shape.
+/// Results for one method on one shape: latency, error, power and the state of the board.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Workload that the shape belongs to, such as `vit-b16-224`.
     pub workload: Option<String<24>>,
-    /// The back end that computed attention.
+    /// Name of the back end that computed attention.
     pub backend: String<16>,
     /// Name of the kernel that computed attention.
     pub kernel: String<64>,
@@ -203,7 +204,7 @@ pub struct Grid {
     pub shift: [u64; 2],
 }
 
-/// Evidence of throttling. Few boards can exclude it.
+/// Evidence of throttling. Few boards can report that they did not throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Throttling {
     /// A counter or an alarm of the board reports throttling.
@@ -219,7 +220,7 @@ pub enum Throttling {
 }
 
 impl Throttling {
-    /// Returns the text that JSON and tables contain for the value.
+    /// Returns the text that represents this value in JSON and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -236,7 +237,7 @@ impl Display for Throttling {
     }
 }
 
-/// The state of the board at one time.
+/// State of the board at one time during the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// Seconds since the start of the run.
@@ -260,9 +261,9 @@ pub struct Trace {
 /// Summary at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Number of cells that were measured.
+    /// Number of [`Cell`] records in the run.
     pub cells: u32,
-    /// Number of cells that nothing disturbed.
+    /// Number of [`Cell`] records whose [`Cell::clean`] is `true`.
     pub clean_cells: u32,
     /// Duration of the run in seconds.
     pub seconds: f64,

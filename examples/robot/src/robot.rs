@@ -28,15 +28,15 @@ pub struct Options {
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The summary. A failed run has one too.
+    /// The summary of the run, whether the run succeeded or failed.
     pub summary: Summary,
     /// The error of a failed run; `None` if the run succeeded.
     pub fault: Option<Error>,
 }
 
-/// Runs the loop, and then waits for the lines to be written. The loop ends when the source ends, the requested number
-/// of frames is reached, `stop` is set, or the source, the model or the sink fails permanently. Between the first and
-/// the last frame only broken frames allocate memory.
+/// Runs the loop, and then waits for the remaining lines to be written. The loop ends when the source ends, the
+/// requested number of frames is reached, `stop` is set, or the source, the model or the sink fails permanently.
+/// Between the first and the last frame only broken frames allocate memory.
 ///
 /// # Errors
 /// Returns an error if the histogram cannot be created.
@@ -71,7 +71,7 @@ pub fn run(
     Ok(Outcome { summary: statistics.summary(run), fault })
 }
 
-/// Executes the loop, and returns the reason why it ended or its error.
+/// Executes the loop. Returns the reason why the loop ended, or the error with which it failed.
 fn drive(
     options: Options,
     source: &mut dyn Source,
@@ -138,10 +138,11 @@ fn drive(
     }
 }
 
-/// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
+/// Prints the summary on standard output. With `json`, prints one JSON object under the name `summary`; without `json`,
+/// prints lines of text.
 ///
 /// # Errors
-/// Returns an error if standard output fails. If the reader has closed standard output, that is not an error.
+/// Returns an error if standard output fails. It is not an error if the reader has closed standard output.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

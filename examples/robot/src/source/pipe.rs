@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::frame::{PixelFormat, Size};
 
-    /// Returns the frames, and the other items as texts.
+    /// Returns the frames that the pipe delivers, and all other items as texts.
     fn drain(path: &Path, size: Size) -> (Vec<Vec<u8>>, Vec<String>) {
         let geometry = Geometry::dense(size, PixelFormat::Grey);
         let mut pipe = Pipe::open(path, geometry, Keep::All, None).unwrap();
