@@ -123,7 +123,7 @@ pub trait Lanes: Number {
     /// Returns `self · q[I]`.
     ///
     /// # Safety
-    /// - As for [`Lanes::mul_add_quad`].
+    /// - The clauses of [`Lanes::mul_add_quad`] hold.
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
     /// Returns `self`, but zero in lanes where the magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
     #[inline(always)]

@@ -99,7 +99,7 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 /// one side and all keys are on one side, whether these two sides are equal or not.
 ///
 /// # Safety
-/// - The clauses of [`SideTile`].
+/// - The clauses of [`SideTile`] hold.
 /// - `count · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
 #[inline(always)]
 pub unsafe fn divide<L: Lanes>(isa: L::Isa, tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) {

@@ -139,7 +139,7 @@ pub trait TileOps {
     /// is set, the sums are written; if not, the step adds to them.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`], [`Block`] and [`Sums`]. The sums are initialised unless `first` is set.
+    /// - The clauses of [`Tile`], [`Block`] and [`Sums`] hold. The sums are initialised unless `first` is set.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// Decides whether a block is left out, and records the decision in `budget`. A step inside an error budget
@@ -165,28 +165,28 @@ pub trait TileOps {
     /// is set, references and sums are written; if not, the function adds to the sums.
     ///
     /// # Safety
-    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and
-    ///   elsewhere numbers whose magnitude is at most 64.
+    /// - The clauses of [`TileOps::step`] hold. The tile's weights contain the block's scores: `−∞` where a bias masks,
+    ///   and elsewhere numbers whose magnitude is at most 64.
     unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// Merges `earlier ⊕ later` into `earlier`, as [`elsa_core::state`] describes.
     ///
     /// # Safety
-    /// - The clauses of [`Sums`] with `value_dim`, for both states. Both are initialised.
+    /// - The clauses of [`Sums`] hold with `value_dim`, for both states. Both are initialised.
     unsafe fn merge(isa: Self::Isa, earlier: &Sums, later: &Sums, value_dim: usize);
 
     /// Divides `W` by `S` in place, as `W · (1 / S)`. The result is zeros for a row without keys and NaN for a poisoned
     /// row. A zero in `W` becomes `+0`.
     ///
     /// # Safety
-    /// - The clauses of [`Sums`] with `value_dim`. The sums are initialised.
+    /// - The clauses of [`Sums`] hold with `value_dim`. The sums are initialised.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
     /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top`, unless `top` is
     /// null. The score of a masked key is `−∞`.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`] and [`Block`].
+    /// - The clauses of [`Tile`] and [`Block`] hold.
     /// - `dst` is writable for `width` values per key. For this clause, the number of keys is `count` rounded up to a
     ///   multiple of the register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
@@ -199,7 +199,7 @@ pub trait TileOps {
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. If a tile has one row, `count` is rounded up to a
     ///   multiple of 16, and the padding after the scores is `−∞`.
-    /// - The clauses of [`Sums`] for `m` and `s`.
+    /// - The clauses of [`Sums`] hold for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
     /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The first flag is `true` if

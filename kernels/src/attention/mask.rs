@@ -194,7 +194,7 @@ impl<L: Lanes> Sight<L> {
 /// of the mask. Columns past the last row repeat another row.
 ///
 /// # Safety
-/// - The clauses of [`MaskTile`].
+/// - The clauses of [`MaskTile`] hold.
 /// - `keys · width` values are writable at `dst`, and `width` is a multiple of the number of lanes, or one.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
@@ -212,7 +212,7 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
 /// Computes [`bias`] for a mask whose elements are of type `E`.
 ///
 /// # Safety
-/// As for [`bias`].
+/// The clauses of [`bias`] hold.
 #[inline(always)]
 unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     // SAFETY: the called functions have the same clauses as this one.
@@ -252,7 +252,7 @@ unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize,
 /// Computes the bias of a mask that has one element per row, for all keys.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn along_rows<L: Lanes, E: Element>(
     isa: L::Isa,
@@ -290,7 +290,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
 /// Computes the bias of a mask that has one row for all queries.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     let mut sight = Sight::new(isa);
@@ -362,7 +362,7 @@ unsafe fn square<L: Lanes, E: Element>(
 /// Computes the bias of an additive mask that has a row per query.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     let mut sight = Sight::<L>::new(isa);
@@ -446,7 +446,7 @@ unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) 
 /// Computes the bias of a boolean mask that has a row per query.
 ///
 /// # Safety
-/// As for [`of`]; elements are boolean, and `width` is at most three vectors.
+/// The clauses of [`of`] hold; elements are boolean, and `width` is at most three vectors.
 #[inline(always)]
 unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     // One word per row for every 32 keys, `[32 keys][row]`.

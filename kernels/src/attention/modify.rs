@@ -19,7 +19,7 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
 /// Loads vector `v` of the bias for a key, in tiles of `V` vectors.
 ///
 /// # Safety
-/// - The clauses of [`Block`]. The block's bias is not null, `key` is below the block's number of keys, and `v` is
+/// - The clauses of [`Block`] hold. The block's bias is not null, `key` is below the block's number of keys, and `v` is
 ///   below `V`.
 #[inline(always)]
 pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {

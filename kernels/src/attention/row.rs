@@ -191,7 +191,7 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
 /// Raises the row's reference if the largest score exceeds it by more than the headroom, and rescales the sums.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
+/// - The clauses of [`Sums`] hold for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
     // SAFETY: the sums consist of one reference, one row sum and `value_dim` weighted sums (clause).
@@ -239,7 +239,7 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
 /// Returns `true` if the bias masks key `j`. A masked key adds nothing, even if its value is not finite.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for one row; `j` is below the block's number of keys.
+/// - The clauses of [`Block`] hold for one row; `j` is below the block's number of keys.
 #[inline(always)]
 unsafe fn is_masked(block: &Block, j: usize) -> bool {
     // SAFETY: a bias that is not null covers key `j` (clauses).
@@ -250,7 +250,7 @@ unsafe fn is_masked(block: &Block, j: usize) -> bool {
 /// set.
 ///
 /// # Safety
-/// - The clauses of [`add`]; `x + S · N` is at most `value_dim`.
+/// - The clauses of [`add`] hold; `x + S · N` is at most `value_dim`.
 #[inline(always)]
 unsafe fn strip<L: Lanes, const S: usize>(
     isa: L::Isa,
@@ -284,7 +284,7 @@ unsafe fn strip<L: Lanes, const S: usize>(
 /// Adds the block's weighted values to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`; one weight per key of the block is readable at `p`.
+/// - The clauses of [`Block`] hold for `value_dim`; one weight per key of the block is readable at `p`.
 /// - `value_dim` values are writable at `w`, and initialised unless `first` is set.
 #[inline(always)]
 unsafe fn add<L: Lanes>(

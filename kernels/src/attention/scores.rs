@@ -25,7 +25,7 @@ use crate::product::{CHAIN, product};
 /// the finished chains.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's number of keys and a multiple of `R`.
+/// - The clauses of [`Tile`] and [`Block`] hold; `key` is below the block's number of keys and a multiple of `R`.
 /// - `R · width` values are writable at `dst`.
 #[inline(always)]
 unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
@@ -138,7 +138,7 @@ const MODIFIED: u8 = 2;
 /// key.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`].
+/// - The clauses of [`Tile`] and [`Block`] hold.
 /// - `dst` is writable for `width` values per key. For this clause, the block's number of keys is rounded up to a
 ///   multiple of `R`.
 #[inline(always)]
@@ -164,7 +164,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
 /// Computes [`scores`] with the soft cap and bias that `KIND` selects.
 ///
 /// # Safety
-/// - As for [`scores`].
+/// - The clauses of [`scores`] hold.
 #[inline(always)]
 unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const KIND: u8>(
     isa: L::Isa,

@@ -30,7 +30,7 @@ pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
 /// because no sums exist yet.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
+/// - The clauses of [`Sums`] hold for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 pub unsafe fn raise<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -155,7 +155,7 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
-/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
+/// - The clauses of [`Sums`] hold for `m` and `s`, and `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
     // SAFETY: references and sums have `V` vectors (clauses); the called functions have the same clauses as this one.

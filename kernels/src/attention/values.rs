@@ -60,8 +60,8 @@ pub fn is_tiny(largest: f32) -> bool {
 /// Multiplies the values of a block by [`MORE`], and writes the products to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, and `to` may be the
-///   address of the block's own values if their stride is also `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`. `count · value_dim` values are writable at `to`, and `to` may be
+///   the address of the block's own values if their stride is also `value_dim`.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
@@ -125,7 +125,7 @@ impl Raised {
 /// its value is not finite.
 ///
 /// # Safety
-/// - As for [`add`].
+/// - The clauses of [`add`] hold.
 #[inline(always)]
 pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -149,7 +149,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 /// Adds the block's values, multiplied by raised weights, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`]; `count · width` weights are readable at `p`.
+/// - The clauses of [`Block`] hold; `count · width` weights are readable at `p`.
 /// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`, and initialised unless
 ///   `first` is set.
 #[inline(always)]
@@ -224,7 +224,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
 /// Writes the largest magnitude of the block's values to `to`, or NaN if a value is NaN.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`.
 #[inline(always)]
 pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: &mut f32) {
     let mut seen = [L::splat(isa, 0.0); 2];
@@ -263,7 +263,7 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
 /// a value.
 ///
 /// # Safety
-/// - As for [`add`]; the bias is not null.
+/// - The clauses of [`add`] hold; the bias is not null.
 #[inline(always)]
 pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
     isa: L::Isa,

@@ -43,7 +43,7 @@ use elsa_core::state::{Merge, Number};
 /// Returns `true` if all values of the block are finite.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`.
 #[inline(always)]
 unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budget: &mut Budget) -> bool {
     if budget.largest < 0.0 {

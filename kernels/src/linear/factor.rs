@@ -53,7 +53,7 @@ impl<L: Lanes> Factor<L> {
     /// Loads the factor of row `r`, or returns `common` if all rows have the same factor.
     ///
     /// # Safety
-    /// - As for [`Factor::of`].
+    /// - The clauses of [`Factor::of`] hold.
     #[inline(always)]
     pub(super) unsafe fn of_row(isa: L::Isa, factors: &Factors, r: usize, common: Factor<L>) -> Factor<L> {
         if factors.per_dim {

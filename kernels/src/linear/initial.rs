@@ -37,7 +37,7 @@ pub(super) fn found(strip: &Strip) -> Strip {
 /// there are any. The strip must have been returned by [`found`].
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`].
+/// - The clauses of [`Strip`] and [`Segment`] hold.
 #[inline(always)]
 pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segment) {
     let Strip { from, from_stride, .. } = *strip;

@@ -91,7 +91,7 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
 /// token with one key more. The pass begins with token `first`.
 ///
 /// # Safety
-/// - As for [`multiply_few`]; the tokens belong to the pass.
+/// - The clauses of [`multiply_few`] hold; the tokens belong to the pass.
 #[inline(always)]
 unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     isa: L::Isa,
@@ -141,7 +141,7 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 /// that no token needs.
 ///
 /// # Safety
-/// - As for [`multiply_few`]; rows of products are whole vectors.
+/// - The clauses of [`multiply_few`] hold; rows of products are whole vectors.
 /// - `columns` is writable for `dim · row` values.
 #[inline(always)]
 pub(super) unsafe fn multiply_rows<L: Lanes>(
@@ -186,7 +186,7 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
 /// per lane.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; the tokens are those of one pass.
+/// - The clauses of [`multiply_rows`] hold; the tokens are those of one pass.
 #[inline(always)]
 unsafe fn write_columns<L: Lanes>(
     isa: L::Isa,
@@ -209,7 +209,7 @@ unsafe fn write_columns<L: Lanes>(
 /// with [`ROWS_TOGETHER`] rows, in tiles of `R` rows, while it is in the first-level cache.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` f64 values, at any alignment.
+/// - The clauses of [`multiply_rows`] hold; `rows` is writable for `ROWS_TOGETHER · dim` f64 values, at any alignment.
 ///   `ROWS_TOGETHER` is a multiple of `R`.
 #[inline(always)]
 pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(

@@ -7,8 +7,8 @@ use crate::lanes::Lanes;
 /// Adds `K^T dS^T` to `dQ^T`.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The scores and the gradients of the scores must have been
-///   written; a score of `−∞` marks a masked pair.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. The scores and the gradients of the scores must have
+///   been written; a score of `−∞` marks a masked pair.
 #[inline(always)]
 pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,

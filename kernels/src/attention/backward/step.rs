@@ -106,7 +106,7 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
 /// scores. Unless `all_finite` is set, also stores the scores after soft cap and bias, with `−∞` for masked pairs.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's buffers.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. `probabilities` is one of the tile's buffers.
 #[inline(always)]
 unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -159,7 +159,7 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
 /// may have four dims.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The gradients of the scores must have been written.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. The gradients of the scores must have been written.
 #[inline(always)]
 unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>(
     isa: L::Isa,
