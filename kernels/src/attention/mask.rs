@@ -51,7 +51,8 @@ pub struct MaskTile {
 }
 
 impl MaskTile {
-    /// Returns the tile of the query rows `rows` and the keys `keys` in a head of the mask at `data`.
+    /// Returns the tile for the query rows `rows` and the keys `keys` of one sequence and head. `data` points to the
+    /// first element of the whole mask.
     #[inline]
     #[must_use]
     pub fn of(
@@ -149,7 +150,7 @@ struct Sight<L> {
     attended: bool,
     /// One in every lane that has had an attended key; zero in every other lane.
     present: L,
-    /// Largest magnitude in each lane, or NaN.
+    /// Largest magnitude of the elements in each lane; NaN if an element of the lane is NaN.
     magnitude: L,
 }
 
@@ -190,12 +191,12 @@ impl<L: Lanes> Sight<L> {
     }
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, if it is needed. `seen` receives the effect
-/// of the mask. Columns past the last row repeat another row.
+/// Writes the bias for a tile and a block to `dst`, `[key][width]`, in base-2 units, if a bias is needed. `seen`
+/// receives the effect of the mask. Entries of `dst` past the last row repeat those of another row.
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`] hold.
-/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the number of lanes, or one.
+/// - `keys · width` values are writable at `dst`, and `width` is one or a multiple of the number of lanes.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     // SAFETY: `of` has the same clauses as this function.
@@ -327,7 +328,8 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
-/// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitude in each lane, or NaN.
+/// Converts a square of `N` rows and `N` keys to base-2 units, and writes the transposed square to `to`. Returns the
+/// largest magnitude of the elements in each lane; NaN if an element of the lane is NaN.
 ///
 /// # Safety
 /// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`. `N` vectors, `width` values apart, are

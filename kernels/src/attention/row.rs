@@ -109,8 +109,8 @@ unsafe fn dots<L: Lanes, const K: usize>(
 /// Writes the block's scores to `dst`, padded with `−∞` to a whole vector.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`] for one row.
-/// - `dst` is writable for the block's number of keys, rounded up to a multiple of [`MAX_LANES`].
+/// - The clauses of [`Tile`] and [`Block`] hold for one row.
+/// - `dst` is writable for as many values as the block has keys, rounded up to a multiple of [`MAX_LANES`].
 #[inline(always)]
 unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
     let (d, n) = (tile.head_dim, block.count);
@@ -188,7 +188,8 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     largest
 }
 
-/// Raises the row's reference if the largest score exceeds it by more than the headroom, and rescales the sums.
+/// Raises the row's reference and rescales the sums if `largest`, the largest score, exceeds the reference by more than
+/// the headroom.
 ///
 /// # Safety
 /// - The clauses of [`Sums`] hold for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
@@ -285,7 +286,7 @@ unsafe fn strip<L: Lanes, const S: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Block`] hold for `value_dim`; one weight per key of the block is readable at `p`.
-/// - `value_dim` values are writable at `w`, and initialised unless `first` is set.
+/// - `value_dim` values are writable at `w`. They are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn add<L: Lanes>(
     isa: L::Isa,

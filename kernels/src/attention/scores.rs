@@ -98,7 +98,7 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
 /// Applies soft cap and bias to a key's scores, then writes them and updates the maxima as [`keep`] does.
 ///
 /// # Safety
-/// - The clauses of [`Block`], and `key` is below the block's number of keys. `V · N` values are writable at `at`.
+/// - The clauses of [`Block`] hold, and `key` is below the block's number of keys. `V · N` values are writable at `at`.
 #[inline(always)]
 unsafe fn keep_modified<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -127,15 +127,15 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     unsafe { keep::<L, V>(&scores, at, top) }
 }
 
-/// Scores are products, without soft cap and bias.
+/// `KIND` for scores without a soft cap and without a bias.
 const PLAIN: u8 = 0;
-/// Scores have a bias per row, and no soft cap.
+/// `KIND` for scores with a bias per row and without a soft cap.
 const BIASED: u8 = 1;
-/// Scores have a soft cap, with or without a bias; or they have a bias that all rows share.
+/// `KIND` for scores with a soft cap, with or without a bias, and for scores with a bias that all rows share.
 const MODIFIED: u8 = 2;
 
-/// Writes the block's scores to `dst` and returns the largest score of each row. It is `−∞` for a row that attends no
-/// key.
+/// Writes the block's scores to `dst` and returns the largest score of each row. The largest score of a row that
+/// attends no key is `−∞`.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`] hold.

@@ -18,7 +18,7 @@
 //!    in a block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large
 //!    that a sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so
 //!    that no row depends on another. All factors are powers of two. They change bits of the result only where numbers
-//!    would have been subnormal without them, and there fewer bits are lost.
+//!    would be subnormal without these factors, and the changed results lose fewer bits.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -32,8 +32,8 @@ const SMALL: f32 = 5.960_464_5e-8;
 /// Upper bound of the magnitudes that count as tiny: `2^-72`.
 const TINY: f32 = 2.117_582_4e-22;
 
-/// Lower bound of the magnitudes that count as large: `2^39`. Below it, no sum over a block of raised weights
-/// overflows. NaN counts as large.
+/// Lower bound of the magnitudes that count as large: `2^39`. If all values are below this bound, no sum over a block
+/// of raised weights overflows. NaN counts as large.
 const LARGE: f32 = 549_755_813_888.0;
 
 /// Factor by which the weights of a block are multiplied to avoid subnormal products.
@@ -150,7 +150,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Block`] hold; `count · width` weights are readable at `p`.
-/// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`, and initialised unless
+/// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`. They are initialised unless
 ///   `first` is set.
 #[inline(always)]
 pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
@@ -188,7 +188,8 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Divides weighted sums by the factor of the weights, and adds them to `w`, or writes them there if `first` is set.
+/// Divides weighted sums by the factor of the weights. Adds the quotients to `w`, or writes them there if `first` is
+/// set.
 ///
 /// # Safety
 /// - `R · V · N` values are writable at `w`, and readable unless `first` is set.
@@ -259,8 +260,8 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
 }
 
 /// Adds like [`add`], with one exception: each row leaves out the values of the keys that its bias masks with `−∞`. A
-/// masked NaN or infinity therefore does not reach the row. Works on one dim at a time, because few blocks contain such
-/// a value.
+/// masked NaN or infinity therefore does not reach the row. The function processes one dim at a time, because few
+/// blocks contain such a value.
 ///
 /// # Safety
 /// - The clauses of [`add`] hold; the bias is not null.

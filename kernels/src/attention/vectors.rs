@@ -16,7 +16,7 @@ pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(Phanto
 /// Sets the reference of all rows to zero.
 ///
 /// # Safety
-/// - The clause of [`Sums`] for `m` and `V` vectors.
+/// - The clause of [`Sums`] for `m` holds for `V` vectors.
 #[inline(always)]
 unsafe fn refer_to_zero<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
     for v in 0..V {

@@ -59,8 +59,8 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 /// the state; the caller does. If the first block is left out, the function writes zeros to `sums`.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors. The references of the sums are
-///   initialised.
+/// - The clauses of [`Block`] and [`Budget`] hold, and the clauses of [`Sums`] hold for `V` vectors. The references of
+///   the sums are initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -147,7 +147,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
 /// Decides like [`leaves_out`] for one row, which always takes part in the decision.
 ///
 /// # Safety
-/// - As for [`leaves_out`], for a tile of one row.
+/// - The clauses of [`leaves_out`] hold for a tile of one row.
 #[inline(always)]
 pub unsafe fn row_leaves_out<L: Lanes>(
     isa: L::Isa,
