@@ -5,10 +5,10 @@
 //! 1], and for negative `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most
 //! `ln 2 · 2^-25` of its value. Multiplication by `2^n` is exact within the range of [`Lanes::exp2`].
 //!
-//! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
-//! rounded to f32. If `p` is evaluated exactly, its distance from `WEIGHT_SCALE · 2^r` is therefore a function of `r`
-//! that can be computed. The rounding errors of the evaluation add to this distance. An operation whose operands have
-//! errors `δa`, `δb`, `δc` has the error
+//! The remaining factor, `WEIGHT_SCALE · 2^r`, is approximated by a polynomial `p`. Its coefficients are those of the
+//! minimax polynomial, rounded to f32. The distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is therefore a
+//! function of `r` that can be computed. The rounding errors of the evaluation add to this distance. An operation whose
+//! operands have errors `δa`, `δb`, `δc` has the error
 //!
 //! ```text
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result

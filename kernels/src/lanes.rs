@@ -8,8 +8,8 @@
 //! that their pointer covers `N` elements.
 //!
 //! **Inlining.** No operation has a target feature of its own. Each is `inline(always)` and adopts the features of the
-//! entry point that it is inlined into. A closure in between would not be inlined and would lose them, so the
-//! micro-kernels use none.
+//! entry point that it is inlined into. A closure between the entry point and an operation would not be inlined and
+//! would lose these features, so the micro-kernels use no closures.
 
 use elsa_core::state::Number;
 
@@ -73,7 +73,7 @@ pub trait Lanes: Number {
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
     /// Prefetches the cache line at `p` into the second-level cache, or into the first-level cache if the processor
-    /// supports only few outstanding misses. `p` need not point to valid memory.
+    /// supports only a few outstanding misses. `p` need not point to valid memory.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///
@@ -96,7 +96,7 @@ pub trait Lanes: Number {
     /// `ODD` use different registers, so that the quads of two calls can be live at once.
     ///
     /// # Safety
-    /// - As for two calls of [`Lanes::quad`], at `p` and at `p + 4`.
+    /// - The clauses of [`Lanes::quad`] hold for two calls, at `p` and at `p + 4`.
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(
         isa: Self::Isa,
@@ -125,7 +125,8 @@ pub trait Lanes: Number {
     /// # Safety
     /// - The clauses of [`Lanes::mul_add_quad`] hold.
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
-    /// Returns `self`, but zero in lanes where the magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
+    /// Returns `self` with zero in the lanes where the magnitude of `self` is below `limit`. A lane in which `self` or
+    /// `limit` is NaN keeps its value.
     #[inline(always)]
     #[must_use]
     fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
@@ -231,8 +232,8 @@ pub trait Lanes: Number {
     fn any_greater(self, other: Self) -> bool;
 
     /// Returns the weight `WEIGHT_SCALE · 2^self` of a key. No lane of `self` may exceed 126. At `−∞`, where the key is
-    /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) it is zero, or at most the
-    /// exact weight. NaN stays NaN.
+    /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) the weight is zero, or a
+    /// number that does not exceed the exact weight. NaN stays NaN.
     #[must_use]
     fn weight(self) -> Self;
     /// Returns [`Lanes::weight`] times [`Lanes::RAISE`]. No lane of `self` may exceed 32.

@@ -6,7 +6,7 @@ use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 /// GPU kernel with its code and role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernel {
-    /// Name of the entry point and of the module, which has no other entry point.
+    /// Name of the module and of its only entry point.
     pub name: &'static str,
     /// The module as PTX.
     pub ptx: Ptx,
@@ -88,9 +88,9 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], but the
-    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). The specification of this
-    /// kernel describes all three steps of method math.
+    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], except
+    /// that `columns` counts column blocks of the values; takes [`MathArgs`](super::attention::MathArgs). The
+    /// specification of this kernel describes all three steps of method math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
     /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).
@@ -117,8 +117,8 @@ pub enum Role {
         resources: GpuResources,
     },
     /// Linear attention: the scan that carries states over the parts of sequences. Launched on
-    /// [`carry_blocks`](super::linear::carry_blocks) blocks: for each node of a step if transitions are dense, for each
-    /// state if they are diagonal. Takes [`CarryArgs`](super::linear::CarryArgs).
+    /// [`carry_blocks`](super::linear::carry_blocks) blocks per node of a step if transitions are dense, or per state
+    /// if they are diagonal. Takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
         /// SM resources per block.
         resources: GpuResources,
@@ -182,7 +182,8 @@ impl GpuKernel {
         }
     }
 
-    /// Returns the specification of an attention kernel within an error budget, or `None` for any other kernel.
+    /// Returns the specification of a kernel that computes attention within an error budget, or `None` for any other
+    /// kernel.
     #[must_use]
     pub const fn within(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
@@ -191,7 +192,8 @@ impl GpuKernel {
         }
     }
 
-    /// Returns the specification of an attention kernel without an error budget, or `None` for any other kernel.
+    /// Returns the specification of a kernel that computes attention without an error budget, or `None` for any other
+    /// kernel.
     #[must_use]
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {

@@ -24,7 +24,8 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
     }
 }
 
-/// Returns the strip with a readable previous state. If that state is absent, rows of zeros replace it.
+/// Returns a copy of `strip` whose previous state is readable. If the previous state is absent, rows of zeros replace
+/// it.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -33,8 +34,8 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip from its previous location to its new one, and applies the factors at the start of the segment, if
-/// there are any. The strip must have been returned by [`found`].
+/// Copies a strip from its previous location to its new location, and multiplies it by the factors at the start of the
+/// segment, if there are any. The strip must have been returned by [`found`].
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`] hold.

@@ -18,9 +18,9 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `queries` is readable for `tokens` tokens, `query_stride` apart. Each token has `group` rows of `dim` values,
 ///   `group_stride` apart. `queries` may be null; `group` is then zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
-/// - `gates` is readable: with [`Gates::PerHead`], for one value per token; with [`Gates::PerDim`], for `dim` values per
-///   token. The gates of successive tokens are `gate_stride` apart.
-/// - `betas` is null, or readable for one value of each token, `beta_stride` apart.
+/// - With [`Gates::PerHead`], `gates` is readable for one value per token. With [`Gates::PerDim`], `gates` is readable
+///   for `dim` values per token. The gates of successive tokens are `gate_stride` apart.
+/// - `betas` is null, or readable for one value per token, `beta_stride` apart.
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
@@ -28,7 +28,8 @@ pub struct Head {
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,
-    /// Size of queries and keys before padding, and number of state rows that tokens write. Other state rows stay zero.
+    /// Number of dims of a query or key before padding. It is also the number of state rows that tokens write; other
+    /// state rows stay zero.
     pub rows: usize,
     /// Queries; null if there are no outputs.
     pub queries: *const f32,
@@ -46,7 +47,7 @@ pub struct Head {
     pub gates: *const f32,
     /// Stride of tokens in the gates.
     pub gate_stride: isize,
-    /// Scope of a gate. With [`Gates::None`], `gates` is not used.
+    /// Number of gates per token: none, one per head, or one per dim. With [`Gates::None`], `gates` is not used.
     pub per: Gates,
     /// Rates of the delta rule; null for rules without rates.
     pub betas: *const f32,
@@ -73,7 +74,8 @@ pub struct Factors {
     pub per_dim: bool,
 }
 
-/// Run of tokens of a head between two multiplications of the state. [`Kernel::prepare`] fills in this description.
+/// A run of consecutive tokens of a head, between two multiplications of the state. [`Kernel::prepare`] fills in this
+/// description.
 ///
 /// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far. Tokens therefore
 /// do not multiply the state: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars
@@ -118,7 +120,7 @@ pub struct Segment {
     pub products: *const f32,
     /// Number of values per row of products.
     pub row: usize,
-    /// `true` if the products are summed in f64, and so are the writes of long passes.
+    /// `true` if the products and the writes of long passes are summed in f64.
     pub wide: bool,
     /// Factors that multiply the state at the start of the segment.
     pub enter: Option<Factors>,
@@ -179,7 +181,7 @@ pub struct Strip {
     pub room: *mut f32,
 }
 
-/// Values and outputs of a strip, from the first token of a segment.
+/// Values and outputs of a strip. All pointers start at the first token of a segment.
 ///
 /// Contract, for a segment of `tokens` tokens and a strip of `width` columns:
 /// - `values` is null, which means zeros, or readable for `tokens` rows of `width` values, `value_stride` apart.
@@ -260,10 +262,10 @@ pub struct Reading {
 /// Type of [`super::factor::multiply`], instantiated for an instruction set.
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
-/// Functions that implement `recur`, one for each width of a strip: one vector, `V` vectors and `W` vectors. A single
-/// function for all widths would increase the compile time.
+/// Functions that implement `recur`. There is one function for each width of a strip: one vector, `V` vectors and `W`
+/// vectors. A single function for all widths would increase the compile time.
 pub(crate) struct Entries {
-    /// Largest number of columns of a strip under the rules without rates, `V` vectors.
+    /// Largest number of columns of a strip under the rules without rates: the columns of `V` vectors.
     pub columns: usize,
     /// Instances of `recur::single` for the rules without rates.
     pub single: [Entry; 2],
@@ -306,8 +308,8 @@ impl Kernel {
     }
 }
 
-/// Returns the size of the buffer of [`Kernel::prepare`] in values, for a head of at most `tokens` tokens. The segment
-/// uses the buffer until the next call.
+/// Returns the size in values of the buffer that [`Kernel::prepare`] requires for a head of at most `tokens` tokens.
+/// The segment uses the buffer until the next call of that function.
 #[must_use]
 pub const fn head_room(
     tokens: usize,
@@ -352,8 +354,9 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums. Only long passes of the delta rule without gates do. Without
-/// gates, a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums. Only long passes of the delta rule without gates use f64
+/// sums. Without gates, a write stays in the state until later writes cancel it, so sums over all tokens have terms
+/// that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }

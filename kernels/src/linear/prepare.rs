@@ -218,7 +218,7 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
     }
 }
 
-/// With `ALL`, writes `TOGETHER` values. Without it, writes the first `count` of them.
+/// With `ALL`, writes all `TOGETHER` values of `x`. Without `ALL`, writes the first `count` values of `x`.
 ///
 /// # Safety
 /// - `count` values are writable at `to`. With `ALL`, `count` is at least `TOGETHER`.
@@ -246,8 +246,8 @@ unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGET
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
-/// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims from `x` allow in a segment.
-/// Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
+/// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims starting at `x` allow in a
+/// segment. Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
 ///
 /// # Safety
 /// - The clauses of [`gates`] hold.

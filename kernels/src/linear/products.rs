@@ -1,8 +1,8 @@
 //! Computes the products between the tokens of a pass. Rows that read the state (queries and reading keys) are
 //! multiplied with keys that write to it.
 //!
-//! These are `Q Kᵀ` and `K Kᵀ`. A product is used only if the write comes before the read. The number of tokens in a
-//! pass selects one of three methods:
+//! These products are `Q Kᵀ` and `K Kᵀ`. A product is used only if the write comes before the read. The number of
+//! tokens in a pass selects one of three methods:
 //!
 //! 1. *Few tokens*: dims are in the lanes, and each product ends with a sum over the lanes.
 //! 2. *More tokens*: writing keys are in the lanes, so that a vector of products is computed at once.
@@ -17,7 +17,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 
 /// Returns the address of a row of token `t` that is multiplied with writing keys, the stride of tokens, and a number:
 /// one if the row is also multiplied with the writing key of the same token, zero if not. `n` counts the token's
-/// queries and then its reading key. A query reads after its token writes; a reading key reads before.
+/// queries and then its reading key. A query reads the state after its token writes to it; a reading key reads the
+/// state before its token writes to it.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without

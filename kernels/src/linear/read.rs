@@ -48,7 +48,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
 /// Computes the `R` rows that start at `row`.
 ///
 /// # Safety
-/// - The clauses of [`read`] hold; these are rows of `reading`, and the strip of `reading` has `V` vectors.
+/// - The clauses of [`read`] hold; the `R` rows are rows of `reading`, and the strip of `reading` has `V` vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());

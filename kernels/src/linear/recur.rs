@@ -218,11 +218,12 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
 }
 
 /// Processes `B` tokens on a strip, starting with token `t`, and writes their outputs if `OUT` is set. Their pass
-/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For
-/// `ONCE`, see [`rows`].
+/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is multiplied by these factors at
+/// the end. For `ONCE`, see [`rows`].
 ///
 /// # Safety
-/// - The clauses of [`recur`] hold; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
+/// - The clauses of [`recur`] hold; the `B` tokens from `t` are in the segment. With `OUT`, each of these tokens has
+///   one query row.
 #[inline(always)]
 unsafe fn through<
     L: Lanes,
@@ -305,11 +306,11 @@ pub unsafe fn together<
     }
 }
 
-/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The numbers of
-/// tokens and of query rows are then constants in its loops.
+/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The number of
+/// tokens and the number of query rows are then compile-time constants.
 ///
 /// # Safety
-/// - As for [`pass`], with `R` tokens.
+/// - The clauses of [`pass`] hold for `R` tokens.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
@@ -399,11 +400,11 @@ unsafe fn pass<
 }
 
 /// Computes the output and the write of a single token under a delta rule. Stores the write in the strip's `room` and
-/// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state. The state is read from its
-/// previous location.
+/// returns it. This function does the work of [`writes`] and [`answers`] in one pass over the state. The state is read
+/// from its previous location.
 ///
 /// # Safety
-/// - As for [`pass`], for a single token with one query row.
+/// - The clauses of [`pass`] hold for a single token with one query row.
 #[inline(always)]
 unsafe fn alone<L: Lanes, const V: usize>(
     isa: L::Isa,
