@@ -1,4 +1,4 @@
-//! Frames for records on a serial line that may flip bits, drop bytes, and end anywhere.
+//! Frames that carry records over a serial line. The line may flip bits, drop bytes, and end anywhere.
 //!
 //! ```text
 //! frame    = COBS(message) 0
@@ -17,8 +17,8 @@
 //!    be the postcard encoding of a record, without spare bytes.
 //! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
 //!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
-//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, by which its records
-//!    are recognised even if the start of the run was lost.
+//! 4. Rows of one run must not be read under the heading of another. Each run has its own number. This number
+//!    identifies the records of the run even if the start of the run was lost.
 //! 5. A reader may be older than the sender. In every version of the format the version number is first and the check
 //!    is last, so a reader distinguishes a frame of another version from a damaged one and never misreads it.
 
@@ -32,7 +32,7 @@ pub const VERSION: u8 = 1;
 /// Size of the longest record in bytes.
 pub const RECORD: usize = 1064;
 
-/// Number of bytes before the record: version, run and sequence.
+/// Number of bytes in a message before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;
 
 /// Size of the checksum in bytes.
@@ -203,8 +203,8 @@ impl<const N: usize> Decoder<N> {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Notes that the line was cut: the unfinished frame is dropped, and the next bytes may be the end of another
-    /// frame.
+    /// Informs the decoder that the line was interrupted. The unfinished frame is dropped, and the next bytes may be
+    /// the end of another frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;

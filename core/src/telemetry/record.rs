@@ -96,7 +96,7 @@ pub struct Cell {
     pub dtype: String<8>,
     /// Number of threads that computed attention.
     pub threads: u32,
-    /// Number of sequences.
+    /// Number of sequences in the batch.
     pub batch: u64,
     /// Number of query heads.
     pub heads: u64,
@@ -189,7 +189,7 @@ pub struct Cell {
     pub gpu_mhz: Option<f64>,
     /// Clock of the memory.
     pub emc_mhz: Option<f64>,
-    /// Evidence that the board throttled.
+    /// Whether the board reported throttling.
     pub throttled: Throttling,
 }
 

@@ -17,7 +17,7 @@ pub struct Weights {
     layers: usize,
 }
 
-/// Returns `count` random numbers with variance one.
+/// Returns `count` random numbers whose variance is one.
 ///
 /// # Errors
 /// Returns an error if the system refuses the memory.

@@ -18,8 +18,8 @@ pub fn now() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * SECOND + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns whether the
-/// time has been reached.
+/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns `true` if `time` has
+/// been reached.
 ///
 /// # Errors
 /// Returns the system's error if the clock does not work.
@@ -43,7 +43,7 @@ pub struct Tick {
     pub release: u64,
     /// End of the period in nanoseconds of the monotonic clock. It is the deadline for the answer.
     pub deadline: u64,
-    /// Number of periods skipped between the previous tick and this one.
+    /// Number of periods that were skipped between the previous tick and this tick.
     pub skipped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The loop: in each period it takes a frame from the source and returns an answer.
+//! The loop. In each period the loop takes a frame from the source and sends an answer to the sink.
 
 use crate::clock::{self, Schedule};
 use crate::error::Error;
@@ -19,7 +19,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Periods per second.
     pub rate: f64,
-    /// Number of frames, including broken ones, after which the loop ends; `None` for no limit.
+    /// Number of frames, including broken frames, after which the loop ends; `None` for no limit.
     pub frames: Option<u64>,
     /// `true` to write lines as JSON objects.
     pub json: bool,

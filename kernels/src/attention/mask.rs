@@ -161,7 +161,8 @@ impl<L: Lanes> Sight<L> {
         Sight { attended: false, present: zero, magnitude: zero }
     }
 
-    /// Converts a vector of elements to base-2 units, limits the finite ones, and records their effect.
+    /// Converts a vector of elements to base-2 units, limits the finite elements, and records the effect of all
+    /// elements.
     #[inline(always)]
     fn bias<E: Element>(&mut self, isa: L::Isa, x: L) -> L {
         let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));

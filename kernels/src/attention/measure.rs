@@ -228,7 +228,8 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
 }
 
 /// Raises `to[0]` to the largest magnitude of the elements. `−∞` counts as zero, because it masks a key and is not an
-/// addend of the key's score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
+/// addend of the key's score. The result is NaN if an element is NaN. If no element is NaN and an element is `+∞`, the
+/// result is infinite.
 ///
 /// # Safety
 /// - The contract of [`MeasuredRows`] holds. `to` is readable and writable for one non-negative value or NaN.

@@ -14,7 +14,8 @@
 //!    are independent of each other. They share each vector of the query that is loaded.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
-//! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
+//! This kernel has the interface of a tile with one row, so that it shares plans, states and merges with the other
+//! kernels.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};

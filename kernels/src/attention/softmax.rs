@@ -7,8 +7,8 @@
 //!
 //! 1. *References rarely change.* The function [`raised`] defines when and how they change. One comparison of the
 //!    tile's largest scores with the references usually skips all further work ([`raise`]).
-//! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
-//!    so that a row gets the same bits next to any neighbours.
+//! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the other rows are multiplied by
+//!    one. The bits of a row are therefore independent of the other rows in the tile.
 //! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It also turns a score
 //!    too far below the reference into zero. Whether a key of weight zero is masked matters only if its value is not
 //!    finite; then the bias decides ([`super::values`]).

@@ -55,8 +55,8 @@ pub struct Head {
     pub beta_stride: isize,
     /// Factor applied to every output.
     pub scale: f32,
-    /// Number of tokens in one pass over the state: a few in the recurrent algorithm, more in the chunked ones. The
-    /// tokens of a pass interact through the products `Q Kᵀ` and `K Kᵀ`.
+    /// Number of tokens in one pass over the state: a few in the recurrent algorithm, and more in the chunked
+    /// algorithms. The tokens of a pass interact through the products `Q Kᵀ` and `K Kᵀ`.
     pub pass: usize,
 }
 
@@ -70,7 +70,7 @@ pub struct Factors {
     pub high: *const f32,
     /// Relative remainders of the factors, laid out like `high`; never zero.
     pub rest: *const f32,
-    /// `true` if each row has a factor of its own.
+    /// `true` if each row has its own factor; `false` if all rows have the same factor.
     pub per_dim: bool,
 }
 

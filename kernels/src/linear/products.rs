@@ -138,7 +138,7 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 }
 
 /// Computes the products between the tokens of each pass, with writing keys in the lanes. The keys are arranged like
-/// the columns of a state, and are read vector by vector. Products are written as whole vectors, including products
+/// the columns of a state, and are read vector by vector. Products are written as whole vectors, which include products
 /// that no token needs.
 ///
 /// # Safety

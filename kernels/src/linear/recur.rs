@@ -46,7 +46,7 @@ pub unsafe fn recur<L: Lanes>(
 }
 
 /// Processes the only token of a segment on a strip of `V` vectors. The state is read from the strip's previous
-/// location and written to its new one. `DELTA` selects the rules with rates.
+/// location and written to the strip's new location. `DELTA` selects the rules with rates.
 ///
 /// # Safety
 /// - The clauses of [`recur`] hold; the token has one query row. Under the rules without rates it may also have none.
@@ -442,8 +442,8 @@ unsafe fn alone<L: Lanes, const V: usize>(
 }
 
 /// Computes the values that `R` tokens, starting with token `t`, write to the state, and stores them in the strip's
-/// `room`. Under the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`,
-/// where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
+/// `room`. Under the rules without rates, a token writes its value. Under the delta rules, a token writes `β (v − k
+/// S')`, where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
 /// - The clauses of [`pass`] hold; the room contains the writes of the pass's tokens before `t`.

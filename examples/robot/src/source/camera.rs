@@ -66,7 +66,7 @@ fn code(format: PixelFormat) -> FourCc {
     }
 }
 
-/// Copies frames until the camera fails or the loop stops.
+/// Copies frames from `stream` to the queue until the camera fails or the loop stops.
 fn copy(feed: &Feed, mut stream: ReadStream) {
     while let Some(mut buffer) = feed.take() {
         let needed = buffer.len();

@@ -54,7 +54,8 @@ impl Pipe {
     }
 }
 
-/// Copies frames until the end of the input. If the last bytes do not fill a frame, they count as a broken frame.
+/// Copies frames from `from` to the queue until the end of the input. If the last bytes do not fill a frame, they count
+/// as a broken frame.
 fn copy(feed: &Feed, mut from: impl Read) {
     while let Some(mut buffer) = feed.take() {
         let mut filled = 0;

@@ -19,8 +19,8 @@ pub enum Keep {
     Newest,
 }
 
-/// Number of circulating buffers. With [`Keep::Newest`] up to three are in use: the loop's buffer, one that waits for
-/// the loop, and one that is being filled.
+/// Number of circulating buffers. With [`Keep::Newest`] up to three buffers are in use: the first is read by the loop,
+/// the second waits for the loop, and the third is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {

@@ -71,7 +71,7 @@ const CLASSES: usize = 10;
 /// elements.
 type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
 
-/// Tensors by name, each with its shape and elements, and the metadata.
+/// Contents of a model file: the shape and elements of each tensor by name, and the metadata.
 #[derive(Clone)]
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
 
@@ -271,8 +271,8 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Checks that each frame below `count` was answered once, in order and correctly. `picture` returns the index of the
-/// picture that a frame shows.
+/// Checks that each frame with an index below `count` was answered once, in order and correctly. `picture` returns the
+/// index of the picture that a frame shows.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

@@ -235,7 +235,7 @@ pub struct PresentArgs {
     pub past: DeviceTensor,
     /// New rows.
     pub fresh: DeviceTensor,
-    /// Present tensor: the past rows, then the new ones.
+    /// Present tensor: the past rows, followed by the new rows.
     pub present: DeviceTensor,
     /// Number of sequences.
     pub batch: i32,
