@@ -163,7 +163,8 @@ mod modules {
         env::var_os(name).ok_or_else(|| format!("{name}: not set; allowed: as cargo sets it"))
     }
 
-    /// Returns the files in a folder whose names end in `.{ending}`, sorted; there must be at least one.
+    /// Returns the sorted paths of the files in `folder` whose names end in `.{ending}`. Returns an error if there is
+    /// no such file.
     fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-changed={}", folder.display());
         let fault = |error| format!("{}: {error}", folder.display());

@@ -241,20 +241,21 @@ pub trait Lanes: Number {
     fn raised_weight(self) -> Self {
         self.weight()
     }
-    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. Does not stall at
-    /// subnormal results if [`Lanes::RAISE`] is not 1.
+    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. If [`Lanes::RAISE`] is
+    /// not 1, the operation does not stall at subnormal results.
     #[must_use]
     fn shrunk(self, factor: Self) -> Self {
         self.times(factor)
     }
     /// Returns `self` divided by `RAISE` and by `MORE^TIMES` ([`MORE`]), where `TIMES` is one or two. The result is
-    /// rounded to the nearest, ties to even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
+    /// rounded to the nearest, ties to even. The operation does not stall at subnormal results. It is called only if
+    /// `RAISE` is not 1.
     #[must_use]
     fn lowered<const TIMES: u32>(self) -> Self {
         self
     }
-    /// Returns `self` times [`MORE`]. `self` must be finite. Does not stall if `self` is subnormal. Called only if
-    /// `RAISE` is not 1.
+    /// Returns `self` times [`MORE`]. `self` must be finite. The operation does not stall if `self` is subnormal. It is
+    /// called only if `RAISE` is not 1.
     #[must_use]
     fn lifted(self) -> Self {
         self
@@ -267,8 +268,8 @@ pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 /// Additional factor for the weights of small values, and for the tiny values themselves: `2^48`.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
-/// `2^74` and `2^75`. Their product, as a factor, turns multiples of the smallest positive subnormal number into
-/// integers.
+/// The numbers `2^74` and `2^75`. A multiplication by both numbers turns multiples of the smallest positive subnormal
+/// number into integers.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
 
 /// Smallest positive subnormal number times [`MORE`]: `2^-101`.

@@ -172,8 +172,8 @@ pub struct Cell {
     pub idle_power_mw: Option<f64>,
     /// Resolution of the board's power readings.
     pub power_quantum_mw: Option<f64>,
-    /// Number of power readings that differ from the previous reading. It is smaller than the number of readings,
-    /// because the board averages and repeats them.
+    /// Number of power readings that differ from the previous reading. This number is smaller than the number of
+    /// readings, because the board averages and repeats readings.
     pub power_readings: u32,
     /// Energy per call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,
@@ -193,7 +193,7 @@ pub struct Cell {
     pub throttled: Throttling,
 }
 
-/// Windows into which a picture is divided. All sizes are rows and columns, in tokens.
+/// Windows into which a picture is divided. Each field contains a number of rows and a number of columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
     /// Size of the picture.

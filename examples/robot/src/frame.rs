@@ -135,7 +135,7 @@ impl<'a> Frame<'a> {
     /// Returns the bytes of the pixels in row `y`.
     ///
     /// # Panics
-    /// If `y` is not below the height.
+    /// Panics if `y` is not below the height of the frame.
     #[must_use]
     pub fn row(&self, y: usize) -> &'a [u8] {
         let row = self.geometry.size.width * self.geometry.format.pixel_bytes();

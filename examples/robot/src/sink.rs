@@ -168,8 +168,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits at most `patience` for all lines to be written, then drops any that remain. Returns the total number of
-    /// dropped lines.
+    /// Waits at most `patience` for all lines to be written, and then drops the remaining lines. Returns the total
+    /// number of dropped lines.
     ///
     /// # Errors
     /// Returns an error that the writer has encountered.

@@ -9,7 +9,7 @@ use super::measure::Measure;
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
-/// A query tile and its working memory. `width` is its number of rows, one per lane.
+/// A query tile and its working memory. `width` is the number of rows of the tile, one per lane.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.

@@ -39,8 +39,9 @@ pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Computes the hyperbolic tangent. For `|x|` below 5/8 it is an odd polynomial. For larger `|x|` the subtraction in
-/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)` cancels little, so this formula is used.
+/// Computes the hyperbolic tangent. For `|x|` below 5/8, the result is the value of an odd polynomial. For larger
+/// `|x|`, its magnitude is computed as `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, because the subtraction then
+/// cancels little.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

@@ -28,7 +28,7 @@ use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
-/// Number of query vectors that one step of these dot products loads. The number is large enough for registers to be
+/// Number of query vectors that one step of the dot products loads. The number is large enough for registers to be
 /// loaded in pairs.
 const VECTORS_AT_ONCE: usize = 4;
 

@@ -49,8 +49,8 @@ pub enum Raised {
     Lifted,
 }
 
-/// Returns `true` if a block is tiny, given the largest magnitude of its values. A kernel that raises weights
-/// multiplies the values of such a block by [`MORE`].
+/// Returns `true` if the values of a block are tiny. `largest` is the largest magnitude of these values. A kernel that
+/// raises weights multiplies the values of such a block by [`MORE`].
 #[inline(always)]
 #[must_use]
 pub fn is_tiny(largest: f32) -> bool {

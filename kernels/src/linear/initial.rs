@@ -10,9 +10,9 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// Row of zeros, used for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros and values that are not
-/// finite may have written NaN to these rows, and this NaN would reach every later output. A row has `width` values;
-/// rows are `stride` apart.
+/// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros with values that are not
+/// finite may have written NaN to these rows, and every later output would then be NaN. A row has `width` values; rows
+/// are `stride` apart.
 ///
 /// # Safety
 /// - In the strip at `state`, the rows from the segment's `rows` to its `dim` are writable.

@@ -3,9 +3,10 @@
 //! A kernel sees only registers, strips and pointers, never a tensor. Sizes, strides and offsets count f32 values;
 //! strides are signed, so that tokens can be processed in reverse order.
 //!
-//! A caller walks over the tokens of a head in segments. It splits the tokens by position into blocks. For each segment
-//! of a block it calls [`Kernel::prepare`], which determines the number of tokens of the segment, and then
-//! [`Kernel::recur`] for every strip of the state. It repeats both until no token of the block is left.
+//! A caller processes the tokens of a head in segments. The caller first splits the tokens by position into blocks. For
+//! each segment of a block, the caller calls [`Kernel::prepare`], which determines the number of tokens in the segment,
+//! and then calls [`Kernel::recur`] for every strip of the state. These calls are repeated until no token of the block
+//! is left.
 
 use crate::lanes::MAX_LANES;
 use crate::primitives::Primitives;
@@ -60,9 +61,9 @@ pub struct Head {
     pub pass: usize,
 }
 
-/// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor that is applied at
-/// thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A
-/// negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
+/// Factors that multiply the rows of a state. Each factor is `high · (1 + rest)`. Because of `rest`, a factor that is
+/// applied at thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by
+/// selection. A negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
 /// `high · (1 − rest)`, and rows are multiplied by this root twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
@@ -233,7 +234,7 @@ impl Ahead {
 /// Contract, for a packed strip of `dim` rows of `width` values at `state`, where `width` is one of the widths of a
 /// [`Strip`] and `dim` is a multiple of four:
 /// - `x` is readable for `rows` rows of `dim` values, `x_stride` apart.
-/// - `y` is writable for `rows` rows of `width` values, `y_stride` apart, and readable with `add`. It does not overlap
+/// - `y` is writable for `rows` rows of `width` values, `y_stride` apart, and readable with `add`. `y` does not overlap
 ///   the other operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
@@ -361,8 +362,8 @@ pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }
 
-/// Factor for a gate of `−∞`: minus zero, which no exponential returns. If the exponential of a gate underflows, its
-/// factor is plus zero, and rows are multiplied by plus zero.
+/// Factor for a gate of `−∞`: minus zero, which no exponential returns. If the exponential of a gate underflows, the
+/// factor of this gate is plus zero, and rows are multiplied by plus zero.
 pub const CLEARS: f32 = -0.0;
 
 /// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.

@@ -148,10 +148,10 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Destinations of the rows that have been multiplied by gates, for gates per dim.
+/// Buffers for the rows that are multiplied by gates, if there is a gate per dim.
 ///
-/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, and `ends` for
-/// `4 · dim`. Under the delta rules `readers` is writable for `tokens · dim` values.
+/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim` values, and `ends`
+/// for `4 · dim` values. Under the delta rules `readers` is writable for `tokens · dim` values.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
@@ -198,7 +198,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// With `ALL`, loads `TOGETHER` values. Without it, loads the first `count` values (at most `TOGETHER`), followed by
+/// With `ALL`, loads `TOGETHER` values. Without `ALL`, loads the first `count` values (at most `TOGETHER`), followed by
 /// zeros.
 ///
 /// # Safety

@@ -41,7 +41,7 @@ unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isi
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` is writable for `tokens` rows of `row` values for each query
-///   row of a token. Under the delta rules it is writable for `tokens` more rows.
+///   row of a token. Under the delta rules `products` is writable for `tokens` more rows.
 #[inline(always)]
 pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {

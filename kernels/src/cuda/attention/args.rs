@@ -116,8 +116,8 @@ pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
 /// [`AttentionArgs::flags`]: query, key and value rows, including the past, may be read four elements at a time, and
-/// their length is the head size of the kernel. For a kernel that sums scores in f32, the head size of queries and keys
-/// may also be a smaller multiple of eight.
+/// the length of these rows is the head size of the kernel. For a kernel that sums scores in f32, the head size of
+/// queries and keys may also be a smaller multiple of eight.
 pub const WHOLE_ROWS: i32 = 16;
 /// [`AttentionArgs::flags`]: a thread block computes all splits of its rows, so that no merge kernel follows.
 pub const SERIAL_SPLITS: i32 = 32;
@@ -165,7 +165,8 @@ pub struct AttentionArgs {
     pub changes: i32,
     /// Layouts and orders that the kernel may rely on: a sum of constants from `QUERY_VEC4` to `LONGEST_FIRST`.
     pub flags: i32,
-    /// Factor that turns `q · k` into a score in base-2 units, or into the argument of the soft cap's tanh.
+    /// Factor that converts `q · k` to a score in base-2 units. With a soft cap, the factor converts `q · k` to the
+    /// argument of `tanh`.
     pub query_factor: f32,
     /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero disables it.
     pub cap: f32,

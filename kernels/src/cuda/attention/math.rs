@@ -1,4 +1,5 @@
-//! The arguments of the kernels of method math. The twin of `Math` in `kernels/cuda/attention/math.cuh`, field for field.
+//! The arguments of the kernels of method math: the twin of `Math` in `kernels/cuda/attention/math.cuh`, field for
+//! field.
 
 use super::args::AttentionArgs;
 use crate::cuda::tensor::Divisor;

@@ -1,5 +1,5 @@
-//! The arguments of the kernel that measures the tensors of a call. The twin of `kernels/cuda/attention/measure.cuh`, field
-//! for field.
+//! The arguments of the kernel that measures the tensors of a call: the twin of `kernels/cuda/attention/measure.cuh`,
+//! field for field.
 
 use super::args::AttentionArgs;
 

@@ -1,4 +1,4 @@
-//! The arguments of the kernel that merges the states of a chunk of keys with the states of earlier chunks. The twin of
+//! The arguments of the kernel that merges the states of a chunk of keys with the states of earlier chunks: the twin of
 //! `Stream` in `kernels/cuda/attention/merge.cuh`, field for field.
 
 use super::args::AttentionArgs;

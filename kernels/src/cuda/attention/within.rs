@@ -1,4 +1,4 @@
-//! The arguments of launches within an error budget. The twin of `kernels/cuda/attention/budget.cuh`, field for field.
+//! The arguments of launches within an error budget: the twin of `kernels/cuda/attention/budget.cuh`, field for field.
 
 use super::args::AttentionArgs;
 
