@@ -5,8 +5,8 @@ use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
 /// A tile of query rows and its working memory. `rows` and `panel` are fields of the kernel's [`BackwardKernelSpec`],
-/// and `lanes` is the number of lanes of its vectors. A strip consists of [`BackwardKernel::strip`] vectors of dims.
-/// The remaining dims, too few for such a strip, form strips of one vector each.
+/// and `lanes` is the number of lanes of the kernel's vectors. A strip consists of [`BackwardKernel::strip`] vectors of
+/// dims. The remaining dims, too few for such a strip, form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` are multiples of `lanes`.
