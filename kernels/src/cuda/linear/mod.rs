@@ -5,10 +5,10 @@
 //! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks. They process all
 //! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of a head's state. *Share* kernels
-//! ([`LinearWalk::shares`]) do the same, but one block serves all output heads that read a state. At most
-//! [`MOST_READERS`] output heads read a state. The presence of decay and beta selects the rule of the recurrence.
+//! ([`LinearWalk::shares`]) do the same, but one block serves all output heads that read a state. In these launches at
+//! most [`MOST_READERS`] output heads read a state. The presence of decay and beta selects the rule of the recurrence.
 //! *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the columns per block and produce the same bits. They serve
-//! launches that would have too few blocks to fill the SMs.
+//! launches that would have too few blocks to fill the SMs. In the table, semicolons separate consecutive launches.
 //!
 //! | algorithm | launches |
 //! |---|---|
