@@ -1,10 +1,10 @@
-//! Generates the table of GPU modules: compressed PTX, and optionally GPU code that has already been assembled.
+//! Generates the table of GPU modules. It contains compressed PTX, and optionally cubins, which are already assembled.
 //!
-//! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. It is packed as
-//! `registers` describes. Several modules are compressed together, because they have much text in common.
-//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that are assembled for the GPU of the target board. These
-//! files are added to the table. If the variable is unset or empty, the table contains only PTX. Without the feature
-//! `cuda` there is no table.
+//! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. Before
+//! compression the text is packed as the module `registers` describes. Several modules are compressed together, because
+//! they have much text in common. The environment variable `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that
+//! are assembled for the GPU of the target board. These files are added to the table. If the variable is unset or
+//! empty, the table contains only PTX. Without the feature `cuda` there is no table.
 
 use std::process::ExitCode;
 
@@ -163,7 +163,8 @@ mod modules {
         env::var_os(name).ok_or_else(|| format!("{name}: not set; allowed: as cargo sets it"))
     }
 
-    /// Returns the files in a folder whose names end in `.{ending}`, sorted; there must be at least one.
+    /// Returns the sorted paths of the files in `folder` whose names end in `.{ending}`. Returns an error if there is
+    /// no such file.
     fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-changed={}", folder.display());
         let fault = |error| format!("{}: {error}", folder.display());

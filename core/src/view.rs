@@ -5,11 +5,12 @@ use crate::argument::ArgumentError;
 /// The order of the axes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// `[batch, heads, tokens, dim]`; also `[heads, tokens, dim]` and `[tokens, dim]`.
+    /// Axes `[batch, heads, tokens, dim]`. The axes may also be `[heads, tokens, dim]` or `[tokens, dim]`.
     Bhnd,
-    /// `[batch, tokens, heads, dim]`; also `[tokens, heads, dim]` and `[tokens, dim]`.
+    /// Axes `[batch, tokens, heads, dim]`. The axes may also be `[tokens, heads, dim]` or `[tokens, dim]`.
     Bnhd,
-    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is a separate argument.
+    /// Axes `[batch, tokens, heads · dim]`. The axes may also be `[tokens, heads · dim]`. The number of heads is a
+    /// separate argument.
     Bnc,
 }
 

@@ -5,10 +5,10 @@
 //! 1], and for negative `x` above −1/2 it may be rounded by at most 2^-25, which changes `2^r` by at most
 //! `ln 2 · 2^-25` of its value. Multiplication by `2^n` is exact within the range of [`Lanes::exp2`].
 //!
-//! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
-//! rounded to f32. If `p` is evaluated exactly, its distance from `WEIGHT_SCALE · 2^r` is therefore a function of `r`
-//! that can be computed. The rounding errors of the evaluation add to this distance. An operation whose operands have
-//! errors `δa`, `δb`, `δc` has the error
+//! The remaining factor, `WEIGHT_SCALE · 2^r`, is approximated by a polynomial `p`. Its coefficients are those of the
+//! minimax polynomial, rounded to f32. The distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is therefore a
+//! function of `r` that can be computed. The rounding errors of the evaluation add to this distance. An operation whose
+//! operands have errors `δa`, `δb`, `δc` has the error
 //!
 //! ```text
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
@@ -38,17 +38,17 @@ pub const fn raised(c: [f32; 6]) -> [f32; 6] {
     [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
 }
 
-/// Addend for rounding. Added to an f32 value of magnitude below 2^22, it leaves the nearest integer plus 127 in the
-/// low bits of the sum. Shifted left by 23, these bits are the power of two as an f32 value.
+/// Addend for rounding. If it is added to an f32 value of magnitude below 2^22, the low bits of the sum contain the
+/// nearest integer `n` plus 127. These bits, shifted left by 23, are the f32 value `2^n`.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
 /// Largest argument for which `exp2_horner` returns zero. The power of two of such an argument would be below all
 /// normal numbers.
 pub const ZERO_AT: f32 = -127.0;
 
-/// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form. Meant for
-/// instruction sets whose multiply-add writes to a separate register. The power of two is applied by a multiplication,
-/// so that a NaN with any payload stays NaN.
+/// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form. This macro is meant
+/// for instruction sets whose multiply-add writes to a separate register. The power of two is applied by a
+/// multiplication, so that a NaN with any payload stays NaN.
 macro_rules! exp2_horner {
     ($x:expr, $isa:expr, $shift:expr) => {
         exp2_horner!($x, $isa, $shift, $crate::exp2::EXP2_NEAREST)

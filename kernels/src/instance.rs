@@ -1,5 +1,5 @@
-//! The macro that instantiates the code shared by the operators for one instruction set. Each operator has another
-//! such macro next to its kernels, for example in [`crate::attention`].
+//! The macro that instantiates the code shared by the operators for one instruction set. Each operator has its own
+//! macro of this kind next to its kernels, for example in [`crate::attention`].
 
 /// Declares `PRIMITIVES` for one instruction set.
 macro_rules! instance {

@@ -21,7 +21,7 @@ impl Scalar {
         Some(Scalar(()))
     }
 
-    /// Returns the token without detection. Exists so that all instruction sets have the same functions.
+    /// Returns the token without detection. This function exists so that all instruction sets have the same functions.
     ///
     /// # Safety
     /// - None.

@@ -8,8 +8,8 @@
 //! that their pointer covers `N` elements.
 //!
 //! **Inlining.** No operation has a target feature of its own. Each is `inline(always)` and adopts the features of the
-//! entry point that it is inlined into. A closure in between would not be inlined and would lose them, so the
-//! micro-kernels use none.
+//! entry point that it is inlined into. A closure between the entry point and an operation would not be inlined and
+//! would lose these features, so the micro-kernels use no closures.
 
 use elsa_core::state::Number;
 
@@ -73,7 +73,7 @@ pub trait Lanes: Number {
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
     /// Prefetches the cache line at `p` into the second-level cache, or into the first-level cache if the processor
-    /// supports only few outstanding misses. `p` need not point to valid memory.
+    /// supports only a few outstanding misses. `p` need not point to valid memory.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///
@@ -96,7 +96,7 @@ pub trait Lanes: Number {
     /// `ODD` use different registers, so that the quads of two calls can be live at once.
     ///
     /// # Safety
-    /// - As for two calls of [`Lanes::quad`], at `p` and at `p + 4`.
+    /// - The clauses of [`Lanes::quad`] hold for two calls, at `p` and at `p + 4`.
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(
         isa: Self::Isa,
@@ -123,9 +123,10 @@ pub trait Lanes: Number {
     /// Returns `self · q[I]`.
     ///
     /// # Safety
-    /// - As for [`Lanes::mul_add_quad`].
+    /// - The clauses of [`Lanes::mul_add_quad`] hold.
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
-    /// Returns `self`, but zero in lanes where the magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
+    /// Returns `self` with zero in the lanes where the magnitude of `self` is below `limit`. A lane in which `self` or
+    /// `limit` is NaN keeps its value.
     #[inline(always)]
     #[must_use]
     fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
@@ -231,8 +232,8 @@ pub trait Lanes: Number {
     fn any_greater(self, other: Self) -> bool;
 
     /// Returns the weight `WEIGHT_SCALE · 2^self` of a key. No lane of `self` may exceed 126. At `−∞`, where the key is
-    /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) it is zero, or at most the
-    /// exact weight. NaN stays NaN.
+    /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) the weight is zero, or a
+    /// number that does not exceed the exact weight. NaN stays NaN.
     #[must_use]
     fn weight(self) -> Self;
     /// Returns [`Lanes::weight`] times [`Lanes::RAISE`]. No lane of `self` may exceed 32.
@@ -240,20 +241,21 @@ pub trait Lanes: Number {
     fn raised_weight(self) -> Self {
         self.weight()
     }
-    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. Does not stall at
-    /// subnormal results if [`Lanes::RAISE`] is not 1.
+    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. If [`Lanes::RAISE`] is
+    /// not 1, the operation does not stall at subnormal results.
     #[must_use]
     fn shrunk(self, factor: Self) -> Self {
         self.times(factor)
     }
     /// Returns `self` divided by `RAISE` and by `MORE^TIMES` ([`MORE`]), where `TIMES` is one or two. The result is
-    /// rounded to the nearest, ties to even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
+    /// rounded to the nearest, ties to even. The operation does not stall at subnormal results. It is called only if
+    /// `RAISE` is not 1.
     #[must_use]
     fn lowered<const TIMES: u32>(self) -> Self {
         self
     }
-    /// Returns `self` times [`MORE`]. `self` must be finite. Does not stall if `self` is subnormal. Called only if
-    /// `RAISE` is not 1.
+    /// Returns `self` times [`MORE`]. `self` must be finite. The operation does not stall if `self` is subnormal. It is
+    /// called only if `RAISE` is not 1.
     #[must_use]
     fn lifted(self) -> Self {
         self
@@ -266,8 +268,8 @@ pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 /// Additional factor for the weights of small values, and for the tiny values themselves: `2^48`.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
-/// `2^74` and `2^75`. Their product, as a factor, turns multiples of the smallest positive subnormal number into
-/// integers.
+/// The numbers `2^74` and `2^75`. A multiplication by both numbers turns multiples of the smallest positive subnormal
+/// number into integers.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
 
 /// Smallest positive subnormal number times [`MORE`]: `2^-101`.

@@ -1,4 +1,4 @@
-//! Frames for records on a serial line that may flip bits, drop bytes, and end anywhere.
+//! Frames that carry records over a serial line. The line may flip bits, drop bytes, and end anywhere.
 //!
 //! ```text
 //! frame    = COBS(message) 0
@@ -17,8 +17,8 @@
 //!    be the postcard encoding of a record, without spare bytes.
 //! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
 //!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
-//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, by which its records
-//!    are recognised even if the start of the run was lost.
+//! 4. Rows of one run must not be read under the heading of another. Each run has its own number. This number
+//!    identifies the records of the run even if the start of the run was lost.
 //! 5. A reader may be older than the sender. In every version of the format the version number is first and the check
 //!    is last, so a reader distinguishes a frame of another version from a damaged one and never misreads it.
 
@@ -32,7 +32,7 @@ pub const VERSION: u8 = 1;
 /// Size of the longest record in bytes.
 pub const RECORD: usize = 1064;
 
-/// Number of bytes before the record: version, run and sequence.
+/// Number of bytes in a message before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;
 
 /// Size of the checksum in bytes.
@@ -41,7 +41,7 @@ const CHECK: usize = 4;
 /// Size of the longest message in bytes.
 const MESSAGE: usize = HEADER + RECORD + CHECK;
 
-/// Size of the longest frame in bytes, including its zero.
+/// Size of the longest frame in bytes, including the zero that ends it.
 pub const FRAME: usize = cobs::max_encoding_length(MESSAGE) + 1;
 
 /// CRC-32C, computed with a table of 1 KiB.
@@ -76,13 +76,14 @@ impl Encoder {
         Encoder { run, next: 0 }
     }
 
-    /// Advances the record number by `records` without making frames. A reader counts these records as lost.
+    /// Advances the number of the next record by `records` without making frames. A reader counts the skipped numbers
+    /// as lost records.
     pub const fn skip(&mut self, records: u32) {
         self.next = self.next.wrapping_add(records);
     }
 
-    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough. Even
-    /// on failure the record uses up a number.
+    /// Encodes `record` into `frame` and returns the frame, including the zero that ends it. A buffer of [`FRAME`]
+    /// bytes is always long enough. A record uses up a number even if this function fails.
     ///
     /// # Errors
     /// Returns an error if the buffer is too short.
@@ -135,14 +136,14 @@ pub struct Counts {
     pub foreign: u64,
     /// Records whose numbers had already been received or counted as lost. They are dropped.
     pub repeated: u64,
-    /// Bytes that belong to no frame of this version. In a sequence of bytes without a zero, these are the bytes beyond
-    /// the longest frame ([`FRAME`]). If no record has arrived, [`Decoder::end`] also counts all other bytes before the
-    /// first zero and after the last.
+    /// Bytes that belong to no frame of this version. If a sequence of bytes without a zero is longer than the longest
+    /// frame ([`FRAME`]), the excess bytes count as noise. If no record has arrived, [`Decoder::end`] also counts all
+    /// other bytes before the first zero and after the last.
     pub noise: u64,
 }
 
 impl Counts {
-    /// Returns `true` if every record of every run arrived, and nothing else did.
+    /// Returns `true` if every record of every run arrived once, and no other bytes arrived.
     #[must_use]
     pub const fn whole(&self) -> bool {
         let Counts { records: _, lost, broken, overlong, foreign, repeated, noise } = *self;
@@ -202,8 +203,8 @@ impl<const N: usize> Decoder<N> {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Notes that the line was cut: the unfinished frame is dropped, and the next bytes may be the end of another
-    /// frame.
+    /// Informs the decoder that the line was interrupted. The unfinished frame is dropped, and the next bytes may be
+    /// the end of another frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;
@@ -273,7 +274,7 @@ enum Fault {
     Foreign,
 }
 
-/// Decodes the message of a frame, which is given without its zero.
+/// Decodes the message in `frame`, which excludes the zero that ends the frame.
 fn open(frame: &mut [u8]) -> Result<Message, Fault> {
     let len = cobs::decode_in_place(frame).map_err(|_| Fault::Broken)?;
     let message = frame.get(..len).ok_or(Fault::Broken)?;

@@ -1,8 +1,9 @@
 //! The records of a benchmark.
 //!
 //! The names of the fields are also the keys in JSON and the column names in CSV. A value that a machine does not
-//! report is `None`, which is null in JSON. Texts have a capacity in bytes; [`text`] shortens longer ones visibly. Any
-//! change of a type in this module requires a new version of the frames that carry it.
+//! report is `None`, which is null in JSON. Each text field has a capacity in bytes; [`text`] truncates a longer text
+//! and marks the cut with `…`. Any change to a type in this module requires a new [`VERSION`](super::frame::VERSION) of
+//! the frames.
 
 use core::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
@@ -39,16 +40,16 @@ pub enum Record {
     Start(Start),
     /// A row of the results.
     Cell(Cell),
-    /// State of the board at some time.
+    /// State of the board at one time during the run.
     Trace(Trace),
     /// Last record of a run.
     End(End),
 }
 
-/// The machine, and the date of the run.
+/// Description of the machine, and the date of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// Version of the tool.
+    /// Version of the program that runs the benchmark.
     pub version: String<24>,
     /// Model of the board.
     pub board: Option<String<64>>,
@@ -70,7 +71,7 @@ pub struct Start {
     pub nvpmodel: Option<String<32>>,
     /// `true` if the clocks are fixed, for instance by `jetson_clocks`.
     pub jetson_clocks: Option<bool>,
-    /// Governor of the processor's clock.
+    /// Name of the governor that sets the processor's clock frequency.
     pub governor: Option<String<24>>,
     /// Name of the GPU.
     pub gpu: Option<String<64>>,
@@ -80,12 +81,12 @@ pub struct Start {
     pub date: String<32>,
 }
 
-/// The latency of one method on one shape.
+/// Results for one method on one shape: latency, error, power and the state of the board.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Workload that the shape belongs to, such as `vit-b16-224`.
     pub workload: Option<String<24>>,
-    /// The back end that computed attention.
+    /// Name of the back end that computed attention.
     pub backend: String<16>,
     /// Name of the kernel that computed attention.
     pub kernel: String<64>,
@@ -95,7 +96,7 @@ pub struct Cell {
     pub dtype: String<8>,
     /// Number of threads that computed attention.
     pub threads: u32,
-    /// Number of sequences.
+    /// Number of sequences in the batch.
     pub batch: u64,
     /// Number of query heads.
     pub heads: u64,
@@ -171,8 +172,8 @@ pub struct Cell {
     pub idle_power_mw: Option<f64>,
     /// Resolution of the board's power readings.
     pub power_quantum_mw: Option<f64>,
-    /// Number of power readings that differ from the previous reading. It is smaller than the number of readings,
-    /// because the board averages and repeats them.
+    /// Number of power readings that differ from the previous reading. This number is smaller than the number of
+    /// readings, because the board averages and repeats readings.
     pub power_readings: u32,
     /// Energy per call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,
@@ -188,11 +189,11 @@ pub struct Cell {
     pub gpu_mhz: Option<f64>,
     /// Clock of the memory.
     pub emc_mhz: Option<f64>,
-    /// Evidence that the board throttled.
+    /// Whether the board reported throttling.
     pub throttled: Throttling,
 }
 
-/// Windows into which a picture is divided. All sizes are rows and columns, in tokens.
+/// Windows into which a picture is divided. Each field contains a number of rows and a number of columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
     /// Size of the picture.
@@ -203,7 +204,7 @@ pub struct Grid {
     pub shift: [u64; 2],
 }
 
-/// Evidence of throttling. Few boards can exclude it.
+/// Evidence of throttling. Few boards can report that they did not throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Throttling {
     /// A counter or an alarm of the board reports throttling.
@@ -219,7 +220,7 @@ pub enum Throttling {
 }
 
 impl Throttling {
-    /// Returns the text that JSON and tables contain for the value.
+    /// Returns the text that represents this value in JSON and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -236,7 +237,7 @@ impl Display for Throttling {
     }
 }
 
-/// The state of the board at one time.
+/// State of the board at one time during the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// Seconds since the start of the run.
@@ -260,9 +261,9 @@ pub struct Trace {
 /// Summary at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Number of cells that were measured.
+    /// Number of [`Cell`] records in the run.
     pub cells: u32,
-    /// Number of cells that nothing disturbed.
+    /// Number of [`Cell`] records whose [`Cell::clean`] is `true`.
     pub clean_cells: u32,
     /// Duration of the run in seconds.
     pub seconds: f64,

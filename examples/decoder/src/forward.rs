@@ -51,7 +51,7 @@ impl Row {
     }
 }
 
-/// Computes the output for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
+/// Computes the output for `tokens` random tokens. `layers` contains the weights of every layer, `[layer][element]`.
 ///
 /// # Errors
 /// Returns an error if a layer fails.

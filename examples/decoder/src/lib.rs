@@ -1,5 +1,5 @@
 //! A decoder with random weights. The weights may be larger than memory: the weights of layer n + 1 are read into one
-//! buffer while layer n is computed from the other, as in appendix F.2 of the ELSA paper. The program prints the
+//! buffer while layer n is computed from a second buffer, as in appendix F.2 of the ELSA paper. The program prints the
 //! columns of the paper's table 13.
 //!
 //! | module | contents |

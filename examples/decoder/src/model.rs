@@ -58,7 +58,7 @@ fn product(
 }
 
 impl Model {
-    /// Creates a layer for `tokens` tokens.
+    /// Creates the plan and the buffers for a layer with `tokens` tokens.
     ///
     /// # Errors
     /// Returns an error if the sizes do not form an attention problem, a plan cannot be created, or the system refuses
@@ -122,7 +122,8 @@ impl Model {
     }
 }
 
-/// Divides each row of `x` by its root mean square, multiplies it by `scale` and writes it to `to`.
+/// Divides each row of `x` by the row's root mean square, multiplies the quotients by `scale` element by element, and
+/// writes the products to `to`.
 fn norm(x: &[f32], scale: &[f32], to: &mut [f32]) {
     for (row, to) in x.chunks_exact(scale.len()).zip(to.chunks_exact_mut(scale.len())) {
         let squares: f32 = row.iter().map(|x| x * x).sum();

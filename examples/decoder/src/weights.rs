@@ -17,7 +17,7 @@ pub struct Weights {
     layers: usize,
 }
 
-/// Returns `count` random numbers with variance one.
+/// Returns `count` random numbers whose variance is one.
 ///
 /// # Errors
 /// Returns an error if the system refuses the memory.
@@ -75,7 +75,7 @@ impl Weights {
         self.sizes.elements() * size_of::<f32>()
     }
 
-    /// Reads the weights of a layer, and returns their size in bytes.
+    /// Reads the weights of layer `layer` into `to`, and returns their size in bytes.
     ///
     /// # Errors
     /// Returns an error if reading fails or the file ends early.
@@ -88,7 +88,7 @@ impl Weights {
         Ok(bytes.len() as u64)
     }
 
-    /// Drops the file from the system's cache, so that the next reads come from the device.
+    /// Drops the file from the system's cache, so that the next reads access the storage device.
     ///
     /// # Errors
     /// Returns an error if the system does not drop the file.

@@ -111,8 +111,8 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// Returns the command line that runs the program. If the tests run in an emulator, it starts with the emulator's
-/// command line.
+/// Returns the command line that runs the program. If the tests run in an emulator, the returned command line starts
+/// with the emulator's command.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

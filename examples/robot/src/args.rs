@@ -88,7 +88,7 @@ const AUTO: &str = "auto";
 /// Back end that `--backend` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendFlag {
-    /// The back end that the environment variable names, or the best that is present.
+    /// The back end that the environment variable names, or the best back end that is present.
     Auto,
     /// A particular back end.
     Forced(Backend),

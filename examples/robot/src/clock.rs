@@ -1,9 +1,9 @@
 //! A fixed rate on the monotonic clock.
 //!
-//! Periods start on the grid `start + k · period`. The loop sleeps until an absolute time, so neither the
-//! work of a frame nor the delay of a wake-up moves the grid. If a frame takes longer than its period, the
-//! periods that pass in the meantime are skipped and counted, and a frame starts at once in the current period.
-//! After an overrun of any length, at most one frame therefore starts off the grid.
+//! Periods start on the grid `start + k · period`. The loop sleeps until an absolute time, so neither the work of a
+//! frame nor the delay of a wake-up moves the grid. If a frame takes longer than its period, the periods that pass in
+//! the meantime are skipped and counted, and the next frame starts at once, in the current period. After an overrun of
+//! any length, at most one frame therefore starts at a time that is not on the grid.
 
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -18,8 +18,8 @@ pub fn now() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * SECOND + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns whether the
-/// time has been reached.
+/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns `true` if `time` has
+/// been reached.
 ///
 /// # Errors
 /// Returns the system's error if the clock does not work.
@@ -41,9 +41,9 @@ pub fn sleep_until(time: u64) -> std::io::Result<bool> {
 pub struct Tick {
     /// Start of the period, in nanoseconds of the monotonic clock.
     pub release: u64,
-    /// End of the period, which is the deadline for the answer.
+    /// End of the period in nanoseconds of the monotonic clock. It is the deadline for the answer.
     pub deadline: u64,
-    /// Number of periods skipped between the previous tick and this one.
+    /// Number of periods that were skipped between the previous tick and this tick.
     pub skipped: u64,
 }
 
@@ -55,8 +55,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a grid of `rate` periods per second. The first period starts at `start` nanoseconds. The length of a
-    /// period is clamped to between 1 and 2^63 nanoseconds.
+    /// Creates a grid of `rate` periods per second. The first period starts at `start`, in nanoseconds of the monotonic
+    /// clock. The length of a period is clamped to between 1 and 2^63 nanoseconds.
     #[must_use]
     pub fn new(rate: f64, start: u64) -> Schedule {
         let period = (SECOND as f64 / rate).round().clamp(1.0, (1u64 << 63) as f64) as u64;
@@ -69,7 +69,8 @@ impl Schedule {
         self.period
     }
 
-    /// Returns the first period that has not ended at the time `now`. Later calls return later periods.
+    /// Returns the first period that has not ended at the time `now`. Every call returns a later period than the call
+    /// before.
     pub fn next(&mut self, now: u64) -> Tick {
         let skipped = now.saturating_sub(self.next) / self.period;
         let release = self.next.saturating_add(skipped.saturating_mul(self.period));

@@ -58,7 +58,7 @@ impl std::fmt::Display for Size {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokenFrame {
-    /// The data are shorter than a frame.
+    /// The received data are shorter than one frame.
     #[error("frame: {found} bytes; allowed: {needed}")]
     Short {
         /// Number of bytes received.
@@ -86,7 +86,7 @@ pub struct Geometry {
     pub size: Size,
     /// Pixel format, which is the order of the samples in memory.
     pub format: PixelFormat,
-    /// Number of bytes from one row to the next, at least the size of a row.
+    /// Number of bytes from the start of one row to the start of the next; at least the number of bytes in a row.
     pub stride: usize,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Frame<'a> {
     /// Returns the bytes of the pixels in row `y`.
     ///
     /// # Panics
-    /// If `y` is not below the height.
+    /// Panics if `y` is not below the height of the frame.
     #[must_use]
     pub fn row(&self, y: usize) -> &'a [u8] {
         let row = self.geometry.size.width * self.geometry.format.pixel_bytes();

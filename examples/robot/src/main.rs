@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// Time without a frame after which a camera counts as failed, unless `--patience` is given.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Signals that follow the first signal within this time count as repetitions of the first, because timeout(1) sends
-/// two.
+/// Signals that follow the first signal within this time count as repetitions of the first signal, because timeout(1)
+/// sends two signals.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Interval at which the engine's calls are cancelled again after a signal.

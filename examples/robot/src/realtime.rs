@@ -1,7 +1,8 @@
 //! Measures that keep the loop on time on a busy board: a core for the loop, a real-time priority, and memory that is
 //! never paged out.
 //!
-//! The system may refuse any of these to an unprivileged user. The loop then runs without it and reports the refusal.
+//! The system may refuse any of these measures to an unprivileged user. The loop then runs without the refused measure
+//! and reports the refusal.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,7 +11,7 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// A request that the system did not grant. The loop continues without it.
+/// A measure that the system refused. The loop continues without this measure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {

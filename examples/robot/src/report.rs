@@ -11,7 +11,7 @@ const LONGEST: u64 = 600_000_000;
 /// The answer for one frame, written as one line.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Answer {
-    /// Index of the frame in the order of the source, from zero. Broken frames are counted too.
+    /// Index of the frame among all frames of the source, including broken frames, counted from zero.
     pub frame: u64,
     /// The class with the highest score.
     pub class: usize,
@@ -100,13 +100,13 @@ impl Statistics {
 /// Data of a finished run, in addition to the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Number of frames that were replaced by newer ones before the loop took them.
+    /// Number of frames that were replaced by newer frames before the loop took them.
     pub replaced: u64,
-    /// Number of lines dropped because the queue was full or they were not written in time.
+    /// Number of lines that were dropped because the queue was full or because they were not written in time.
     pub dropped_lines: u64,
     /// Periods per second.
     pub rate: f64,
-    /// Time from the start of the first period to the end, in seconds.
+    /// Time from the start of the first period to the end of the run, in seconds.
     pub seconds: f64,
     /// Number of tensor bytes copied between host and GPU for the last frame.
     pub copied: usize,
@@ -157,13 +157,13 @@ pub struct Summary {
     pub idle_periods: u64,
     /// Number of frames that could not be used.
     pub broken_frames: u64,
-    /// Number of frames that were replaced by newer ones before the loop took them.
+    /// Number of frames that were replaced by newer frames before the loop took them.
     pub replaced_frames: u64,
-    /// Number of lines dropped because the queue was full or they were not written in time.
+    /// Number of lines that were dropped because the queue was full or because they were not written in time.
     pub dropped_lines: u64,
     /// Number of answers that the CPU computed in place of a failing GPU.
     pub fallbacks: u64,
-    /// Median latency in microseconds, from the start of a period to its answer.
+    /// Median latency in microseconds. The latency of an answer is counted from the start of its period.
     pub p50_us: Option<u64>,
     /// 99th percentile of the latency in microseconds.
     pub p99_us: Option<u64>,
@@ -171,7 +171,7 @@ pub struct Summary {
     pub max_us: Option<u64>,
     /// Periods per second.
     pub rate_hz: f64,
-    /// Time from the start of the first period to the end, in seconds.
+    /// Time from the start of the first period to the end of the run, in seconds.
     pub seconds: f64,
     /// Number of tensor bytes copied between host and GPU for the last frame; zero if the CPU computed attention, or if
     /// the GPU used all tensors in place.

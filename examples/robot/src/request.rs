@@ -1,10 +1,10 @@
-//! Classifies I/O errors: caused by the request, or by the system.
+//! Distinguishes I/O errors that the request caused from I/O errors that the device or the system caused.
 
 use rustix::io::Errno;
 use std::io;
 
-/// Returns `true` if a file or device could not be opened because its name was wrong, `false` if the device or the
-/// system failed.
+/// Returns `true` if `error` means that the request named a wrong file or device. Returns `false` if it means that the
+/// device or the system failed.
 pub(crate) fn named_wrongly(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     // These codes mean that the file is not a device of the requested kind, or that the device or the

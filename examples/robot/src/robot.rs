@@ -1,4 +1,4 @@
-//! The loop: in each period it takes a frame from the source and returns an answer.
+//! The loop. In each period the loop takes a frame from the source and sends an answer to the sink.
 
 use crate::clock::{self, Schedule};
 use crate::error::Error;
@@ -19,7 +19,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Periods per second.
     pub rate: f64,
-    /// Number of frames, including broken ones, after which the loop ends; `None` for no limit.
+    /// Number of frames, including broken frames, after which the loop ends; `None` for no limit.
     pub frames: Option<u64>,
     /// `true` to write lines as JSON objects.
     pub json: bool,
@@ -28,15 +28,15 @@ pub struct Options {
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The summary. A failed run has one too.
+    /// The summary of the run, whether the run succeeded or failed.
     pub summary: Summary,
     /// The error of a failed run; `None` if the run succeeded.
     pub fault: Option<Error>,
 }
 
-/// Runs the loop, and then waits for the lines to be written. The loop ends when the source ends, the requested number
-/// of frames is reached, `stop` is set, or the source, the model or the sink fails permanently. Between the first and
-/// the last frame only broken frames allocate memory.
+/// Runs the loop, and then waits for the remaining lines to be written. The loop ends when the source ends, the
+/// requested number of frames is reached, `stop` is set, or the source, the model or the sink fails permanently.
+/// Between the first and the last frame only broken frames allocate memory.
 ///
 /// # Errors
 /// Returns an error if the histogram cannot be created.
@@ -71,7 +71,7 @@ pub fn run(
     Ok(Outcome { summary: statistics.summary(run), fault })
 }
 
-/// Executes the loop, and returns the reason why it ended or its error.
+/// Executes the loop. Returns the reason why the loop ended, or the error with which it failed.
 fn drive(
     options: Options,
     source: &mut dyn Source,
@@ -138,10 +138,11 @@ fn drive(
     }
 }
 
-/// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
+/// Prints the summary on standard output. With `json`, prints one JSON object under the name `summary`; without `json`,
+/// prints lines of text.
 ///
 /// # Errors
-/// Returns an error if standard output fails. If the reader has closed standard output, that is not an error.
+/// Returns an error if standard output fails. It is not an error if the reader has closed standard output.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

@@ -1,8 +1,8 @@
 //! Results: lines on standard output or through a serial port.
 //!
-//! A port or a reader may be slower than the loop, or stall. The loop therefore only puts lines into a bounded
-//! queue, from which a thread writes them. If the queue is full, the new line is dropped and counted. Lines need no
-//! allocation.
+//! A port or a reader may be slower than the loop, or stall. The loop therefore only puts lines into a bounded queue,
+//! from which a thread writes them. If the queue is full, the new line is dropped and counted. Adding a line to the
+//! queue allocates nothing.
 
 use std::io::{self, Cursor, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -168,8 +168,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits at most `patience` for all lines to be written, then drops any that remain. Returns the total number of
-    /// dropped lines.
+    /// Waits at most `patience` for all lines to be written, and then drops the remaining lines. Returns the total
+    /// number of dropped lines.
     ///
     /// # Errors
     /// Returns an error that the writer has encountered.
@@ -212,7 +212,7 @@ fn reason(path: &Path, error: serialport::Error) -> io::Error {
     }
 }
 
-/// Writes lines as they arrive, until the last one.
+/// Writes lines as they arrive in the queue, until the last line is written or writing fails.
 fn write(shared: &Shared, mut to: impl Write) {
     let mut state = shared.lock();
     loop {
@@ -243,7 +243,8 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes all of `bytes`, then flushes. Tries again after every timeout, however long the device stalls.
+/// Writes all of `bytes` to `to`, and then flushes `to`. Tries again after every timeout, however long the device
+/// stalls.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -268,8 +269,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Writer in which every odd-numbered write times out. The remaining writes accept one byte each, once the test
-    /// permits it.
+    /// Writer whose odd-numbered writes time out. Each even-numbered write accepts one byte, once the test permits it.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,

@@ -1,4 +1,4 @@
-//! While other work runs, prefetches into the cache the rows that will be read next.
+//! Prefetches the rows that will be read next into the cache, while other work runs.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;
@@ -7,7 +7,8 @@ use core::ops::Range;
 /// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Divides the rows into `whole` equal shares, and prefetches the cache lines of the shares in the range `part`.
+/// Divides the rows of `ahead` into `whole` equal shares, and prefetches the cache lines of the shares whose indices
+/// are in `part`.
 #[inline(always)]
 pub fn fetch<L: Lanes>(isa: L::Isa, ahead: &Ahead, part: Range<usize>, whole: usize) {
     let row = |share: usize| ahead.rows * share.min(whole) / whole;

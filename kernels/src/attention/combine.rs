@@ -1,13 +1,14 @@
-//! Adds two biases, or masks pairs of tokens that the picture's border separates in a shifted window.
+//! Adds two biases, and masks the pairs of tokens in a shifted window that are on different sides of the picture's
+//! border.
 
 use super::mask::Seen;
 use crate::lanes::Lanes;
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::MASK_LIMIT;
 
-/// Writes `a + b` to `dst`. All three are biases in base-2 units. The magnitude of their finite elements is limited.
-/// The result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or
-/// `b`.
+/// Writes `a + b` to `dst`. All three are biases in base-2 units, whose finite elements have a magnitude of at most
+/// `MASK_LIMIT · log2 e`. The result is `−∞` where `a` or `b` is `−∞`. Sums of finite elements are clamped to this
+/// limit. `dst` may be `a` or `b`.
 ///
 /// # Safety
 /// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the number of lanes, unless a
@@ -50,8 +51,8 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
     }
 }
 
-/// A tile and a block in a shifted window that the picture's border splits into sides. Each row and each key has the
-/// number of its side. Tokens on different sides do not attend to each other.
+/// A query tile and a key block in a shifted window. The picture's border splits the tokens of the window into numbered
+/// groups, which are called sides. Tokens on different sides do not attend to each other.
 ///
 /// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count` values; `count`
 /// is at least one. `bias` is null, or readable for `count · width` values.
@@ -94,13 +95,13 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
     true
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`: `−∞` where row and key are on different sides, and elsewhere
-/// the bias that the tile already has, or zero. Reports in `seen` which pairs attend. Writes nothing if all rows are on
-/// one side and all keys are on one side, whether these two sides are equal or not.
+/// Writes the bias for a tile and a block to `dst`, `[key][width]`. The bias is `−∞` where row and key are on different
+/// sides. Elsewhere it is the tile's `bias`, or zero if that pointer is null. Reports in `seen` which pairs attend.
+/// Writes nothing if all rows are on one side and all keys are on one side, whether these two sides are equal or not.
 ///
 /// # Safety
-/// - The clauses of [`SideTile`].
-/// - `count · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
+/// - The clauses of [`SideTile`] hold.
+/// - `count · width` values are writable at `dst`, and `width` is one or a multiple of the number of lanes.
 #[inline(always)]
 pub unsafe fn divide<L: Lanes>(isa: L::Isa, tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     let (zero, out) = (L::splat(isa, 0.0), L::splat(isa, f32::NEG_INFINITY));

@@ -1,9 +1,9 @@
 //! The macro that instantiates the attention kernels for one instruction set.
 
 /// Declares a module `attention` with two statics. The tiles of `KERNEL` are one to three vectors of rows. `ROW_KERNEL`
-/// processes one row at a time. The parent module must have the `PRIMITIVES` of the instruction set.
+/// processes one row at a time. The parent module must contain the static `PRIMITIVES` of the instruction set.
 ///
-/// `tile_keys` contains the numbers of keys in a register tile for one, two and three vectors.
+/// `tile_keys` contains three numbers: the keys per register tile for tiles of one, two and three vectors.
 macro_rules! attention {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt,

@@ -9,7 +9,7 @@ use super::measure::Measure;
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
-/// A query tile and its working memory. `width` is its number of rows, one per lane.
+/// A query tile and its working memory. `width` is the number of rows of the tile, one per lane.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
@@ -54,8 +54,8 @@ pub struct Block {
     pub values: *const f32,
     /// Distance from one value row to the next.
     pub value_stride: usize,
-    /// Largest magnitude of the problem's values; NaN if one of them is NaN. It is used only with a bias or if the
-    /// kernel raises weights.
+    /// Largest magnitude of the elements in the problem's value tensor; NaN if an element is NaN. The field is used
+    /// only if there is a bias or if the kernel raises weights.
     pub largest: f32,
     /// Number of keys in the block.
     pub count: usize,
@@ -106,7 +106,7 @@ pub struct Sums {
 /// Additional operands of a step inside an error budget. `D` is the sum of the weights left out.
 ///
 /// Contract, for a tile of `width` rows: `left_out` and `top` are readable and writable for `width` values each, and
-/// `totals` for `4 · width`. `totals` is initialised, and so is `left_out` unless `first` is set for the step.
+/// `totals` for `4 · width` values. `totals` is initialised, and so is `left_out` unless `first` is set for the step.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
@@ -120,7 +120,8 @@ pub struct Budget {
     /// The largest score of each row in the block, `[width]`. Unless the step uses the reference zero,
     /// [`TileOps::scores`] must have written it.
     pub top: *mut f32,
-    /// Largest magnitude of the block's values; NaN if one of them is NaN. If it is negative, the step computes it.
+    /// Largest magnitude of the elements in the block's value rows; NaN if an element is NaN. A negative number makes
+    /// the step compute this magnitude.
     pub largest: f32,
     /// `true` if the step uses the reference zero ([`TileOps::weigh`]).
     pub near_zero: bool,
@@ -130,16 +131,16 @@ pub struct Budget {
     pub moved: bool,
 }
 
-/// Operations on tiles of one width. Each instruction set builds its [`Entries`] from them.
+/// Operations on tiles of one width. Each instruction set builds its [`Entries`] from an implementation of this trait.
 pub trait TileOps {
-    /// Type of tokens. A value of this type proves that the instruction set is present.
+    /// Type of the tokens that prove that the instruction set is present.
     type Isa: Copy;
 
     /// Computes scores, references, weights, row sums and the weighted sum of one block in one fused step. If `first`
     /// is set, the sums are written; if not, the step adds to them.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`], [`Block`] and [`Sums`]. The sums are initialised unless `first` is set.
+    /// - The clauses of [`Tile`], [`Block`] and [`Sums`] hold. The sums are initialised unless `first` is set.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// Decides whether a block is left out, and records the decision in `budget`. A step inside an error budget
@@ -148,8 +149,8 @@ pub trait TileOps {
     /// raises weights does so here, unless the step uses the reference zero (see `within`).
     ///
     /// # Safety
-    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights contain the block's scores, and
-    ///   `top` contains the largest score of each row. With the reference zero the scores meet the clauses of
+    /// - The clauses of [`TileOps::step`] and [`Budget`] hold. The tile's weights contain the block's scores, and `top`
+    ///   contains the largest score of each row. With the reference zero the scores meet the clauses of
     ///   [`TileOps::weigh`].
     unsafe fn decide(
         isa: Self::Isa,
@@ -165,28 +166,28 @@ pub trait TileOps {
     /// is set, references and sums are written; if not, the function adds to the sums.
     ///
     /// # Safety
-    /// - As for [`TileOps::step`]. The tile's weights contain the block's scores: `−∞` where a bias masks, and
-    ///   elsewhere numbers whose magnitude is at most 64.
+    /// - The clauses of [`TileOps::step`] hold. The tile's weights contain the block's scores: `−∞` where a bias masks,
+    ///   and elsewhere numbers whose magnitude is at most 64.
     unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// Merges `earlier ⊕ later` into `earlier`, as [`elsa_core::state`] describes.
+    /// Writes the merged states `earlier ⊕ later` to `earlier`, as [`elsa_core::state`] describes.
     ///
     /// # Safety
-    /// - The clauses of [`Sums`] with `value_dim`, for both states. Both are initialised.
+    /// - The clauses of [`Sums`] hold with `value_dim`, for both states. Both are initialised.
     unsafe fn merge(isa: Self::Isa, earlier: &Sums, later: &Sums, value_dim: usize);
 
-    /// Divides `W` by `S` in place, as `W · (1 / S)`. The result is zeros for a row without keys and NaN for a poisoned
-    /// row. A zero in `W` becomes `+0`.
+    /// Divides `W` by `S` in place, as `W · (1 / S)`. The results for a row without keys are zeros. The results for a
+    /// poisoned row are NaN. A zero in `W` becomes `+0`.
     ///
     /// # Safety
-    /// - The clauses of [`Sums`] with `value_dim`. The sums are initialised.
+    /// - The clauses of [`Sums`] hold with `value_dim`. The sums are initialised.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
     /// Writes the block's scores to `dst`, `[key][width]`, and the largest score of each row to `top`, unless `top` is
     /// null. The score of a masked key is `−∞`.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`] and [`Block`].
+    /// - The clauses of [`Tile`] and [`Block`] hold.
     /// - `dst` is writable for `width` values per key. For this clause, the number of keys is `count` rounded up to a
     ///   multiple of the register tile's keys, or to a multiple of 16 if a tile has one row.
     /// - `top` is null, or writable for `width` values.
@@ -199,15 +200,16 @@ pub trait TileOps {
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. If a tile has one row, `count` is rounded up to a
     ///   multiple of 16, and the padding after the scores is `−∞`.
-    /// - The clauses of [`Sums`] for `m` and `s`.
+    /// - The clauses of [`Sums`] hold for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
-    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The first flag is `true` if
-    /// [`TileOps::decide`] wrote the weights. The second is `true` if the weighted sums are overwritten, not added to.
+    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. `raised_and_first[0]` is `true`
+    /// if [`TileOps::decide`] wrote the weights. `raised_and_first[1]` is `true` if the weighted sums are overwritten
+    /// instead of increased.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`], of [`Block`], and of [`Sums`] for `w`. `w` is initialised unless the second flag is
-    ///   set.
+    /// - The clauses of [`Tile`] and [`Block`] hold, and so do the clauses of [`Sums`] for `w`. `w` is initialised
+    ///   unless `raised_and_first[1]` is set.
     /// - `count · width` weights are readable at `p`.
     unsafe fn accumulate(
         isa: Self::Isa,

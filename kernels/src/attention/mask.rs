@@ -51,7 +51,8 @@ pub struct MaskTile {
 }
 
 impl MaskTile {
-    /// Returns the tile of the query rows `rows` and the keys `keys` in a head of the mask at `data`.
+    /// Returns the tile for the query rows `rows` and the keys `keys` of one sequence and head. `data` points to the
+    /// first element of the whole mask.
     #[inline]
     #[must_use]
     pub fn of(
@@ -149,7 +150,7 @@ struct Sight<L> {
     attended: bool,
     /// One in every lane that has had an attended key; zero in every other lane.
     present: L,
-    /// Largest magnitude in each lane, or NaN.
+    /// Largest magnitude of the elements in each lane; NaN if an element of the lane is NaN.
     magnitude: L,
 }
 
@@ -160,7 +161,8 @@ impl<L: Lanes> Sight<L> {
         Sight { attended: false, present: zero, magnitude: zero }
     }
 
-    /// Converts a vector of elements to base-2 units, limits the finite ones, and records their effect.
+    /// Converts a vector of elements to base-2 units, limits the finite elements, and records the effect of all
+    /// elements.
     #[inline(always)]
     fn bias<E: Element>(&mut self, isa: L::Isa, x: L) -> L {
         let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));
@@ -190,12 +192,12 @@ impl<L: Lanes> Sight<L> {
     }
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, if it is needed. `seen` receives the effect
-/// of the mask. Columns past the last row repeat another row.
+/// Writes the bias for a tile and a block to `dst`, `[key][width]`, in base-2 units, if a bias is needed. `seen`
+/// receives the effect of the mask. Entries of `dst` past the last row repeat those of another row.
 ///
 /// # Safety
-/// - The clauses of [`MaskTile`].
-/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the number of lanes, or one.
+/// - The clauses of [`MaskTile`] hold.
+/// - `keys · width` values are writable at `dst`, and `width` is one or a multiple of the number of lanes.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     // SAFETY: `of` has the same clauses as this function.
@@ -212,7 +214,7 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
 /// Computes [`bias`] for a mask whose elements are of type `E`.
 ///
 /// # Safety
-/// As for [`bias`].
+/// The clauses of [`bias`] hold.
 #[inline(always)]
 unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     // SAFETY: the called functions have the same clauses as this one.
@@ -252,7 +254,7 @@ unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize,
 /// Computes the bias of a mask that has one element per row, for all keys.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn along_rows<L: Lanes, E: Element>(
     isa: L::Isa,
@@ -290,7 +292,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
 /// Computes the bias of a mask that has one row for all queries.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     let mut sight = Sight::new(isa);
@@ -327,7 +329,8 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
-/// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitude in each lane, or NaN.
+/// Converts a square of `N` rows and `N` keys to base-2 units, and writes the transposed square to `to`. Returns the
+/// largest magnitude of the elements in each lane; NaN if an element of the lane is NaN.
 ///
 /// # Safety
 /// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`. `N` vectors, `width` values apart, are
@@ -362,7 +365,7 @@ unsafe fn square<L: Lanes, E: Element>(
 /// Computes the bias of an additive mask that has a row per query.
 ///
 /// # Safety
-/// As for [`of`].
+/// The clauses of [`of`] hold.
 #[inline(always)]
 unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     let mut sight = Sight::<L>::new(isa);
@@ -446,7 +449,7 @@ unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) 
 /// Computes the bias of a boolean mask that has a row per query.
 ///
 /// # Safety
-/// As for [`of`]; elements are boolean, and `width` is at most three vectors.
+/// The clauses of [`of`] hold; elements are boolean, and `width` is at most three vectors.
 #[inline(always)]
 unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     // One word per row for every 32 keys, `[32 keys][row]`.

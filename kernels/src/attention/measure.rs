@@ -137,7 +137,7 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
 /// Each square is subject to at most `dim + 4` roundings.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for two non-negative values or NaN.
+/// - The contract of [`MeasuredRows`] holds. `to` is readable and writable for two non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn norms<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: `norms_of` has the same clauses as this function.
@@ -181,7 +181,7 @@ const STRIP: usize = 4;
 /// Raises `to[c]` to the largest magnitude of element `c` over all rows, or to NaN if one of these elements is NaN.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` non-negative values or NaN.
+/// - The contract of [`MeasuredRows`] holds. `to` is readable and writable for `dim` non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn channels<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: `channels_of` has the same clauses as this function.
@@ -228,10 +228,11 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
 }
 
 /// Raises `to[0]` to the largest magnitude of the elements. `−∞` counts as zero, because it masks a key and is not an
-/// addend of the key's score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
+/// addend of the key's score. The result is NaN if an element is NaN. If no element is NaN and an element is `+∞`, the
+/// result is infinite.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for one non-negative value or NaN.
+/// - The contract of [`MeasuredRows`] holds. `to` is readable and writable for one non-negative value or NaN.
 #[inline(always)]
 pub unsafe fn addends<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: `addends_of` has the same clauses as this function.

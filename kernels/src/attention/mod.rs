@@ -19,9 +19,9 @@
 //! 2. *References lag behind and are integers.* A row's reference changes only when a score exceeds it by more than
 //!    [`HEADROOM`](elsa_core::state::HEADROOM), and the new reference is an integer. Rescaling is therefore rare and
 //!    exact (`softmax`).
-//! 3. *Sums are bounded chains.* A score is summed in chains of `product::CHAIN` dims. The output of a block is summed
-//!    in a register over the block's keys. Only then is it added to the segment's sum; segments merge in a tree. The
-//!    error grows with the lengths of these chains and not with the number of keys.
+//! 3. *Sums are chains of bounded length.* A score is summed in chains of `product::CHAIN` dims. The output of a block
+//!    is summed in a register over the block's keys, and this sum is then added to the segment's sum. Segments merge in
+//!    a tree. The error grows with the lengths of these chains and not with the number of keys.
 //! 4. *The weight of a masked key is set to zero by selection.* The weight of an attended key may also be zero, if its
 //!    score is far below the reference. If the values of a masked block contain a NaN or an infinity, a slow product
 //!    skips the keys whose bias is `−∞` ([`values`]).

@@ -19,7 +19,7 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
 /// Loads vector `v` of the bias for a key, in tiles of `V` vectors.
 ///
 /// # Safety
-/// - The clauses of [`Block`]. The block's bias is not null, `key` is below the block's number of keys, and `v` is
+/// - The clauses of [`Block`] hold. The block's bias is not null, `key` is below the block's number of keys, and `v` is
 ///   below `V`.
 #[inline(always)]
 pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {
@@ -39,8 +39,9 @@ pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Computes the hyperbolic tangent. For `|x|` below 5/8 it is an odd polynomial. For larger `|x|` the subtraction in
-/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)` cancels little, so this formula is used.
+/// Computes the hyperbolic tangent. For `|x|` below 5/8, the result is the value of an odd polynomial. For larger
+/// `|x|`, its magnitude is computed as `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, because the subtraction then
+/// cancels little.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

@@ -14,7 +14,8 @@
 //!    are independent of each other. They share each vector of the query that is loaded.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
-//! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
+//! This kernel has the interface of a tile with one row, so that it shares plans, states and merges with the other
+//! kernels.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
@@ -27,7 +28,7 @@ use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
-/// Number of query vectors that one step of these dot products loads. The number is large enough for registers to be
+/// Number of query vectors that one step of the dot products loads. The number is large enough for registers to be
 /// loaded in pairs.
 const VECTORS_AT_ONCE: usize = 4;
 
@@ -109,8 +110,8 @@ unsafe fn dots<L: Lanes, const K: usize>(
 /// Writes the block's scores to `dst`, padded with `−∞` to a whole vector.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`] for one row.
-/// - `dst` is writable for the block's number of keys, rounded up to a multiple of [`MAX_LANES`].
+/// - The clauses of [`Tile`] and [`Block`] hold for one row.
+/// - `dst` is writable for as many values as the block has keys, rounded up to a multiple of [`MAX_LANES`].
 #[inline(always)]
 unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
     let (d, n) = (tile.head_dim, block.count);
@@ -188,10 +189,11 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     largest
 }
 
-/// Raises the row's reference if the largest score exceeds it by more than the headroom, and rescales the sums.
+/// Raises the row's reference and rescales the sums if `largest`, the largest score, exceeds the reference by more than
+/// the headroom.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
+/// - The clauses of [`Sums`] hold for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
     // SAFETY: the sums consist of one reference, one row sum and `value_dim` weighted sums (clause).
@@ -239,7 +241,7 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
 /// Returns `true` if the bias masks key `j`. A masked key adds nothing, even if its value is not finite.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for one row; `j` is below the block's number of keys.
+/// - The clauses of [`Block`] hold for one row; `j` is below the block's number of keys.
 #[inline(always)]
 unsafe fn is_masked(block: &Block, j: usize) -> bool {
     // SAFETY: a bias that is not null covers key `j` (clauses).
@@ -250,7 +252,7 @@ unsafe fn is_masked(block: &Block, j: usize) -> bool {
 /// set.
 ///
 /// # Safety
-/// - The clauses of [`add`]; `x + S · N` is at most `value_dim`.
+/// - The clauses of [`add`] hold; `x + S · N` is at most `value_dim`.
 #[inline(always)]
 unsafe fn strip<L: Lanes, const S: usize>(
     isa: L::Isa,
@@ -284,8 +286,8 @@ unsafe fn strip<L: Lanes, const S: usize>(
 /// Adds the block's weighted values to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`; one weight per key of the block is readable at `p`.
-/// - `value_dim` values are writable at `w`, and initialised unless `first` is set.
+/// - The clauses of [`Block`] hold for `value_dim`; one weight per key of the block is readable at `p`.
+/// - `value_dim` values are writable at `w`. They are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn add<L: Lanes>(
     isa: L::Isa,

@@ -25,7 +25,7 @@ use crate::product::{CHAIN, product};
 /// the finished chains.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's number of keys and a multiple of `R`.
+/// - The clauses of [`Tile`] and [`Block`] hold; `key` is below the block's number of keys and a multiple of `R`.
 /// - `R · width` values are writable at `dst`.
 #[inline(always)]
 unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
@@ -98,7 +98,7 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
 /// Applies soft cap and bias to a key's scores, then writes them and updates the maxima as [`keep`] does.
 ///
 /// # Safety
-/// - The clauses of [`Block`], and `key` is below the block's number of keys. `V · N` values are writable at `at`.
+/// - The clauses of [`Block`] hold, and `key` is below the block's number of keys. `V · N` values are writable at `at`.
 #[inline(always)]
 unsafe fn keep_modified<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -127,18 +127,18 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     unsafe { keep::<L, V>(&scores, at, top) }
 }
 
-/// Scores are products, without soft cap and bias.
+/// `KIND` for scores without a soft cap and without a bias.
 const PLAIN: u8 = 0;
-/// Scores have a bias per row, and no soft cap.
+/// `KIND` for scores with a bias per row and without a soft cap.
 const BIASED: u8 = 1;
-/// Scores have a soft cap, with or without a bias; or they have a bias that all rows share.
+/// `KIND` for scores with a soft cap, with or without a bias, and for scores with a bias that all rows share.
 const MODIFIED: u8 = 2;
 
-/// Writes the block's scores to `dst` and returns the largest score of each row. It is `−∞` for a row that attends no
-/// key.
+/// Writes the block's scores to `dst` and returns the largest score of each row. The largest score of a row that
+/// attends no key is `−∞`.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`].
+/// - The clauses of [`Tile`] and [`Block`] hold.
 /// - `dst` is writable for `width` values per key. For this clause, the block's number of keys is rounded up to a
 ///   multiple of `R`.
 #[inline(always)]
@@ -164,7 +164,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
 /// Computes [`scores`] with the soft cap and bias that `KIND` selects.
 ///
 /// # Safety
-/// - As for [`scores`].
+/// - The clauses of [`scores`] hold.
 #[inline(always)]
 unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const KIND: u8>(
     isa: L::Isa,

@@ -7,8 +7,8 @@
 //!
 //! 1. *References rarely change.* The function [`raised`] defines when and how they change. One comparison of the
 //!    tile's largest scores with the references usually skips all further work ([`raise`]).
-//! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
-//!    so that a row gets the same bits next to any neighbours.
+//! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the other rows are multiplied by
+//!    one. The bits of a row are therefore independent of the other rows in the tile.
 //! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero. It also turns a score
 //!    too far below the reference into zero. Whether a key of weight zero is masked matters only if its value is not
 //!    finite; then the bias decides ([`super::values`]).
@@ -17,8 +17,8 @@ use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// Returns the reference to subtract. It is `m` in rows that have seen a key. In other rows it is the lowest finite
-/// number, so that a score of `−∞` has the weight zero and not NaN.
+/// Returns the references that are subtracted from the scores. The reference is `m` in rows that have attended a key.
+/// In other rows it is the lowest finite number, so that a score of `−∞` has the weight zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
@@ -26,11 +26,11 @@ pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
 }
 
 /// Raises the reference of a row, and rescales the row's sums, if the row's largest score `top` exceeds the reference
-/// by more than the headroom. Other rows keep reference and sums. If `first` is set, references are only written,
+/// by more than the headroom. Other rows keep their reference and sums. If `first` is set, only references are written,
 /// because no sums exist yet.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
+/// - The clauses of [`Sums`] hold for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 pub unsafe fn raise<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -155,7 +155,7 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
-/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
+/// - The clauses of [`Sums`] for `m` and `s` hold for `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
     // SAFETY: references and sums have `V` vectors (clauses); the called functions have the same clauses as this one.

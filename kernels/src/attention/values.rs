@@ -18,7 +18,7 @@
 //!    in a block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large
 //!    that a sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so
 //!    that no row depends on another. All factors are powers of two. They change bits of the result only where numbers
-//!    would have been subnormal without them, and there fewer bits are lost.
+//!    would be subnormal without these factors, and the changed results lose fewer bits.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -32,8 +32,8 @@ const SMALL: f32 = 5.960_464_5e-8;
 /// Upper bound of the magnitudes that count as tiny: `2^-72`.
 const TINY: f32 = 2.117_582_4e-22;
 
-/// Lower bound of the magnitudes that count as large: `2^39`. Below it, no sum over a block of raised weights
-/// overflows. NaN counts as large.
+/// Lower bound of the magnitudes that count as large: `2^39`. If all values are below this bound, no sum over a block
+/// of raised weights overflows. NaN counts as large.
 const LARGE: f32 = 549_755_813_888.0;
 
 /// Factor by which the weights of a block are multiplied to avoid subnormal products.
@@ -49,8 +49,8 @@ pub enum Raised {
     Lifted,
 }
 
-/// Returns `true` if a block is tiny, given the largest magnitude of its values. A kernel that raises weights
-/// multiplies the values of such a block by [`MORE`].
+/// Returns `true` if the values of a block are tiny. `largest` is the largest magnitude of these values. A kernel that
+/// raises weights multiplies the values of such a block by [`MORE`].
 #[inline(always)]
 #[must_use]
 pub fn is_tiny(largest: f32) -> bool {
@@ -60,8 +60,8 @@ pub fn is_tiny(largest: f32) -> bool {
 /// Multiplies the values of a block by [`MORE`], and writes the products to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, and `to` may be the
-///   address of the block's own values if their stride is also `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`. `count · value_dim` values are writable at `to`, and `to` may be
+///   the address of the block's own values if their stride is also `value_dim`.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
@@ -125,7 +125,7 @@ impl Raised {
 /// its value is not finite.
 ///
 /// # Safety
-/// - As for [`add`].
+/// - The clauses of [`add`] hold.
 #[inline(always)]
 pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -149,8 +149,8 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 /// Adds the block's values, multiplied by raised weights, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`]; `count · width` weights are readable at `p`.
-/// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`, and initialised unless
+/// - The clauses of [`Block`] hold; `count · width` weights are readable at `p`.
+/// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`. They are initialised unless
 ///   `first` is set.
 #[inline(always)]
 pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
@@ -188,7 +188,8 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Divides weighted sums by the factor of the weights, and adds them to `w`, or writes them there if `first` is set.
+/// Divides weighted sums by the factor of the weights. Adds the quotients to `w`, or writes them there if `first` is
+/// set.
 ///
 /// # Safety
 /// - `R · V · N` values are writable at `w`, and readable unless `first` is set.
@@ -224,7 +225,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
 /// Writes the largest magnitude of the block's values to `to`, or NaN if a value is NaN.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`.
 #[inline(always)]
 pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: &mut f32) {
     let mut seen = [L::splat(isa, 0.0); 2];
@@ -259,11 +260,11 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
 }
 
 /// Adds like [`add`], with one exception: each row leaves out the values of the keys that its bias masks with `−∞`. A
-/// masked NaN or infinity therefore does not reach the row. Works on one dim at a time, because few blocks contain such
-/// a value.
+/// masked NaN or infinity therefore does not reach the row. The function processes one dim at a time, because few
+/// blocks contain such a value.
 ///
 /// # Safety
-/// - As for [`add`]; the bias is not null.
+/// - The clauses of [`add`] hold; the bias is not null.
 #[inline(always)]
 pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
     isa: L::Isa,

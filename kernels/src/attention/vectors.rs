@@ -9,14 +9,14 @@ use core::marker::PhantomData;
 use elsa_core::state::Merge;
 
 /// Operations on tiles of `V` vectors `L`, with register tiles of `R` keys for the scores and of `R` dims for the
-/// values. With `PANELS`, keys are read from panels of `R` keys; without it, they are read row by row.
+/// values. With `PANELS`, keys are read from panels of `R` keys; without `PANELS`, keys are read row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
 
 /// Sets the reference of all rows to zero.
 ///
 /// # Safety
-/// - The clause of [`Sums`] for `m` and `V` vectors.
+/// - The clause of [`Sums`] for `m` holds for `V` vectors.
 #[inline(always)]
 unsafe fn refer_to_zero<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
     for v in 0..V {

@@ -20,19 +20,19 @@
 //!
 //! 1. *A row's decision covers all blocks so far.* If it covered only the blocks of its segment, the first block of
 //!    every segment would be kept. So totals of `S` and `D` are kept in addition to the sums of the segment's state.
-//!    They are relative to the largest reference so far. States are merged and returned in the same way as without a
-//!    budget, and carry `D` as a fourth sum.
+//!    The totals are relative to the largest reference so far. States are merged and returned in the same way as
+//!    without a budget, and carry `D` as a fourth sum.
 //! 2. *Padded rows, past the last row of a tile, take no part in the decision*, because they would always object to
 //!    leaving a block out.
 //! 3. *Values that are not finite are kept.* A block is checked for such values only after all rows have agreed to
 //!    leave it out.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). A second instance of
-//!    it for budgets would be as large as the first, so a step within a budget uses the products of method math. This
-//!    module has only the code between these products. If no block is left out, steps with and without a budget write
-//!    the same bits, because both add the same numbers to the sums that they have in common.
+//!    this function for budgets would be as large as the first instance, so a step within a budget uses the products of
+//!    method math. This module has only the code between these products. If no block is left out, steps with and
+//!    without a budget write the same bits, because both add the same numbers to the sums that they have in common.
 //! 5. *References rarely change.* This holds for the references of the state and for the references of the totals,
-//!    which are mostly equal. While they do not change, all factors are one, and a row spends only two comparisons on
-//!    them.
+//!    which are mostly equal. While references do not change, all factors are one, and a row needs only two comparisons
+//!    for its references.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -40,10 +40,10 @@ use crate::lanes::Lanes;
 use elsa_core::attention::traversal::fits;
 use elsa_core::state::{Merge, Number};
 
-/// Returns `true` if all values of the block are finite.
+/// Returns `true` if all values of the block are finite. Computes `budget.largest` first if it is negative.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`.
+/// - The clauses of [`Block`] hold for `value_dim`.
 #[inline(always)]
 unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budget: &mut Budget) -> bool {
     if budget.largest < 0.0 {
@@ -59,8 +59,8 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 /// the state; the caller does. If the first block is left out, the function writes zeros to `sums`.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors. The references of the sums are
-///   initialised.
+/// - The clauses of [`Block`] and [`Budget`] hold, and the clauses of [`Sums`] hold for `V` vectors. The references of
+///   the sums are initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -147,7 +147,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
 /// Decides like [`leaves_out`] for one row, which always takes part in the decision.
 ///
 /// # Safety
-/// - As for [`leaves_out`], for a tile of one row.
+/// - The clauses of [`leaves_out`] hold for a tile of one row.
 #[inline(always)]
 pub unsafe fn row_leaves_out<L: Lanes>(
     isa: L::Isa,

@@ -10,7 +10,7 @@ use elsa_core::state::Number;
 #[derive(Clone, Copy, Debug)]
 pub struct Eight(__m256);
 
-/// Runs an intrinsic. A vector or token in scope proves that the processor supports it.
+/// Runs an intrinsic. A vector or token in scope proves that the processor supports the intrinsic.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

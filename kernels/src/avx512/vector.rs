@@ -10,7 +10,7 @@ use elsa_core::state::{Number, WEIGHT_FLOOR};
 #[derive(Clone, Copy, Debug)]
 pub struct Sixteen(__m512);
 
-/// Runs an intrinsic. A vector or token in scope proves that the processor supports it.
+/// Runs an intrinsic. A vector or token in scope proves that the processor supports the intrinsic.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

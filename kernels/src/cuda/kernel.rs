@@ -6,7 +6,7 @@ use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 /// GPU kernel with its code and role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernel {
-    /// Name of the entry point and of the module, which has no other entry point.
+    /// Name of the module and of its only entry point.
     pub name: &'static str,
     /// The module as PTX.
     pub ptx: Ptx,
@@ -35,125 +35,130 @@ pub struct Ptx {
 /// Purpose of a GPU kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// Attention of query tiles, launched on `sequences · heads · splits · row_blocks` blocks. `row_blocks` is the
-    /// number of blocks of [`GpuKernelSpec::rows`] rows in the longest sequence. If a block computes all query heads
-    /// that share keys, `heads` is the number of key heads, and the rows of a block belong to all query heads of the
-    /// group. Takes [`AttentionArgs`](super::attention::AttentionArgs).
+    /// Computes attention for query tiles. Launched on `sequences · heads · splits · row_blocks` blocks. `row_blocks`
+    /// is the number of blocks of [`GpuKernelSpec::rows`] rows in the longest sequence. If a block computes all query
+    /// heads that share keys, `heads` is the number of key heads, and the rows of a block belong to all query heads of
+    /// the group. The parameter is an [`AttentionArgs`](super::attention::AttentionArgs).
     Attention(GpuKernelSpec),
-    /// Attention of query tiles within an error budget; takes [`WithinArgs`](super::attention::WithinArgs).
+    /// Computes attention for query tiles within an error budget. The parameter is a
+    /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionWithin(GpuKernelSpec),
-    /// Merge of any number of partial states that [`Role::AttentionWithin`] wrote; takes
+    /// Merges any number of partial states that a kernel with [`Role::AttentionWithin`] wrote. The parameter is a
     /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionMergeWithin {
         /// Number of partial states of a row that are merged at once.
         states: usize,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Merge of the partial states of attention, as a tree over the splits; writes all outputs of a finished row.
-    /// Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// Merges the partial states of attention in a tree over the splits, and writes all outputs of a finished row.
+    /// Launched on [`merge_blocks`](super::attention::merge_blocks) blocks. The parameter is an
     /// [`AttentionArgs`](super::attention::AttentionArgs).
     AttentionMerge {
         /// Number of partial states of a row that are merged at once.
         states: usize,
         /// Largest number of partial states per row that the kernel supports.
         most: usize,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Merge of the partial states of a chunk of keys with the states of earlier chunks; after the last chunk, writes
-    /// all outputs of a row. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// Merges the partial states of a chunk of keys with the states of earlier chunks. After the last chunk, writes all
+    /// outputs of a row. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks. The parameter is a
     /// [`StreamArgs`](super::attention::StreamArgs).
     AttentionStream {
         /// Number of partial states of a row that are merged at once.
         states: usize,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Measurement of the magnitudes of a call's elements. Launched on any number of blocks, which write one record
-    /// each; takes [`MeasureArgs`](super::attention::MeasureArgs).
+    /// Measures the magnitudes of the elements of a call's tensors. Launched on any number of blocks; each block writes
+    /// one record. The parameter is a [`MeasureArgs`](super::attention::MeasureArgs).
     AttentionMeasure {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Tiles of the score matrix, for method math. Launched on `sequences · heads · row_blocks · columns` blocks; takes
-    /// [`MathArgs`](super::attention::MathArgs).
+    /// Computes tiles of the score matrix, for method math. Launched on `sequences · heads · row_blocks · columns`
+    /// blocks. The parameter is a [`MathArgs`](super::attention::MathArgs).
     MathScores {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Conversion of rows of scores to weights, for method math. Launched on one block per
-    /// [`MATH_ROWS`](super::attention::MATH_ROWS) rows; takes [`MathArgs`](super::attention::MathArgs).
+    /// Converts rows of scores to weights, for method math. Launched on one block per
+    /// [`MATH_ROWS`](super::attention::MATH_ROWS) rows. The parameter is a [`MathArgs`](super::attention::MathArgs).
     MathWeights {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Product of weights and values, for method math; writes the outputs. Launched like [`Role::MathScores`], but the
-    /// columns are those of the values; takes [`MathArgs`](super::attention::MathArgs). The specification of this
-    /// kernel describes all three steps of method math.
+    /// Multiplies weights and values, for method math, and writes the outputs. Launched like [`Role::MathScores`],
+    /// except that `columns` counts column blocks of the values. The parameter is a
+    /// [`MathArgs`](super::attention::MathArgs). The specification of this kernel describes all three steps of method
+    /// math.
     MathValues(GpuKernelSpec),
     /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
-    /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    /// blocks. The parameter is a [`LinearArgs`](super::linear::LinearArgs).
     LinearWalk {
         /// Sizes and variant of the kernel.
         walk: LinearWalk,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Linear attention: the parts of a chunk's products that do not depend on the state. Launched on
-    /// [`prepare_blocks`](super::linear::prepare_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    /// Linear attention: computes the products of a chunk that do not depend on the state. Launched on
+    /// [`prepare_blocks`](super::linear::prepare_blocks) blocks. The parameter is a
+    /// [`LinearArgs`](super::linear::LinearArgs).
     LinearPrepare {
         /// `true` for a gate per dim; `false` for one gate per head or none.
         per_dim: bool,
         /// `true` for a delta rule.
         delta: bool,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Linear attention: sums of the log gates over each part. Launched on one block per part and state; takes
-    /// [`SumsArgs`](super::linear::SumsArgs).
+    /// Linear attention: sums the logarithms of the gates over each part. Launched on one block per part and state. The
+    /// parameter is a [`SumsArgs`](super::linear::SumsArgs).
     LinearSums {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Linear attention: the scan that carries states over the parts of sequences. Launched on
-    /// [`carry_blocks`](super::linear::carry_blocks) blocks: for each node of a step if transitions are dense, for each
-    /// state if they are diagonal. Takes [`CarryArgs`](super::linear::CarryArgs).
+    /// Linear attention: computes the scan that carries states over the parts of sequences. Launched on
+    /// [`carry_blocks`](super::linear::carry_blocks) blocks per node of a step if transitions are dense, or per state
+    /// if they are diagonal. The parameter is a [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// First-order recurrence. Launched on one warp per [item](super::series::RecurrenceArgs::items); takes
-    /// [`RecurrenceArgs`](super::series::RecurrenceArgs).
+    /// Computes a first-order recurrence. Launched on one warp per [item](super::series::RecurrenceArgs::items). The
+    /// parameter is a [`RecurrenceArgs`](super::series::RecurrenceArgs).
     Recurrence {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Selective scan. Launched on one block for each combination of tile, listed part and sequence; takes
-    /// [`SelectiveArgs`](super::series::SelectiveArgs).
+    /// Computes a selective scan. Launched on one block for each combination of tile, listed part and sequence. The
+    /// parameter is a [`SelectiveArgs`](super::series::SelectiveArgs).
     Selective {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Direct convolution. Launched on one warp per [item](super::series::ConvolutionArgs::items); takes
-    /// [`ConvolutionArgs`](super::series::ConvolutionArgs).
+    /// Computes a direct convolution. Launched on one warp per [item](super::series::ConvolutionArgs::items). The
+    /// parameter is a [`ConvolutionArgs`](super::series::ConvolutionArgs).
     Convolution {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Linear attention in quadratic time, without intermediate states. Launched on
-    /// [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    /// Computes linear attention in quadratic time, without intermediate states. Launched on
+    /// [`walk_blocks`](super::linear::walk_blocks) blocks. The parameter is a
+    /// [`LinearArgs`](super::linear::LinearArgs).
     LinearParallel {
         /// The step that the kernel computes.
         step: LinearQuadratic,
         /// `true` for a gate per dim; `false` for one gate per head or none. [`LinearQuadratic::Last`] handles both.
         per_dim: bool,
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Concatenation of past and new keys or values; takes [`PresentArgs`](super::attention::PresentArgs).
+    /// Concatenates past and new keys, or past and new values. The parameter is a
+    /// [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
-        /// SM resources per block.
+        /// SM resources per thread block.
         resources: GpuResources,
     },
 }
@@ -182,7 +187,8 @@ impl GpuKernel {
         }
     }
 
-    /// Returns the specification of an attention kernel within an error budget, or `None` for any other kernel.
+    /// Returns the specification of a kernel that computes attention within an error budget, or `None` for any other
+    /// kernel.
     #[must_use]
     pub const fn within(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
@@ -191,7 +197,8 @@ impl GpuKernel {
         }
     }
 
-    /// Returns the specification of an attention kernel without an error budget, or `None` for any other kernel.
+    /// Returns the specification of a kernel that computes attention without an error budget, or `None` for any other
+    /// kernel.
     #[must_use]
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {

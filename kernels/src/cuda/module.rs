@@ -1,8 +1,9 @@
-//! The modules of the GPU kernels, as written by the build script: PTX, plus cubins if the build was given any.
+//! The modules of the GPU kernels, as written by the build script. They contain PTX, and also a cubin if the build was
+//! given one.
 
 use super::kernel::Ptx;
 
-/// Builds the table entry of a kernel from its name and role, with the code from its module.
+/// Builds the table entry of a kernel from the kernel's name and role. The code comes from the module of this name.
 macro_rules! kernel {
     ($name:literal, $role:expr) => {{
         const MODULE: &$crate::cuda::module::Module = $crate::cuda::module::module($name);
@@ -20,7 +21,7 @@ pub(super) struct Module {
 
 const MODULES: &[Module] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// Returns the module of a kernel; if it does not exist, the build fails.
+/// Returns the module of the kernel `name`. The build fails if the module does not exist.
 pub(super) const fn module(name: &str) -> &'static Module {
     let mut i = 0;
     while i < MODULES.len() {

@@ -56,8 +56,8 @@ pub fn rewrite<E>(
     Ok(())
 }
 
-/// Parses the digits after a register letter. Returns `Some(None)` for no digits, and `None` for text that cannot be
-/// the number of a register.
+/// Parses the digits after a register letter. Returns `Some(None)` if there are no digits, and `None` if the digits
+/// cannot be the number of a register.
 fn decimal(digits: &[u8]) -> Option<Option<u32>> {
     match digits {
         [] => Some(None),

@@ -13,8 +13,8 @@ pub(super) const LARGEST_SUM: f64 = 40.0 * LN_2;
 /// Number of sums whose exponentials are computed per call.
 pub(super) const TOGETHER: usize = 16;
 
-/// Addend for rounding. Added to an f64 number of magnitude below `2^31`, it leaves the nearest integer in the low bits
-/// of the sum.
+/// Addend for rounding. If it is added to an f64 number of magnitude below `2^31`, the low bits of the sum contain the
+/// nearest integer.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// Coefficients of the Taylor polynomial of `2^r`: `(ln 2)^k / k!`.

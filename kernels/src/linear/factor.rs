@@ -15,8 +15,8 @@ pub(super) struct Factor<L> {
 }
 
 impl Factors {
-    /// Returns `true` if all rows have the factor one. A multiplication by one only flushes numbers that would be
-    /// subnormal.
+    /// Returns `true` if all rows have the factor one. A multiplication by this factor changes only numbers that would
+    /// be subnormal, which become zero.
     ///
     /// # Safety
     /// - The factors are readable.
@@ -31,7 +31,7 @@ impl<L: Lanes> Factor<L> {
     /// Loads the factor of row `r`. The factor must be within the range of f32 numbers and not zero.
     ///
     /// # Safety
-    /// - The factors are readable: `high` and `rest` for all rows, or for row `r`.
+    /// - The factor is readable: the `high` and `rest` that all rows share, or those of row `r`.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
@@ -53,7 +53,7 @@ impl<L: Lanes> Factor<L> {
     /// Loads the factor of row `r`, or returns `common` if all rows have the same factor.
     ///
     /// # Safety
-    /// - As for [`Factor::of`].
+    /// - The clauses of [`Factor::of`] hold.
     #[inline(always)]
     pub(super) unsafe fn of_row(isa: L::Isa, factors: &Factors, r: usize, common: Factor<L>) -> Factor<L> {
         if factors.per_dim {
@@ -72,9 +72,9 @@ impl<L: Lanes> Factor<L> {
     }
 }
 
-/// Multiplies the `dim` rows of `width` values at `from` by their factors and writes them to `to`. Each of `from` and
-/// `to` consists of a pointer to the first value and a row stride. A factor of [`CLEARS`] clears its row by selection,
-/// even a row with NaN. A result below the smallest normal number becomes zero.
+/// Multiplies each of the `dim` rows of `width` values at `from` by the row's factor, and writes the products to `to`.
+/// Each of `from` and `to` consists of a pointer to the first value and a row stride. A factor of [`CLEARS`] clears its
+/// row by selection, even a row with NaN. A result below the smallest normal number becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one for all rows, or one per row.

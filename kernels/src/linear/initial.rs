@@ -10,9 +10,9 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// Row of zeros, used for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros and values that are not
-/// finite may have written NaN to these rows, and this NaN would reach every later output. A row has `width` values;
-/// rows are `stride` apart.
+/// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros with values that are not
+/// finite may have written NaN to these rows, and every later output would then be NaN. A row has `width` values; rows
+/// are `stride` apart.
 ///
 /// # Safety
 /// - In the strip at `state`, the rows from the segment's `rows` to its `dim` are writable.
@@ -24,7 +24,8 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
     }
 }
 
-/// Returns the strip with a readable previous state. If that state is absent, rows of zeros replace it.
+/// Returns a copy of `strip` whose previous state is readable. If the previous state is absent, rows of zeros replace
+/// it.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -33,11 +34,11 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip from its previous location to its new one, and applies the factors at the start of the segment, if
-/// there are any. The strip must have been returned by [`found`].
+/// Copies a strip from its previous location to its new location, and multiplies it by the factors at the start of the
+/// segment, if there are any. The strip must have been returned by [`found`].
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`].
+/// - The clauses of [`Strip`] and [`Segment`] hold.
 #[inline(always)]
 pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segment) {
     let Strip { from, from_stride, .. } = *strip;

@@ -1,11 +1,13 @@
 //! The macro that instantiates the kernel of linear attention for one instruction set.
 
-/// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
+/// Declares a module `linear` with the static `KERNEL`. The parent module must contain the static `PRIMITIVES` of the
+/// instruction set.
 ///
 /// Under the rules without rates, a pass over the state has `pass` tokens, or `most` tokens if nothing decays. In the
 /// second case `tall` tokens read the state at once. A shorter pass processes `together` tokens at once. A register
 /// tile of products has `rows` rows. The widest strip has `vectors` vectors, or `delta` vectors under the delta rules.
-/// The loops of the delta rules have half as many sums.
+/// The loops of the delta rules have half as many sums as the loops of the other rules, so that their strips may be
+/// wider.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

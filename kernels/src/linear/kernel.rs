@@ -3,9 +3,10 @@
 //! A kernel sees only registers, strips and pointers, never a tensor. Sizes, strides and offsets count f32 values;
 //! strides are signed, so that tokens can be processed in reverse order.
 //!
-//! A caller walks over the tokens of a head in segments. It splits the tokens by position into blocks. For each segment
-//! of a block it calls [`Kernel::prepare`], which determines the number of tokens of the segment, and then
-//! [`Kernel::recur`] for every strip of the state. It repeats both until no token of the block is left.
+//! A caller processes the tokens of a head in segments. The caller first splits the tokens by position into blocks. For
+//! each segment of a block, the caller calls [`Kernel::prepare`], which determines the number of tokens in the segment,
+//! and then calls [`Kernel::recur`] for every strip of the state. These calls are repeated until no token of the block
+//! is left.
 
 use crate::lanes::MAX_LANES;
 use crate::primitives::Primitives;
@@ -18,9 +19,9 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `queries` is readable for `tokens` tokens, `query_stride` apart. Each token has `group` rows of `dim` values,
 ///   `group_stride` apart. `queries` may be null; `group` is then zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
-/// - `gates` is readable: with [`Gates::PerHead`], for one value per token; with [`Gates::PerDim`], for `dim` values per
-///   token. The gates of successive tokens are `gate_stride` apart.
-/// - `betas` is null, or readable for one value of each token, `beta_stride` apart.
+/// - With [`Gates::PerHead`], `gates` is readable for one value per token. With [`Gates::PerDim`], `gates` is readable
+///   for `dim` values per token. The gates of successive tokens are `gate_stride` apart.
+/// - `betas` is null, or readable for one value per token, `beta_stride` apart.
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
@@ -28,7 +29,8 @@ pub struct Head {
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,
-    /// Size of queries and keys before padding, and number of state rows that tokens write. Other state rows stay zero.
+    /// Number of dims of a query or key before padding. It is also the number of state rows that tokens write; other
+    /// state rows stay zero.
     pub rows: usize,
     /// Queries; null if there are no outputs.
     pub queries: *const f32,
@@ -46,7 +48,7 @@ pub struct Head {
     pub gates: *const f32,
     /// Stride of tokens in the gates.
     pub gate_stride: isize,
-    /// Scope of a gate. With [`Gates::None`], `gates` is not used.
+    /// Number of gates per token: none, one per head, or one per dim. With [`Gates::None`], `gates` is not used.
     pub per: Gates,
     /// Rates of the delta rule; null for rules without rates.
     pub betas: *const f32,
@@ -54,14 +56,14 @@ pub struct Head {
     pub beta_stride: isize,
     /// Factor applied to every output.
     pub scale: f32,
-    /// Number of tokens in one pass over the state: a few in the recurrent algorithm, more in the chunked ones. The
-    /// tokens of a pass interact through the products `Q Kᵀ` and `K Kᵀ`.
+    /// Number of tokens in one pass over the state: a few in the recurrent algorithm, and more in the chunked
+    /// algorithms. The tokens of a pass interact through the products `Q Kᵀ` and `K Kᵀ`.
     pub pass: usize,
 }
 
-/// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor that is applied at
-/// thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A
-/// negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
+/// Factors that multiply the rows of a state. Each factor is `high · (1 + rest)`. Because of `rest`, a factor that is
+/// applied at thousands of tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by
+/// selection. A negative `rest` marks a factor beyond the range of f32 numbers. The square root of such a factor is
 /// `high · (1 − rest)`, and rows are multiplied by this root twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
@@ -69,11 +71,12 @@ pub struct Factors {
     pub high: *const f32,
     /// Relative remainders of the factors, laid out like `high`; never zero.
     pub rest: *const f32,
-    /// `true` if each row has a factor of its own.
+    /// `true` if each row has its own factor; `false` if all rows have the same factor.
     pub per_dim: bool,
 }
 
-/// Run of tokens of a head between two multiplications of the state. [`Kernel::prepare`] fills in this description.
+/// A run of consecutive tokens of a head, between two multiplications of the state. [`Kernel::prepare`] fills in this
+/// description.
 ///
 /// Inside a segment the state is stored as `S' = S / c`, where `c` is the product of the gates so far. Tokens therefore
 /// do not multiply the state: a token writes `k / c` and reads `c q`. Gates per head are applied through the scalars
@@ -118,7 +121,7 @@ pub struct Segment {
     pub products: *const f32,
     /// Number of values per row of products.
     pub row: usize,
-    /// `true` if the products are summed in f64, and so are the writes of long passes.
+    /// `true` if the products and the writes of long passes are summed in f64.
     pub wide: bool,
     /// Factors that multiply the state at the start of the segment.
     pub enter: Option<Factors>,
@@ -179,7 +182,7 @@ pub struct Strip {
     pub room: *mut f32,
 }
 
-/// Values and outputs of a strip, from the first token of a segment.
+/// Values and outputs of a strip. All pointers start at the first token of a segment.
 ///
 /// Contract, for a segment of `tokens` tokens and a strip of `width` columns:
 /// - `values` is null, which means zeros, or readable for `tokens` rows of `width` values, `value_stride` apart.
@@ -231,7 +234,7 @@ impl Ahead {
 /// Contract, for a packed strip of `dim` rows of `width` values at `state`, where `width` is one of the widths of a
 /// [`Strip`] and `dim` is a multiple of four:
 /// - `x` is readable for `rows` rows of `dim` values, `x_stride` apart.
-/// - `y` is writable for `rows` rows of `width` values, `y_stride` apart, and readable with `add`. It does not overlap
+/// - `y` is writable for `rows` rows of `width` values, `y_stride` apart, and readable with `add`. `y` does not overlap
 ///   the other operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
@@ -260,10 +263,10 @@ pub struct Reading {
 /// Type of [`super::factor::multiply`], instantiated for an instruction set.
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
-/// Functions that implement `recur`, one for each width of a strip: one vector, `V` vectors and `W` vectors. A single
-/// function for all widths would increase the compile time.
+/// Functions that implement `recur`. There is one function for each width of a strip: one vector, `V` vectors and `W`
+/// vectors. A single function for all widths would increase the compile time.
 pub(crate) struct Entries {
-    /// Largest number of columns of a strip under the rules without rates, `V` vectors.
+    /// Largest number of columns of a strip under the rules without rates: the columns of `V` vectors.
     pub columns: usize,
     /// Instances of `recur::single` for the rules without rates.
     pub single: [Entry; 2],
@@ -306,8 +309,8 @@ impl Kernel {
     }
 }
 
-/// Returns the size of the buffer of [`Kernel::prepare`] in values, for a head of at most `tokens` tokens. The segment
-/// uses the buffer until the next call.
+/// Returns the size in values of the buffer that [`Kernel::prepare`] requires for a head of at most `tokens` tokens.
+/// The segment uses the buffer until the next call of that function.
 #[must_use]
 pub const fn head_room(
     tokens: usize,
@@ -352,14 +355,15 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums. Only long passes of the delta rule without gates do. Without
-/// gates, a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums. Only long passes of the delta rule without gates use f64
+/// sums. Without gates, a write stays in the state until later writes cancel it, so sums over all tokens have terms
+/// that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }
 
-/// Factor for a gate of `−∞`: minus zero, which no exponential returns. If the exponential of a gate underflows, its
-/// factor is plus zero, and rows are multiplied by plus zero.
+/// Factor for a gate of `−∞`: minus zero, which no exponential returns. If the exponential of a gate underflows, the
+/// factor of this gate is plus zero, and rows are multiplied by plus zero.
 pub const CLEARS: f32 = -0.0;
 
 /// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.

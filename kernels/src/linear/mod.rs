@@ -25,10 +25,10 @@
 //!    rows by selection; any other gate keeps a NaN (`prepare`, `factor`).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
-//! 4. *A pass over the state processes several tokens*, four to eight. A row of the strip is loaded once for the
-//!    queries of all these tokens and receives the sum of their writes: one loop does both if the registers have room;
-//!    if not, there are two loops (`recur`). The state is therefore rounded once per pass. If nothing decays, the error
-//!    of the state grows with the square root of the number of roundings.
+//! 4. *A pass over the state processes four to eight tokens.* A row of the strip is loaded once for the queries of all
+//!    these tokens and receives the sum of their writes: one loop does both if the registers have room; if not, there
+//!    are two loops (`recur`). The state is therefore rounded once per pass. If nothing decays, the error of the state
+//!    grows with the square root of the number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
 //!    earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i)
 //!    w_i)`, by forward substitution. Powers of a matrix are never computed. Long passes are the chunks of the chunked
@@ -37,8 +37,8 @@
 //!    Outputs that would be subnormal are also set to zero. Sums of products start from a small number, so that with a
 //!    fused multiply-add no intermediate sum is subnormal. This number is far below the rounding error of any sum that
 //!    is not itself tiny. The product of a row with the low part of a factor is protected in the same way.
-//! 7. *Long sums are sums of short ones.* The contributions of a long pass are summed in groups of sixteen tokens. In
-//!    long passes of the delta rule without gates the groups have eight tokens, and their sums are added in f64.
+//! 7. *Long sums are split into short sums.* The contributions of a long pass are summed in groups of sixteen tokens.
+//!    In long passes of the delta rule without gates the groups have eight tokens, and their sums are added in f64.
 //!    Products of queries and keys over their dims are summed in f64 too. In such passes terms cancel, and f32 errors
 //!    relative to these terms would grow with the square root of the number of tokens.
 //! 8. *Operands are prefetched.* The rows of a head's tokens are too far apart for hardware prefetching. So while

@@ -10,7 +10,7 @@ use elsa_core::linear::Gates;
 /// segment starts at the first token of `head`.
 ///
 /// # Safety
-/// - The clauses of [`Head`].
+/// - The clauses of [`Head`] hold.
 /// - `room` is writable for [`head_room`](super::kernel::head_room) values, and is not modified while the segment is
 ///   used. It does not overlap the memory that the head points to.
 #[inline(always)]
@@ -103,7 +103,8 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
 /// Computes the factors `up` and `down` of each token and the factors at both ends of the segment, for gates per head.
 ///
 /// # Safety
-/// - The clauses of [`Head`]; `up` and `down` are writable for one value per token of the head, `ends` for four values.
+/// - The clauses of [`Head`] hold; `up` and `down` are writable for one value per token of the head, `ends` for four
+///   values.
 #[inline(always)]
 unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, made: &mut Segment) {
     let mut sum = 0.0f64;
@@ -147,10 +148,10 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Destinations of the rows that have been multiplied by gates, for gates per dim.
+/// Buffers for the rows that are multiplied by gates, if there is a gate per dim.
 ///
-/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, and `ends` for
-/// `4 · dim`. Under the delta rules `readers` is writable for `tokens · dim` values.
+/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim` values, and `ends`
+/// for `4 · dim` values. Under the delta rules `readers` is writable for `tokens · dim` values.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
@@ -161,7 +162,7 @@ struct Rows {
 /// Multiplies the rows of keys and queries by their gates, for gates per dim.
 ///
 /// # Safety
-/// - The clauses of [`Head`] and [`Rows`].
+/// - The clauses of [`Head`] and [`Rows`] hold.
 #[inline(always)]
 unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     let (dim, delta) = (head.dim, !rows.readers.is_null());
@@ -197,7 +198,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// With `ALL`, loads `TOGETHER` values. Without it, loads the first `count` values (at most `TOGETHER`), followed by
+/// With `ALL`, loads `TOGETHER` values. Without `ALL`, loads the first `count` values (at most `TOGETHER`), followed by
 /// zeros.
 ///
 /// # Safety
@@ -217,7 +218,7 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
     }
 }
 
-/// With `ALL`, writes `TOGETHER` values. Without it, writes the first `count` of them.
+/// With `ALL`, writes all `TOGETHER` values of `x`. Without `ALL`, writes the first `count` values of `x`.
 ///
 /// # Safety
 /// - `count` values are writable at `to`. With `ALL`, `count` is at least `TOGETHER`.
@@ -238,18 +239,18 @@ unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize
 /// Loads the gates of token `t` for the dims that start at `x`.
 ///
 /// # Safety
-/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims start at `x`.
+/// - The clauses of [`Head`] hold; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims start at `x`.
 #[inline(always)]
 unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGETHER] {
     // SAFETY: the gates of token `t` are readable (clause).
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
-/// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims from `x` allow in a segment.
-/// Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
+/// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims starting at `x` allow in a
+/// segment. Also returns `true` if the first token's gate for one of these dims exceeds the range on its own.
 ///
 /// # Safety
-/// - As for [`gates`].
+/// - The clauses of [`gates`] hold.
 #[inline(always)]
 unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usize, bool) {
     // SAFETY: the tokens are below `tokens` (clause).
@@ -295,8 +296,8 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
 /// Writes the rows of `tokens` tokens and the factors at both ends of the segment, for the dims that start at `x`.
 ///
 /// # Safety
-/// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` at least `TOGETHER`
-///   dims start at `x`.
+/// - The clauses of [`Head`] and [`Rows`] hold; the sums of `tokens` tokens stay in range. With `ALL` at least
+///   `TOGETHER` dims start at `x`.
 #[inline(always)]
 unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: usize) {
     let (dim, count) = (head.dim, head.dim - x);

@@ -1,8 +1,8 @@
 //! Computes the products between the tokens of a pass. Rows that read the state (queries and reading keys) are
 //! multiplied with keys that write to it.
 //!
-//! These are `Q Kᵀ` and `K Kᵀ`. A product is used only if the write comes before the read. The number of tokens in a
-//! pass selects one of three methods:
+//! These products are `Q Kᵀ` and `K Kᵀ`. A product is used only if the write comes before the read. The number of
+//! tokens in a pass selects one of three methods:
 //!
 //! 1. *Few tokens*: dims are in the lanes, and each product ends with a sum over the lanes.
 //! 2. *More tokens*: writing keys are in the lanes, so that a vector of products is computed at once.
@@ -17,7 +17,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 
 /// Returns the address of a row of token `t` that is multiplied with writing keys, the stride of tokens, and a number:
 /// one if the row is also multiplied with the writing key of the same token, zero if not. `n` counts the token's
-/// queries and then its reading key. A query reads after its token writes; a reading key reads before.
+/// queries and then its reading key. A query reads the state after its token writes to it; a reading key reads the
+/// state before its token writes to it.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without
@@ -40,7 +41,7 @@ unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isi
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` is writable for `tokens` rows of `row` values for each query
-///   row of a token. Under the delta rules it is writable for `tokens` more rows.
+///   row of a token. Under the delta rules `products` is writable for `tokens` more rows.
 #[inline(always)]
 pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
@@ -91,7 +92,7 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
 /// token with one key more. The pass begins with token `first`.
 ///
 /// # Safety
-/// - As for [`multiply_few`]; the tokens belong to the pass.
+/// - The clauses of [`multiply_few`] hold; the tokens belong to the pass.
 #[inline(always)]
 unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     isa: L::Isa,
@@ -137,11 +138,11 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 }
 
 /// Computes the products between the tokens of each pass, with writing keys in the lanes. The keys are arranged like
-/// the columns of a state, and are read vector by vector. Products are written as whole vectors, including products
+/// the columns of a state, and are read vector by vector. Products are written as whole vectors, which include products
 /// that no token needs.
 ///
 /// # Safety
-/// - As for [`multiply_few`]; rows of products are whole vectors.
+/// - The clauses of [`multiply_few`] hold; rows of products are whole vectors.
 /// - `columns` is writable for `dim · row` values.
 #[inline(always)]
 pub(super) unsafe fn multiply_rows<L: Lanes>(
@@ -186,7 +187,7 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
 /// per lane.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; the tokens are those of one pass.
+/// - The clauses of [`multiply_rows`] hold; the tokens are those of one pass.
 #[inline(always)]
 unsafe fn write_columns<L: Lanes>(
     isa: L::Isa,
@@ -209,7 +210,7 @@ unsafe fn write_columns<L: Lanes>(
 /// with [`ROWS_TOGETHER`] rows, in tiles of `R` rows, while it is in the first-level cache.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` f64 values, at any alignment.
+/// - The clauses of [`multiply_rows`] hold; `rows` is writable for `ROWS_TOGETHER · dim` f64 values, at any alignment.
 ///   `ROWS_TOGETHER` is a multiple of `R`.
 #[inline(always)]
 pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(

@@ -9,7 +9,7 @@ use crate::lanes::Lanes;
 /// state. A register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
-/// - The clauses of [`Reading`].
+/// - The clauses of [`Reading`] hold.
 #[inline(always)]
 pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa: L::Isa, reading: &Reading) {
     // SAFETY: the calls need only the clauses of this function, and the width is one of three.
@@ -27,7 +27,7 @@ pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa
 /// Computes all rows of a reading whose strip has `V` vectors.
 ///
 /// # Safety
-/// - As for [`read`]; the width is `V` vectors.
+/// - The clauses of [`read`] hold; the width is `V` vectors.
 #[inline(always)]
 unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading) {
     let mut row = 0;
@@ -48,7 +48,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
 /// Computes the `R` rows that start at `row`.
 ///
 /// # Safety
-/// - As for [`read`]; these are rows of `reading`, and the strip of `reading` has `V` vectors.
+/// - The clauses of [`read`] hold; the `R` rows are rows of `reading`, and the strip of `reading` has `V` vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());

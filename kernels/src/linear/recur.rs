@@ -16,8 +16,8 @@ use crate::product::for_quad;
 /// vectors under the delta rules.
 ///
 /// # Safety
-/// - The clauses of [`Strip`], [`Segment`] and [`Columns`]. The segment was written by [`super::prepare::prepare`] and
-///   has not been changed since.
+/// - The clauses of [`Strip`], [`Segment`] and [`Columns`] hold. The segment was written by [`super::prepare::prepare`]
+///   and has not been changed since.
 /// - The entries are those for the lanes `L`.
 #[inline(always)]
 pub unsafe fn recur<L: Lanes>(
@@ -46,10 +46,10 @@ pub unsafe fn recur<L: Lanes>(
 }
 
 /// Processes the only token of a segment on a strip of `V` vectors. The state is read from the strip's previous
-/// location and written to its new one. `DELTA` selects the rules with rates.
+/// location and written to the strip's new location. `DELTA` selects the rules with rates.
 ///
 /// # Safety
-/// - As for [`recur`]; the token has one query row. Under the rules without rates it may also have none.
+/// - The clauses of [`recur`] hold; the token has one query row. Under the rules without rates it may also have none.
 #[inline(always)]
 pub unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -78,7 +78,7 @@ pub unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
 /// Runs the passes of a segment over a strip of `V` vectors, for the rules without rates.
 ///
 /// # Safety
-/// - As for [`recur`].
+/// - The clauses of [`recur`] hold.
 #[inline(always)]
 pub unsafe fn plain<
     L: Lanes,
@@ -137,7 +137,8 @@ pub unsafe fn plain<
 /// the strip first; then the writes of all tokens are added.
 ///
 /// # Safety
-/// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
+/// - The clauses of [`recur`] hold; the tokens are a pass of the segment, and have one query row each if there are
+///   outputs.
 #[inline(always)]
 unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
@@ -185,7 +186,8 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
 /// Calls [`through`] for `B` tokens. Compile-time constants say whether there are outputs and factors.
 ///
 /// # Safety
-/// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each if there are outputs.
+/// - The clauses of [`recur`] hold; the `B` tokens from `t` are in the segment, and have one query row each if there
+///   are outputs.
 #[inline(always)]
 unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     isa: L::Isa,
@@ -216,11 +218,12 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
 }
 
 /// Processes `B` tokens on a strip, starting with token `t`, and writes their outputs if `OUT` is set. Their pass
-/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is then multiplied by them. For
-/// `ONCE`, see [`rows`].
+/// starts with token `first`. With `EXIT`, the factors must be given, and the strip is multiplied by these factors at
+/// the end. For `ONCE`, see [`rows`].
 ///
 /// # Safety
-/// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
+/// - The clauses of [`recur`] hold; the `B` tokens from `t` are in the segment. With `OUT`, each of these tokens has
+///   one query row.
 #[inline(always)]
 unsafe fn through<
     L: Lanes,
@@ -268,7 +271,7 @@ unsafe fn through<
 /// read the state before the pass, and interact through the products of the segment.
 ///
 /// # Safety
-/// - As for [`recur`].
+/// - The clauses of [`recur`] hold.
 #[inline(always)]
 pub unsafe fn together<
     L: Lanes,
@@ -303,11 +306,11 @@ pub unsafe fn together<
     }
 }
 
-/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The numbers of
-/// tokens and of query rows are then constants in its loops.
+/// Computes [`pass`] under a delta rule for the tokens of one register tile, each with one query row. The number of
+/// tokens and the number of query rows are then compile-time constants.
 ///
 /// # Safety
-/// - As for [`pass`], with `R` tokens.
+/// - The clauses of [`pass`] hold for `R` tokens.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
@@ -333,7 +336,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
 /// Processes the pass of `count` tokens that starts with token `first`, on a strip.
 ///
 /// # Safety
-/// - As for [`recur`]; the tokens are a pass of the segment.
+/// - The clauses of [`recur`] hold; the tokens are a pass of the segment.
 #[inline(always)]
 unsafe fn pass<
     L: Lanes,
@@ -397,11 +400,11 @@ unsafe fn pass<
 }
 
 /// Computes the output and the write of a single token under a delta rule. Stores the write in the strip's `room` and
-/// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state. The state is read from its
-/// previous location.
+/// returns it. This function does the work of [`writes`] and [`answers`] in one pass over the state. The state is read
+/// from its previous location.
 ///
 /// # Safety
-/// - As for [`pass`], for a single token with one query row.
+/// - The clauses of [`pass`] hold for a single token with one query row.
 #[inline(always)]
 unsafe fn alone<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -439,11 +442,11 @@ unsafe fn alone<L: Lanes, const V: usize>(
 }
 
 /// Computes the values that `R` tokens, starting with token `t`, write to the state, and stores them in the strip's
-/// `room`. Under the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`,
-/// where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
+/// `room`. Under the rules without rates, a token writes its value. Under the delta rules, a token writes `β (v − k
+/// S')`, where `S'` includes the writes of earlier tokens of the pass. The values are computed by forward substitution.
 ///
 /// # Safety
-/// - As for [`pass`]; the room contains the writes of the pass's tokens before `t`.
+/// - The clauses of [`pass`] hold; the room contains the writes of the pass's tokens before `t`.
 #[inline(always)]
 unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -489,7 +492,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
 /// Computes the write of token `t` under a delta rule, `β (v − read)`, stores it at `to` and returns it.
 ///
 /// # Safety
-/// - As for [`recur`]; `t` is one of the tokens, and `V` vectors are writable at `to`.
+/// - The clauses of [`recur`] hold; `t` is one of the tokens, and `V` vectors are writable at `to`.
 #[inline(always)]
 unsafe fn write<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -516,7 +519,7 @@ unsafe fn write<L: Lanes, const V: usize>(
 /// is added to the values that later tokens read.
 ///
 /// # Safety
-/// - As for [`writes`]; the products between the tokens are at `own`, four per token.
+/// - The clauses of [`writes`] hold; the products between the tokens are at `own`, four per token.
 #[inline(always)]
 unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -545,7 +548,7 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
 /// Writes the outputs of query row `g` of `R` tokens, starting with token `t`.
 ///
 /// # Safety
-/// - As for [`pass`]; the room contains the writes of these tokens and of earlier tokens of the pass.
+/// - The clauses of [`pass`] hold; the room contains the writes of these tokens and of earlier tokens of the pass.
 #[inline(always)]
 unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,

@@ -230,8 +230,8 @@ fn no_flipped_bit_is_shown_and_all_are_counted() {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << bit;
             let (came, counts) = require_true(&bytes);
-            // A flip in the first or last byte is an exception, because the first zero ends no frame and the last zero
-            // ends the last frame.
+            // A flip in the first or last byte need not count as a broken frame, because the first zero ends no frame
+            // and the last zero ends the last frame.
             assert!((3..5).contains(&came) || at == 0, "byte {at}, bit {bit}: {counts:?}");
             assert!(
                 counts.broken > 0 || at == 0 || at + 1 == whole.len(),
@@ -337,7 +337,7 @@ fn numbers_wrap_around() {
     }
 }
 
-/// Returns a frame of `message` with a valid check, between two zeros.
+/// Returns a frame that contains `message` and a valid check. A zero precedes the frame, and a zero ends it.
 fn forged(message: &[u8]) -> Heap<u8> {
     let mut message = message.to_vec();
     message.extend(crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&message).to_le_bytes());
@@ -418,8 +418,8 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// Checks that bytes beyond the length of a frame count as noise when they arrive. If no record arrived, all bytes
-/// count as noise at the end of the stream.
+/// Checks that bytes beyond the length of the longest frame count as noise when they arrive. If no record arrived, all
+/// bytes count as noise at the end of the stream.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));

@@ -3,7 +3,8 @@
 
 /// A linear map `y = x W + b`.
 pub(super) struct Linear {
-    /// `[inputs, outputs]`: transposed relative to PyTorch, so that the inner loop runs along the outputs.
+    /// The matrix `W`, `[inputs, outputs]`: transposed relative to PyTorch, so that the inner loop runs along the
+    /// outputs.
     weight: Vec<f32>,
     bias: Vec<f32>,
 }

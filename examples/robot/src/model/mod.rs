@@ -5,8 +5,9 @@
 //! the classes are a linear map of the normalised class token.
 //!
 //! All blocks share one plan, since their shapes are equal. One linear map writes the rows `[q | k | v]`, and attention
-//! reads them in place, through views with the stride of a row. Its output is dense: each row contains the heads one
-//! after another. All buffers are allocated once; [`Model::classify`] allocates nothing.
+//! reads these rows in place, through views whose token stride is the length of such a row. The output of attention is
+//! dense: each row contains the heads one after another. All buffers are allocated once; [`Model::classify`] allocates
+//! nothing.
 
 mod error;
 mod layers;
@@ -77,8 +78,8 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Memory for inputs and outputs of attention. If the engine could allocate it, a GPU uses it in place; otherwise, it
-/// is ordinary memory.
+/// Memory for inputs and outputs of attention. A GPU uses the memory in place if the engine could allocate it. If not,
+/// it is ordinary memory.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// Intermediate results for a frame.
@@ -101,10 +102,10 @@ struct Buffers {
 }
 
 impl Model {
-    /// Reads the weights of `path` and plans attention on an engine with `options`.
+    /// Reads the weights from the file `path`, creates an engine with `options`, and plans attention on this engine.
     ///
     /// # Errors
-    /// Returns an error if the file does not contain such a model, or if the engine is not available.
+    /// Returns an error if the file does not contain the weights of such a network, or if the engine is not available.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
         let read = |source| ModelError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(read)?;

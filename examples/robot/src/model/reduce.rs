@@ -1,16 +1,16 @@
 //! Reduces a frame of any size to the picture that the network reads.
 //!
-//! Each of the 8 x 8 cells is the mean of the grey values in its part of the frame. A pixel on the border of a part
-//! counts in proportion to its area inside the part. Along an axis of `n` pixels, measured in eighths of a pixel, cell
-//! `c` covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so every overlap is an integer and the sums are
-//! exact.
+//! The picture has 8 x 8 cells, and the frame is divided into 8 x 8 equal parts. The value of a cell is the mean of the
+//! grey values in the corresponding part. A pixel on the border of a part counts in proportion to its area inside the
+//! part. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c` covers `[c n, (c + 1) n)` and pixel `p`
+//! covers `[8 p, 8 p + 8)`, so every overlap is an integer and the sums are exact.
 
 use crate::frame::{Frame, PixelFormat};
 
 /// Number of cells per side of the picture.
 pub const SIDE: usize = 8;
 
-/// Returns the pixels that cell `c` overlaps along an axis of `n` pixels.
+/// Returns the range of the pixels that cell `c` overlaps along an axis of `n` pixels.
 fn touched(c: usize, n: usize) -> std::ops::Range<usize> {
     c * n / SIDE..((c + 1) * n).div_ceil(SIDE)
 }
@@ -20,7 +20,7 @@ fn overlap(c: usize, n: usize, p: usize) -> u64 {
     (((c + 1) * n).min((p + 1) * SIDE) - (c * n).max(p * SIDE)) as u64
 }
 
-/// Writes the mean grey values of the cells, 0 to 255, row by row.
+/// Writes the mean grey value of each cell, from 0 to 255, to `cells`, row by row.
 pub(super) fn reduce(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE]) {
     let size = frame.geometry().size;
     match frame.geometry().format {
@@ -37,7 +37,7 @@ fn luma([r, g, b]: [u8; 3]) -> u8 {
     ((77 * u32::from(r) + 150 * u32::from(g) + 29 * u32::from(b)) >> 8) as u8
 }
 
-/// Adds the grey values of the pixels to the cells, weighted by the area of overlap.
+/// Adds to each cell the grey values of the pixels that it overlaps, weighted by the area of the overlap.
 fn sums(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE], grey: impl Fn(&[u8], usize) -> u8) {
     let size = frame.geometry().size;
     for (cy, cells) in cells.chunks_exact_mut(SIDE).enumerate() {

@@ -28,7 +28,7 @@ impl<'a> Weights<'a> {
         self.tensors.tensor(name).is_ok()
     }
 
-    /// Returns the number of attention heads from the metadata. It must divide `width`.
+    /// Returns the number of attention heads, which is stored in the metadata. The number must divide `width`.
     pub fn heads(&self, width: usize) -> Result<usize, ModelError> {
         let text = self.metadata.as_ref().and_then(|all| all.get("heads"));
         let heads = text.and_then(|text| text.parse().ok());
@@ -47,7 +47,8 @@ impl<'a> Weights<'a> {
         shape.filter(|&n| n > 0).ok_or_else(|| absent(name, "at least one row"))
     }
 
-    /// Returns the elements of an f32 tensor. The tensor must have the axes of `shape`, apart from axes of length one.
+    /// Returns the elements of the f32 tensor `name`. Apart from axes of length one, the tensor must have the shape
+    /// `shape`.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let allowed = format!("finite f32 {shape:?}");
         let view = self.tensors.tensor(name).map_err(|_| absent(name, &allowed))?;

@@ -11,15 +11,17 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// The newest frame of a camera. If several frames arrive within one period of the loop, only the last one is kept.
+/// A camera, as a source that delivers the newest frame. If several frames arrive within one period of the loop, only
+/// the last frame is kept.
 pub struct Camera(Queue);
 
 impl Camera {
-    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`. If the camera's rate
-    /// can be set, it is set to `rate` per second.
+    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`. If the camera's frame
+    /// rate can be set, it is set to `rate` frames per second.
     ///
     /// # Errors
-    /// Returns an error if the device cannot be opened or lacks the mode, or if the system refuses memory or a thread.
+    /// Returns an error if the device cannot be opened or does not support the requested mode, or if the system refuses
+    /// memory or a thread.
     pub fn open(
         path: &Path,
         size: Size,
@@ -64,7 +66,7 @@ fn code(format: PixelFormat) -> FourCc {
     }
 }
 
-/// Copies frames until the camera fails or the loop stops.
+/// Copies frames from `stream` to the queue until the camera fails or the loop stops.
 fn copy(feed: &Feed, mut stream: ReadStream) {
     while let Some(mut buffer) = feed.take() {
         let needed = buffer.len();

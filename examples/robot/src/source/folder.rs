@@ -15,8 +15,8 @@ enum Picture {
     Broken { name: String, reason: String },
 }
 
-/// The PNG and JPEG files of a folder, in the order of their names. They are decoded when the folder is opened, so the
-/// loop neither reads from a disk nor allocates.
+/// The PNG and JPEG files of a folder, in the order of their names. The files are decoded when the folder is opened, so
+/// that reading the next picture neither accesses a disk nor allocates.
 pub struct Folder {
     pictures: Vec<Picture>,
     next: usize,
@@ -24,10 +24,11 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads the folder. With `repeat`, the first picture follows the last one.
+    /// Reads and decodes the pictures of the folder. With `repeat`, the first picture follows the last picture.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be read, has no readable picture, or its pixels exceed 2^30 bytes.
+    /// Returns an error if the folder cannot be read, if it has no readable picture, or if its decoded pixels exceed
+    /// 2^30 bytes.
     pub fn open(path: &Path, repeat: bool) -> Result<Folder, SourceError> {
         let fault = |source| SourceError::Folder { path: path.to_owned(), source };
         let mut files = Vec::new();
@@ -67,7 +68,7 @@ fn is_picture(path: &Path) -> bool {
     path.extension().is_some_and(known)
 }
 
-/// Decodes the pixels of a picture: to grey if it has no colour, to RGB if it has.
+/// Decodes the picture in `file`: to grey pixels if the picture has no colour, and to RGB pixels if it has colour.
 fn decode(file: &Path, limit: usize) -> Result<(Geometry, Vec<u8>), String> {
     let text = |error: image::ImageError| error.to_string();
     let mut reader = ImageReader::open(file)

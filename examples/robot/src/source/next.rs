@@ -24,7 +24,7 @@ pub trait Source {
     /// Returns an error if the source has failed permanently.
     fn next(&mut self) -> Result<Next<'_>, SourceError>;
 
-    /// Returns the number of frames that were replaced by newer ones before the loop took them.
+    /// Returns the number of frames that were replaced by newer frames before the loop took them.
     fn replaced(&self) -> u64 {
         0
     }

@@ -54,7 +54,8 @@ impl Pipe {
     }
 }
 
-/// Copies frames until the end of the input. If the last bytes do not fill a frame, they count as a broken frame.
+/// Copies frames from `from` to the queue until the end of the input. If the last bytes do not fill a frame, they count
+/// as a broken frame.
 fn copy(feed: &Feed, mut from: impl Read) {
     while let Some(mut buffer) = feed.take() {
         let mut filled = 0;
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use crate::frame::{PixelFormat, Size};
 
-    /// Returns the frames, and the other items as texts.
+    /// Returns the frames that the pipe delivers, and all other items as texts.
     fn drain(path: &Path, size: Size) -> (Vec<Vec<u8>>, Vec<String>) {
         let geometry = Geometry::dense(size, PixelFormat::Grey);
         let mut pipe = Pipe::open(path, geometry, Keep::All, None).unwrap();

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 /// Treatment of frames that arrive faster than the loop takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The reader waits, and so does the writer of a pipe: no frame is lost.
+    /// The reading thread waits for a free buffer, so that the writer of a pipe waits too. No frame is lost.
     All,
-    /// A newer frame replaces the waiting frame: the loop always gets a recent frame.
+    /// A newer frame replaces the frame that waits for the loop, so that the loop always gets a recent frame.
     Newest,
 }
 
-/// Number of circulating buffers. With [`Keep::Newest`] up to three are in use: the loop's buffer, one that waits for
-/// the loop, and one that is being filled.
+/// Number of circulating buffers. With [`Keep::Newest`] up to three buffers are in use: the first is read by the loop,
+/// the second waits for the loop, and the third is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {
@@ -31,7 +31,7 @@ enum Item {
 struct State {
     free: Vec<Vec<u8>>,
     ready: VecDeque<Item>,
-    /// The reader's result once no more frames will come; `None` before.
+    /// Result of the reading thread; `None` as long as more frames may come.
     ended: Option<Result<(), SourceError>>,
     /// `true` once the loop has stopped.
     closed: bool,
@@ -50,11 +50,11 @@ impl Shared {
     }
 }
 
-/// The reader's side of the queue.
+/// The end of the queue that the reading thread uses.
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
-    /// Returns a buffer to fill, and waits for one if necessary; `None` if the loop has stopped.
+    /// Waits until a buffer is free, and returns it to be filled. Returns `None` if the loop has stopped.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         loop {
@@ -84,7 +84,7 @@ impl Feed {
         state.ready.push_back(Item::Frame(buffer));
     }
 
-    /// Reports a broken frame and gives its buffer back.
+    /// Reports a broken frame to the loop, and returns the frame's buffer to the queue.
     pub fn broken(&self, buffer: Vec<u8>, why: BrokenFrame) {
         let mut state = self.0.lock();
         state.free.push(buffer);
@@ -94,7 +94,7 @@ impl Feed {
         }
     }
 
-    /// Reports that no more frames will come.
+    /// Reports to the loop that no more frames will come. `how` is the result of the reading thread.
     pub fn end(&self, how: Result<(), SourceError>) {
         self.0.lock().ended.get_or_insert(how);
     }
@@ -118,7 +118,7 @@ fn replace(state: &mut State) -> Option<Vec<u8>> {
     }
 }
 
-/// The loop's side of the queue.
+/// The end of the queue that the loop uses.
 pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,

@@ -17,7 +17,7 @@ fn runner() -> Option<String> {
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
-/// Returns `true` if the program runs in an emulator, where times mean little.
+/// Returns `true` if the program runs in an emulator, in which measured times mean little.
 pub fn emulated() -> bool {
     runner().is_some()
 }
@@ -67,10 +67,11 @@ const HIDDEN: usize = 24;
 const BLOCKS: usize = 2;
 const CLASSES: usize = 10;
 
-/// Function that adds a tensor with a name, a shape, and the mean and spread of its elements.
+/// Function that adds a random tensor. Its arguments are the tensor's name and shape, and the mean and spread of the
+/// elements.
 type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
 
-/// Tensors by name, each with its shape and elements, and the metadata.
+/// Contents of a model file: the shape and elements of each tensor by name, and the metadata.
 #[derive(Clone)]
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
 
@@ -185,7 +186,8 @@ fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     out
 }
 
-/// Returns the class with the highest score, its probability, and the difference between the two highest scores.
+/// Returns the class with the highest score, the probability of this class, and the difference between the two highest
+/// scores.
 pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     let class = (0..scores.len()).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
     let sum: f64 = scores.iter().map(|x| (x - scores[class]).exp()).sum();
@@ -193,9 +195,9 @@ pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     (class, 1.0 / sum, scores[class] - others.fold(f64::NEG_INFINITY, f64::max))
 }
 
-/// Tolerance of an f32 score relative to the largest f64 score. Ten consecutive sums have at most 24 terms each, so
-/// each adds at most 25 unit roundoffs of 6e-8. The normalisations between the sums magnify earlier errors by a factor
-/// of less than ten.
+/// Tolerance of an f32 score relative to the largest f64 score. A score depends on ten consecutive sums of at most 24
+/// terms each, so each sum adds at most 25 unit roundoffs of 6e-8. The normalisations between the sums magnify earlier
+/// errors by a factor of less than ten.
 pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
 
 /// A folder with a model and pictures, and the correct answers for the pictures.
@@ -269,8 +271,8 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Checks that each frame below `count` was answered once, in order and correctly. `picture` returns the index of the
-/// picture that a frame shows.
+/// Checks that each frame with an index below `count` was answered once, in order and correctly. `picture` returns the
+/// index of the picture that a frame shows.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

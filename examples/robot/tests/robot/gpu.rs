@@ -31,7 +31,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     assert!(output.stdout.is_empty());
 }
 
-/// Checks that an integrated GPU uses the tensors in place, and that a discrete one copies them.
+/// Checks that an integrated GPU uses the tensors in place, and that tensors are copied to a discrete GPU.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn an_integrated_gpu_copies_nothing() {
@@ -46,8 +46,8 @@ fn an_integrated_gpu_copies_nothing() {
     }
 }
 
-/// Returns the number of kernel launches per classification. They are counted in the log of the stand-in driver, over
-/// `frames` frames and the warm-up.
+/// Returns the number of kernel launches per classification. The launches are counted in the log of the stand-in
+/// driver, for `frames` frames and the warm-up.
 fn launches(desk: &Desk, frames: u64) -> u64 {
     let log = desk.path("calls");
     let line = format!("--images @images --repeat --frames {frames} --rate 1000 --json --backend cuda");

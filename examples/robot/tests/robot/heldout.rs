@@ -36,7 +36,8 @@ fn recorded() -> (Vec<Recorded>, f64) {
     (recorded, all["accuracy"].as_f64().unwrap())
 }
 
-/// Returns the folder of pictures that `train/export.py` has written. It must contain exactly the recorded ones.
+/// Returns the folder of pictures that `train/export.py` has written. The folder must contain exactly the recorded
+/// pictures.
 fn pictures(recorded: &[Recorded]) -> PathBuf {
     let folder =
         std::env::var_os("ELSA_DIGITS").expect("ELSA_DIGITS: absent; allowed: the folder of export.py");
@@ -48,13 +49,13 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
     folder
 }
 
-/// Tolerance of a score. Scores are recorded with six digits. Both programs compute sixteen sums, one after another.
-/// Each sum has at most 96 terms, and each term has an error of 6e-8. The normalisations between the sums magnify
-/// earlier errors by a factor of less than ten.
+/// Tolerance of a score. Scores are recorded with six digits. A score depends on sixteen consecutive sums, in this
+/// program and in PyTorch. Each sum has at most 96 terms, and each term has an error of 6e-8. The normalisations
+/// between the sums magnify earlier errors by a factor of less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Step between the tested pictures. In an emulator only every eighth picture is classified. This does not apply to
-/// [`the_program_answers_as_pytorch_did`].
+/// Step between the indices of the tested pictures. In an emulator only every eighth picture is classified, except in
+/// [`the_program_answers_as_pytorch_did`], which classifies all pictures.
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 
 #[test]

@@ -155,7 +155,8 @@ fn a_broken_picture_is_skipped_counted_and_told() {
     assert!(text.contains("frame 1 is skipped: 001.png: "), "{text}");
 }
 
-/// Opens a pseudo-terminal, and returns the file of its controlling end and the name of its other end.
+/// Opens a pseudo-terminal. Returns the file descriptor of its controlling end and the path of the terminal device at
+/// its other end.
 fn pty() -> (OwnedFd, String) {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     rustix::pty::grantpt(&ours).unwrap();

@@ -1,6 +1,6 @@
 //! The macro that instantiates the backward kernel for one instruction set.
 
-/// Declares a module `backward` with the static `KERNEL`. The parent module must have the `PRIMITIVES` of the
+/// Declares a module `backward` with the static `KERNEL`. The parent module must contain the static `PRIMITIVES` of the
 /// instruction set.
 macro_rules! backward {
     (

@@ -5,15 +5,15 @@ use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
 /// A tile of query rows and its working memory. `rows` and `panel` are fields of the kernel's [`BackwardKernelSpec`],
-/// and `lanes` is its number of lanes. A strip consists of [`BackwardKernel::strip`] vectors of dims. The remaining
-/// dims, too few for such a strip, form strips of one vector each.
+/// and `lanes` is the number of lanes of the kernel's vectors. A strip consists of [`BackwardKernel::strip`] vectors of
+/// dims. The remaining dims, too few for such a strip, form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` are multiples of `lanes`.
 /// - `query_columns` is readable for `head_dim · rows` values `[panel][dim][row of the panel]`, scaled so that scores
 ///   are in base-2 units. `upstream_columns` is readable for `value_dim · rows` values in the same order.
 /// - `query_rows` is readable for `head_row · rows` values `[strip][row][dim of the strip]`, and `upstream_rows` for
-///   `value_row · rows`.
+///   `value_row · rows` values in the same order.
 /// - `statistics` is readable for `4 · rows` values: `whole`, `rest` and `factor` of
 ///   [`RowWeights`](elsa_core::attention::backward::RowWeights), and `D`.
 /// - `d_query` is readable and writable for `head_dim · rows` values `[panel][dim][row of the panel]`.
@@ -30,9 +30,9 @@ pub struct BackwardTile {
     pub query_rows: *const f32,
     /// Upstream gradients by rows.
     pub upstream_rows: *const f32,
-    /// Four statistics for each row, in the order of the contract.
+    /// Four statistics for each row: `whole`, `rest`, `factor` and `D`, in this order.
     pub statistics: *const f32,
-    /// Gradients of the queries, to which the step adds.
+    /// Gradients of the queries, to which [`BackwardKernel::step`] adds.
     pub d_query: *mut f32,
     /// Buffer for scores, `[key][row]`.
     pub scores: *mut f32,
@@ -62,9 +62,9 @@ pub struct BackwardTile {
 /// multiple of the kernel's `tile_keys`:
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `padded` contiguous rows of `head_dim` values, and `values` for `padded` rows of
-///   `value_dim`.
+///   `value_dim` values.
 /// - `d_keys` is readable and writable for `padded` contiguous rows of `head_row` values, and `d_values` for `padded`
-///   rows of `value_row`.
+///   rows of `value_row` values.
 /// - `bias` is null, or readable for `count · rows` values.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardBlock {
@@ -72,9 +72,9 @@ pub struct BackwardBlock {
     pub keys: *const f32,
     /// Values, by rows.
     pub values: *const f32,
-    /// Gradients of the keys, to which the step adds.
+    /// Gradients of the keys, to which [`BackwardKernel::step`] adds.
     pub d_keys: *mut f32,
-    /// Gradients of the values, to which the step adds.
+    /// Gradients of the values, to which [`BackwardKernel::step`] adds.
     pub d_values: *mut f32,
     /// Number of keys in the block.
     pub count: usize,

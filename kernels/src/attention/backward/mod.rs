@@ -21,7 +21,8 @@
 //! 3. *Everything between the products stays in registers*: soft cap, bias, exponential, differences.
 //! 4. *Selection, not multiplication.* A masked pair has the score `−∞`, and its probability and gradient are set to
 //!    zero by selection. Zero times a NaN or an infinity is NaN. If an operand of one of the last three products
-//!    contains such a value, the product therefore omits masked pairs, element by element. That is slow and rare.
+//!    contains such a value, a slow product therefore computes one element at a time and omits masked pairs. Such
+//!    operands are rare.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,14 +1,15 @@
 //! Computes the last three products when an operand contains a NaN or an infinity. Masked pairs are omitted, so that
-//! their zeros are not multiplied by such a value. Works on one element at a time, because few blocks need it.
+//! their zero probabilities and gradients are not multiplied by such a value. The functions process one element at a
+//! time, because few blocks need them.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use crate::lanes::Lanes;
 
-/// Adds `K^T dS^T` to `dQ^T`.
+/// Adds `K^T dS^T` to `dQ^T`, without the terms of masked pairs.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The scores and the gradients of the scores must have been
-///   written; a score of `−∞` marks a masked pair.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. The scores and the gradients of the scores must have
+///   been written; a score of `−∞` marks a masked pair.
 #[inline(always)]
 pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -39,8 +40,8 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
 /// key.
 ///
 /// # Safety
-/// - As for `into_keys` in `step`, with `count` keys and strips of `D` vectors. `scores` is readable for `count · rows`
-///   values, in which `−∞` marks masked pairs.
+/// - The clauses of `into_keys` in `step` hold for `count` keys and strips of `D` vectors. `scores` is readable for
+///   `count · rows` values, in which `−∞` marks masked pairs.
 #[inline(always)]
 pub(super) unsafe fn into_keys<L: Lanes, const D: usize>(
     count: usize,

@@ -12,7 +12,7 @@ use elsa_core::attention::backward::LARGEST_EXPONENT;
 /// rows, a tile has `P` panels of `V` vectors, and a strip has `D` vectors of dims.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`], where `rows` is `P · V · N`, `panel` is `V · N`,
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold, where `rows` is `P · V · N`, `panel` is `V · N`,
 ///   `tile_keys` is `R`, and strips have `D · N` dims. `V · N` is a multiple of four.
 #[inline(always)]
 pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, const D: usize>(
@@ -53,8 +53,8 @@ pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, con
     }
 }
 
-/// Computes dot products of the tile's columns with the rows at `a`, which are `dim` values long and contiguous, and
-/// writes them to `dst`, `[key][row]`. Sums are divided into chains of [`CHAIN`] terms.
+/// Computes dot products of the tile's columns with the rows at `a`, and writes the products to `dst`, `[key][row]`.
+/// The rows at `a` are contiguous and have `dim` values each. A sum is split into chains of [`CHAIN`] terms.
 ///
 /// # Safety
 /// - `padded` rows of `dim` values are readable at `a`, `dim · rows` values at `columns`, and `padded · rows` are writable
@@ -106,7 +106,7 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
 /// scores. Unless `all_finite` is set, also stores the scores after soft cap and bias, with `−∞` for masked pairs.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's buffers.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. `probabilities` is one of the tile's buffers.
 #[inline(always)]
 unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -155,11 +155,11 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// Adds `K^T dS^T` to `dQ^T`. The product sums over the keys. Works in strips of `R` dims; the last one or two strips
-/// may have four dims.
+/// Adds `K^T dS^T` to `dQ^T`. The product sums over the keys. The function processes strips of `R` dims; the last one
+/// or two strips may have four dims.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The gradients of the scores must have been written.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`] hold. The gradients of the scores must have been written.
 #[inline(always)]
 unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -198,7 +198,7 @@ unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>
 /// Adds the sums `acc` to `R` rows of `V` vectors at `to`, `stride` values apart.
 ///
 /// # Safety
-/// - These rows are readable and writable at `to`.
+/// - `R` rows of `V` vectors, `stride` values apart, are readable and writable at `to`.
 #[inline(always)]
 unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -217,8 +217,8 @@ unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// For each of `padded` keys, adds `Σ_i by[key][i] · of[i]` to the key's row of `width` values at `to`. Works in strips
-/// of `D` vectors of dims, and then of one vector.
+/// For each of `padded` keys, adds `Σ_i by[key][i] · of[i]` to the key's row of `width` values at `to`. The function
+/// processes strips of `D` vectors of dims, and then strips of one vector.
 ///
 /// # Safety
 /// - At `by`, `padded` rows of `rows` values are readable; `padded` is a multiple of `R`, and `rows` is a multiple of

@@ -4,7 +4,7 @@
 
 use crate::cuda::tensor::{DeviceTensor, Divisor};
 
-/// One sequence, with the interval of keys that each of its rows attends:
+/// One sequence. Each row of the sequence attends the keys from `start` (included) to `end` (excluded):
 ///
 /// ```text
 /// diagonal = offset + row
@@ -46,8 +46,9 @@ pub const ADDEND_F16: i32 = 3;
 pub const ADDEND_BF16: i32 = 4;
 
 /// A mask or bias added to the scores, in natural-log units. The element of sequence `b`, head `h`, query `q` and key
-/// `k` has the index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`. The position is `P(t) = t`. For
-/// the bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
+/// `k` has the index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`. `P(t)` is the position of token
+/// `t`. For a bias, if [`Windows::positions`] is one, `P(t) = t + (t / width) · (width − 1)`. In all other cases `P(t)
+/// = t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addend {
@@ -87,11 +88,11 @@ pub struct Windows {
     pub across: i32,
     /// Number of token columns per window.
     pub width: i32,
-    /// First token row of the second side, in windows of the last row. If windows have no sides, it exceeds every token
-    /// row.
+    /// First token row of the second side, in windows of the last row of windows. If windows have no sides, this number
+    /// exceeds every token row.
     pub side_row: i32,
-    /// First token column of the second side, in windows of the last column. If windows have no sides, it exceeds every
-    /// token column.
+    /// First token column of the second side, in windows of the last column of windows. If windows have no sides, this
+    /// number exceeds every token column.
     pub side_column: i32,
     /// One if the bias is a table of relative positions; zero if not.
     pub positions: i32,
@@ -105,8 +106,8 @@ pub const CHANGED_BY_BIAS: i32 = 2;
 pub const CHANGED_BY_SIDES: i32 = 4;
 /// [`AttentionArgs::changes`]: the bias is a table, and an index names the entry for each pair of query and key.
 pub const CHANGED_BY_INDEX: i32 = 8;
-/// [`AttentionArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
-/// strides and head size are multiples of four, and rows are less than [`NEAR`] elements apart.
+/// [`AttentionArgs::flags`]: query rows may be read four elements at a time. The query data is aligned to four
+/// elements, strides and head size are multiples of four, and query rows are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 1;
 /// [`AttentionArgs::flags`]: key rows, including the past, may be read four elements at a time.
 pub const KEY_VEC4: i32 = 2;
@@ -115,12 +116,12 @@ pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
 /// [`AttentionArgs::flags`]: query, key and value rows, including the past, may be read four elements at a time, and
-/// their length is the head size of the kernel. For a kernel that sums scores in f32, the head size of queries and keys
-/// may also be a smaller multiple of eight.
+/// the length of these rows is the head size of the kernel. For a kernel that sums scores in f32, the head size of
+/// queries and keys may also be a smaller multiple of eight.
 pub const WHOLE_ROWS: i32 = 16;
-/// [`AttentionArgs::flags`]: a block computes all splits of its rows, so that no merge follows.
+/// [`AttentionArgs::flags`]: a thread block computes all splits of its rows, so that no merge kernel follows.
 pub const SERIAL_SPLITS: i32 = 32;
-/// [`AttentionArgs::flags`]: the blocks of the last rows run first, for all heads together.
+/// [`AttentionArgs::flags`]: the thread blocks for the last rows of all heads run first.
 pub const LONGEST_FIRST: i32 = 64;
 /// Bound on the row stride in elements. For smaller strides, the byte offsets within a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
@@ -139,13 +140,13 @@ pub struct AttentionArgs {
     pub by_heads: Divisor,
     /// Precomputed division by [`AttentionArgs::group`].
     pub by_group: Divisor,
-    /// Number of consecutive blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
-    /// [`LONGEST_FIRST`].
+    /// Number of consecutive thread blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count`
+    /// with [`LONGEST_FIRST`].
     pub first: i32,
-    /// Index of the first short block. If there are no short blocks, it exceeds the index of every block. Short blocks
-    /// compute the last rows of a head, and each has fewer rows than the other blocks. The short blocks of all splits
-    /// and heads come after all other blocks. If there are short blocks, [`AttentionArgs::first`] is
-    /// [`AttentionArgs::row_blocks`] minus one.
+    /// Index of the first short thread block. If there are no short blocks, this number exceeds the index of every
+    /// block. Short blocks compute the last rows of a head, and each has fewer rows than the other blocks. The short
+    /// blocks of all splits and heads come after all other blocks. If there are short blocks, [`AttentionArgs::first`]
+    /// is [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,
@@ -158,13 +159,14 @@ pub struct AttentionArgs {
     /// Address of a table of `sequence_count` sequences; zero if [`AttentionArgs::sequence`] describes every index of
     /// the batch.
     pub sequences: u64,
-    /// The sequence at every index of the batch, if there is no table; its `batch` is ignored.
+    /// If there is no table, the sequence at every index of the batch. The field `batch` of this sequence is ignored.
     pub sequence: Sequence,
     /// Modifications of the scores in addition to the soft cap: a sum of `CHANGED_BY_*` constants.
     pub changes: i32,
     /// Layouts and orders that the kernel may rely on: a sum of constants from `QUERY_VEC4` to `LONGEST_FIRST`.
     pub flags: i32,
-    /// Factor that turns `q · k` into a score in base-2 units, or into the argument of the soft cap's tanh.
+    /// Factor that converts `q · k` to a score in base-2 units. With a soft cap, the factor converts `q · k` to the
+    /// argument of `tanh`.
     pub query_factor: f32,
     /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero disables it.
     pub cap: f32,
@@ -182,11 +184,11 @@ pub struct AttentionArgs {
     pub part_dim: i32,
     /// Number of tokens in the query view.
     pub tokens: i32,
-    /// Type of query, key, value, output and past: `TYPE_F32` to `TYPE_BF16`.
+    /// Element type of query, key, value, output and past: a constant from `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
-    /// Query heads per key head.
+    /// Number of query heads per key head.
     pub group: i32,
-    /// Output, `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
+    /// Output, `[batch, heads, tokens, value_dim]`. The address is zero if the call has partial states and no output.
     pub output: DeviceTensor,
     /// Precomputed division by [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,
@@ -212,13 +214,14 @@ pub struct AttentionArgs {
     pub past_value: DeviceTensor,
     /// The mask added to the scores.
     pub mask: Addend,
-    /// The bias. With `CHANGED_BY_INDEX` it is a table; [`Addend::query`] is the stride of its entries.
+    /// The bias added to the scores. With `CHANGED_BY_INDEX` it is a table, and [`Addend::query`] is the stride of the
+    /// table's entries.
     pub bias: Addend,
     /// With `CHANGED_BY_INDEX`, the table entry for each pair of query and key, i64 `[queries][index_keys]`.
     pub index: u64,
     /// Number of keys per row of the index.
     pub index_keys: i32,
-    /// Number of entries in the table.
+    /// Number of entries in the table of the bias.
     pub entries: i32,
     /// The windows of pictures.
     pub windows: Windows,
@@ -233,7 +236,7 @@ pub struct PresentArgs {
     pub past: DeviceTensor,
     /// New rows.
     pub fresh: DeviceTensor,
-    /// Present tensor: the past rows, then the new ones.
+    /// Present tensor: the past rows, followed by the new rows.
     pub present: DeviceTensor,
     /// Number of sequences.
     pub batch: i32,

@@ -1,15 +1,16 @@
-//! The arguments of the kernels of method math. The twin of `Math` in `kernels/cuda/attention/math.cuh`, field for field.
+//! The arguments of the kernels of method math: the twin of `Math` in `kernels/cuda/attention/math.cuh`, field for
+//! field.
 
 use super::args::AttentionArgs;
 use crate::cuda::tensor::Divisor;
 
-/// Rows and columns per block of a product kernel.
+/// Number of rows and number of columns per thread block of a product kernel.
 pub const MATH_TILE: usize = 64;
-/// Rows per block of the kernel that turns scores into weights.
+/// Number of rows per thread block of the kernel that converts scores to weights.
 pub const MATH_ROWS: usize = 4;
 
-/// The only parameter of the kernels of method math. Blocks are ordered by column block, then by block of [`MATH_TILE`]
-/// rows, then by head, then by sequence.
+/// The only parameter of the kernels of method math. The index of a thread block combines four indices. In order, with
+/// the fastest-varying index first, they are: column block, block of [`MATH_TILE`] rows, head and sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MathArgs {

@@ -1,9 +1,9 @@
-//! The arguments of the kernel that measures the tensors of a call. The twin of `kernels/cuda/attention/measure.cuh`, field
-//! for field.
+//! The arguments of the kernel that measures the tensors of a call: the twin of `kernels/cuda/attention/measure.cuh`,
+//! field for field.
 
 use super::args::AttentionArgs;
 
-/// Rows of a head that a block measures per step.
+/// Number of rows of a head that a thread block measures per step.
 pub const PIECE_ROWS: usize = 64;
 
 /// The only parameter of the measuring kernel. A record has the entries of `elsa_core::attention::measured`, then one
@@ -11,7 +11,7 @@ pub const PIECE_ROWS: usize = 64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeasureArgs {
-    /// The attention call; the kernel reads its tensors, sequences and sizes.
+    /// The attention call. The kernel reads the tensors, sequences and sizes of this call.
     pub call: AttentionArgs,
     /// Mask, bias, records and sizes.
     pub measuring: Measuring,

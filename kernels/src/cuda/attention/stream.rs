@@ -1,4 +1,4 @@
-//! The arguments of the kernel that merges the states of a chunk of keys with the states of earlier chunks. The twin of
+//! The arguments of the kernel that merges the states of a chunk of keys with the states of earlier chunks: the twin of
 //! `Stream` in `kernels/cuda/attention/merge.cuh`, field for field.
 
 use super::args::AttentionArgs;
@@ -24,11 +24,12 @@ pub struct Pending {
     pub w: u64,
     /// Number of slots per row.
     pub slots: i32,
-    /// Number of pending states that merge with the state of the chunk, from the last one back to slot `into`.
+    /// Number of pending states that merge with the state of the current chunk: those from the last pending state back
+    /// to slot `into`.
     pub joins: i32,
     /// Slot that receives the merged state, unless `more` is zero.
     pub into: i32,
-    /// One if more chunks follow; zero if not. After the last chunk the row's results are written.
+    /// One if more chunks follow; zero if not. After the last chunk the results of every row are written.
     pub more: i32,
 }
 

@@ -6,7 +6,7 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Paces, Summation};
 
-/// Defines an attention kernel; fields that differ from the defaults come last.
+/// Defines an attention kernel. The last arguments of the macro are the fields that differ from their defaults.
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
@@ -63,21 +63,22 @@ macro_rules! helper {
     };
 }
 
-/// Keys per tile.
+/// Number of keys per tile.
 const TILE: usize = 64;
 /// Returns the summation of a kernel in which each lane has `columns` columns of scores. Sums are added to memory after
 /// every `tiles` tiles.
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// Returns the approximate paces of a kernel with `elements` query elements per block. They are equal on all GPUs.
+/// Returns approximate [`Paces`] for a kernel with `elements` query elements per thread block. These paces are equal
+/// for all GPUs.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
 /// Returns the paces of a kernel on early and late GPUs. Paces on early GPUs are derived from machine code; paces on
-/// late GPUs are measured. Each pair contains the pace of blocks that share an SM, then the pace of a block that is
-/// alone on an SM.
+/// late GPUs are measured. The first element of each array is the pace of thread blocks that share an SM. The second
+/// element is the pace of a thread block that is alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
@@ -87,7 +88,7 @@ const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 /// Limit for a kernel that supports any number of query rows.
 const ANY: usize = usize::MAX;
-/// Limit for a kernel that supports no rows of one kind of problem.
+/// Limit for a kernel that does not support one kind of problem.
 const NONE: usize = 0;
 /// Largest number of query rows for which blocks of 32 rows occupy a device better than larger blocks.
 const FEW: usize = 960;

@@ -1,4 +1,4 @@
-//! The arguments of launches within an error budget. The twin of `kernels/cuda/attention/budget.cuh`, field for field.
+//! The arguments of launches within an error budget: the twin of `kernels/cuda/attention/budget.cuh`, field for field.
 
 use super::args::AttentionArgs;
 
@@ -21,13 +21,14 @@ pub struct Budget {
     /// Results of finished rows: references in base-2 units, then sums `S` of kept weights, then sums `D` of left-out
     /// weights, f32 `[3][row]`.
     pub left_out: u64,
-    /// One [`WithinCounts`] per block of the attention kernel. They are in block order, or for packed sequences in the
-    /// order that `places` describes.
+    /// One [`WithinCounts`] per thread block of the attention kernel. Counts are in block order; for packed sequences
+    /// they are in the order that `places` describes.
     pub counts: u64,
     /// Largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// Entries per head in `counts`, for packed sequences; zero if counts are in block order. The entries of sequence
-    /// `i` start at `i` plus the number of complete row blocks that the tokens before the sequence would fill.
+    /// For packed sequences, the number of entries per head in `counts`; zero if counts are in block order. The entries
+    /// of sequence `i` start at `i` plus the number of complete row blocks that the tokens before the sequence would
+    /// fill.
     pub places: i32,
 }
 

@@ -4,20 +4,21 @@
 
 use crate::cuda::tensor::{DeviceTensor, Divisor};
 
-/// Tokens per chunk. Chunks are counted from the first token of a sequence; with [`REVERSE`] they are counted from the
-/// last token.
+/// Number of tokens per chunk. Chunks are counted from the first token of a sequence; with [`REVERSE`] they are counted
+/// from the last token.
 pub const CHUNK: usize = 16;
-/// Largest number of output heads per state in a sharing kernel: the rows of a tile of queries.
+/// Largest number of output heads per state in a kernel with [`LinearWalk::shares`](super::LinearWalk::shares). It is
+/// the number of rows in a tile of queries.
 pub const MOST_READERS: usize = CHUNK;
-/// State columns per block of the quadratic kernels.
+/// Number of state columns per thread block of the quadratic kernels.
 pub const PARALLEL_COLUMNS: usize = 64;
-/// Tokens per block of the quadratic kernel without a delta rule and with at most one gate per head.
+/// Number of tokens per thread block of the quadratic kernel without a delta rule and with at most one gate per head.
 pub const PARALLEL_ROWS: usize = 64;
-/// Tokens or state rows per block of the quadratic kernels with a delta rule or a gate per dim.
+/// Number of tokens, or of state rows, per thread block of the quadratic kernels with a delta rule or a gate per dim.
 pub const QUADRATIC_ROWS: usize = 32;
-/// f32 values per record of [`LinearArgs::records`].
+/// Number of f32 values per record in [`LinearArgs::records`].
 pub const RECORD: usize = 548;
-/// Rows per chunk in [`LinearArgs::tiles`]. A row has the kernel's number of dims.
+/// Number of rows per chunk in [`LinearArgs::tiles`]. A row has the kernel's number of dims.
 pub const TILE_ROWS: usize = 3 * CHUNK + 1;
 
 /// One sequence. Its index in the table of sequences is also the index of its states.
@@ -32,7 +33,7 @@ pub struct LinearSequence {
     pub tokens: i32,
     /// Index of the sequence's first chunk among the prepared chunks of all sequences. Unused without prepared chunks.
     pub chunk0: i32,
-    /// Number of chunks per part of this sequence, in a scan.
+    /// Number of chunks per part of this sequence. Used only by a scan.
     pub part_chunks: i32,
 }
 
@@ -64,14 +65,15 @@ pub const NORMALIZE: i32 = 4;
 pub const IDENTITY: i32 = 8;
 /// [`LinearArgs::flags`]: tokens read the first state of their part and do not change it.
 pub const READ: i32 = 16;
-/// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
+/// [`LinearArgs::flags`]: query rows may be read four elements at a time. The query data is aligned to four elements,
 /// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
 /// [`LinearArgs::flags`]: key rows may be read four elements at a time, as for [`QUERY_VEC4`].
 pub const KEY_VEC4: i32 = 64;
 /// [`LinearArgs::flags`]: value rows may be read four elements at a time, as for [`QUERY_VEC4`].
 pub const VALUE_VEC4: i32 = 128;
-/// [`LinearArgs::flags`]: decay rows with a gate per dim may be read four elements at a time, as for [`QUERY_VEC4`].
+/// [`LinearArgs::flags`]: decay rows that contain a gate per dim may be read four elements at a time, as for
+/// [`QUERY_VEC4`].
 pub const DECAY_VEC4: i32 = 256;
 /// [`LinearArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 512;
@@ -100,9 +102,10 @@ pub const NEAR: i64 = 1 << 22;
 /// [`QUADRATIC_ROWS`] rows of this state.
 ///
 /// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`. At least one of these
-/// two divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
-/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel, head
-/// indices are state indices, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
+/// two divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of these heads
+/// computes the state, and the first of these heads writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a
+/// kernel with [`LinearWalk::shares`](super::LinearWalk::shares), head indices are state indices, and
+/// [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
 /// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 /// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
@@ -124,11 +127,11 @@ pub struct LinearArgs {
     pub by_key_group: Divisor,
     /// Precomputed division by [`LinearArgs::sequence_chunks`].
     pub by_sequence_chunks: Divisor,
-    /// Number of column blocks per state.
+    /// Number of blocks into which the columns of a state are divided.
     pub columns: i32,
     /// Number of parts per sequence.
     pub parts: i32,
-    /// Number of output heads, or of states in a sharing kernel.
+    /// Number of output heads; in a kernel with [`LinearWalk::shares`](super::LinearWalk::shares), number of states.
     pub heads: i32,
     /// Number of sequences.
     pub sequence_count: i32,

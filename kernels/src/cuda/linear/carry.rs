@@ -4,7 +4,7 @@
 use super::args::LinearArgs;
 use crate::cuda::tensor::Divisor;
 
-/// Threads per block of the carrying kernel. A block computes [`ROWS`] rows of transitions.
+/// Number of threads per block of the kernel that carries states. A thread block computes [`ROWS`] rows of transitions.
 const THREADS: usize = 128;
 const ROWS: usize = 32;
 
@@ -14,7 +14,7 @@ const ROWS: usize = 32;
 ///
 /// Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions a
 /// launch computes the nodes of one step of one sweep. With diagonal transitions one launch computes the entire scan;
-/// in this case a part multiplies rows by its gates, whose logarithms are in [`CarryArgs::sums`].
+/// in this case a part multiplies each row by a product of gates, whose logarithm is in [`CarryArgs::sums`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {
@@ -24,7 +24,7 @@ pub struct CarryArgs {
     pub by_nodes: Divisor,
     /// Precomputed division by [`CarryArgs::heads`].
     pub by_heads: Divisor,
-    /// Number of blocks per node, or per state: [`carry_blocks`].
+    /// Number of thread blocks per node or per state, as returned by [`carry_blocks`].
     pub blocks: i32,
     /// Number of nodes that the step combines; one if a launch computes the entire scan. The first node of the
     /// down-sweep is not counted, because nothing precedes it.
@@ -39,7 +39,8 @@ pub struct CarryArgs {
     pub value_dim: i32,
     /// Number of gates per token: zero, one, or [`CarryArgs::key_dim`]. Unused with dense transitions.
     pub gates: i32,
-    /// Level of the step, with dense transitions. The nodes of the step combine runs of `2^step` items.
+    /// Level of the step in its sweep. The nodes of the step combine runs of `2^step` items. Used only with dense
+    /// transitions.
     pub step: i32,
     /// One for a step of the down-sweep; zero for any other step.
     pub down: i32,
@@ -55,7 +56,7 @@ pub struct CarryArgs {
     pub sums: u64,
 }
 
-/// Returns the number of blocks: per node if transitions are `dense`, per state if they are diagonal.
+/// Returns the number of thread blocks per node if transitions are `dense`, or per state if they are diagonal.
 #[must_use]
 pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usize {
     match dense {
@@ -68,7 +69,7 @@ pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usiz
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SumsArgs {
-    /// The linear attention call; the kernel reads its parts, sequences and decay.
+    /// The linear attention call. The kernel reads the parts, sequences and decay of this call.
     pub call: LinearArgs,
     /// The sums, f64 `[sequence][state][part][gates]`.
     pub sums: u64,

@@ -5,9 +5,10 @@
 //! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks. They process all
 //! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of a head's state. *Share* kernels
-//! ([`LinearWalk::shares`]) do the same for all output heads that read a state; a state has at most [`MOST_READERS`] of
-//! these heads. The presence of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half
-//! the columns per block and produce the same bits. They serve launches that would have too few blocks to fill the SMs.
+//! ([`LinearWalk::shares`]) do the same, but one block serves all output heads that read a state. In these launches at
+//! most [`MOST_READERS`] output heads read a state. The presence of decay and beta selects the rule of the recurrence.
+//! *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the columns per block and produce the same bits. They serve
+//! launches that would have too few blocks to fill the SMs. In the table, semicolons separate consecutive launches.
 //!
 //! | algorithm | launches |
 //! |---|---|
@@ -27,9 +28,9 @@
 //! In a packed problem some sequences may be processed token by token. The launches of the algorithm then skip these
 //! sequences, and a walk with [`STEPS`] processes only them ([`LinearArgs::least`], [`LinearArgs::most`]).
 //!
-//! Non-causal: a walk without output yields the last states. A walk with [`READ`] starts from these states and has
-//! enough parts to fill the device. Bidirectional: the first run writes its output to an f32 buffer. The second run has
-//! [`REVERSE`] set and adds this buffer as [`LinearArgs::partial`].
+//! In non-causal attention a walk without output yields the last states. A walk with [`READ`] starts from these states
+//! and has enough parts to fill the device. Bidirectional attention has two runs. The first run writes its output to an
+//! f32 buffer. The second run has [`REVERSE`] set and adds this buffer as [`LinearArgs::partial`].
 
 mod args;
 mod carry;
@@ -48,10 +49,10 @@ pub struct LinearWalk {
     pub dims: usize,
     /// `true` for a gate per dim; `false` for one gate per head or none.
     pub per_dim: bool,
-    /// State columns per block.
+    /// Number of state columns per thread block.
     pub columns: usize,
-    /// `true` if a block computes all output heads that read its state. [`LinearArgs::heads`] is then the number of
-    /// states, there are no [`LinearArgs::boundaries`], and only [`READ`] allows more than one part.
+    /// `true` if a thread block computes all output heads that read its state. [`LinearArgs::heads`] is then the number
+    /// of states, there are no [`LinearArgs::boundaries`], and only [`READ`] allows more than one part.
     pub shares: bool,
     /// `true` if a thread has two columns of a state instead of four, which doubles the number of blocks.
     pub pairs: bool,
@@ -60,21 +61,21 @@ pub struct LinearWalk {
     pub steps: bool,
 }
 
-/// Step of the quadratic form. Every step starts from the past state.
+/// The step of the quadratic form that a kernel computes. Every step starts from the past state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearQuadratic {
-    /// Outputs without a delta rule and with at most one gate per head.
+    /// Computes the outputs, if there is no delta rule and at most one gate per head.
     Plain,
-    /// Values that tokens write to the state under a delta rule. They are stored in the output as f32. A block computes
-    /// all tokens for some columns of a state.
+    /// Computes the values that tokens write to the state under a delta rule. These values are stored in the output as
+    /// f32. A thread block computes all tokens for some columns of a state.
     Write,
-    /// Outputs, computed from the values that tokens write to the state.
+    /// Computes the outputs from the values that tokens write to the state.
     Answer,
-    /// The last state, computed from the values that tokens write to it.
+    /// Computes the last state from the values that tokens write to the state.
     Last,
 }
 
-/// Chunks per block of a prepare kernel: one per warp.
+/// Number of chunks per thread block of a prepare kernel: one per warp.
 const PREPARED: usize = 4;
 
 /// Returns the number of blocks of a prepare kernel, for `heads` output heads and `chunks` chunks in all sequences.

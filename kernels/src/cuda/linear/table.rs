@@ -11,7 +11,7 @@ const fn walk(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { dims, per_dim, columns: 32, shares: false, pairs: false, steps: false }
 }
 
-/// Describes a share kernel: like [`walk`], with warps that share their reads.
+/// Describes a share kernel. It is like the kernel of [`walk`], but its warps share their reads.
 const fn share(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { shares: true, ..walk(dims, per_dim) }
 }

@@ -53,9 +53,9 @@ pub struct SeriesTensor {
 pub struct Parts {
     /// Number of parts.
     pub count: i32,
-    /// Smallest number of tokens of a part.
+    /// Smallest number of tokens per part.
     pub each: i32,
-    /// Number of parts that have one token more.
+    /// Number of parts that have one token more than [`Parts::each`].
     pub more: i32,
     /// Number of parts that the launch processes, counted from the first part; one in a launch with [`CARRY`].
     pub listed: i32,
@@ -212,7 +212,7 @@ pub struct ConvolutionArgs {
     pub filter: u64,
     /// Biases added to the outputs, f32 `[channel]`.
     pub bias: u64,
-    /// Inputs before the first token, f32 `[batch][channel][taps - 1]`.
+    /// Inputs of the tokens before the first token, f32 `[batch][channel][taps - 1]`.
     pub past: u64,
     /// Last inputs of each sequence, f32 `[batch][channel][taps - 1]`.
     pub present: u64,

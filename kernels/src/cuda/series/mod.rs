@@ -16,20 +16,21 @@ pub(super) use table::KERNELS;
 
 use elsa_core::series::bound::Precision;
 
-/// Accuracy of the exponential, softplus and silu in these kernels. The CPU kernels compute the same functions.
+/// Accuracy of the exponential, softplus and silu in the GPU kernels of the per-channel operators. The CPU kernels
+/// compute the same functions.
 pub const PRECISION: Precision = Precision { exp: 1.8e-7, softplus: 3e-7, silu: 3e-7 };
 
-/// Channels per warp in recurrences and convolutions.
+/// Number of channels per warp in recurrences and convolutions.
 pub const LANES: usize = 32;
-/// Warps per block.
+/// Number of warps per thread block.
 pub const WARPS: usize = 4;
-/// Tokens per step of a recurrence.
+/// Number of tokens per step of a recurrence.
 pub const TOKENS: usize = 16;
-/// Tokens per step of a selective scan.
+/// Number of tokens per step of a selective scan.
 pub const TOKENS_OF_SELECTIVE: usize = 8;
-/// Outputs per warp and channel in a convolution.
+/// Number of outputs per warp and channel in a convolution.
 pub const OUTPUTS: usize = 16;
-/// State elements per lane in a selective scan.
+/// Number of state elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
 /// Largest number of state elements per channel: the capacity of one warp.
 pub const MOST_STATES: usize = LANES * NUMBERS;
