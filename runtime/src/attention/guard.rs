@@ -1,8 +1,8 @@
 //! Chooses the division that a stream tries next after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
-//! A task is a block of resident queries that visits all keys, and `n_cap` tasks are resident at once. The rows of a
-//! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues as
-//! follows:
+//! A task is a block of resident queries past which all keys are streamed. `n_cap` tasks are resident at once. The rows
+//! of a task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues
+//! as follows:
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -33,7 +33,7 @@ pub struct StreamFit {
     /// Number of queries per task. On a GPU, queries are counted within each sequence and head; on a CPU, over all
     /// sequences and heads.
     pub task_rows: usize,
-    /// Number of times that memory was refused.
+    /// Number of attempts for which memory was refused.
     pub refused: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the number of resident rows.
+    /// Returns the number of rows in all resident tasks.
     pub const fn resident(&self) -> usize {
         self.rows.saturating_mul(self.tasks)
     }
@@ -89,8 +89,8 @@ pub struct Guard {
 
 impl Guard {
     /// Starts with `tasks` resident tasks of `rows` rows each, and chunks of `splits` splits of `split` keys each.
-    /// Numbers that the kernel does not support are rounded to supported ones. Powers of two remain powers of two when
-    /// they are halved.
+    /// Numbers that the kernel does not support are rounded to supported numbers. A power of two that the search halves
+    /// remains a power of two.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -163,7 +163,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { queries: 1000, unit: 64, tile: 64 };
 
-    /// Returns the bytes of an attempt on a simulated device.
+    /// Returns the number of bytes that an attempt needs on a simulated device.
     fn bytes(a: &Attempt) -> usize {
         a.rows * a.tasks * (10 + 3 * a.splits) + 2 * a.split * a.splits * 8
     }

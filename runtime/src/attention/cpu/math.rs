@@ -12,7 +12,7 @@ use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use elsa_kernels::attention::{Ahead, Block, Entries, Sums, Tile};
 
-/// A tile with its rows of the score matrix.
+/// A tile, and the rows of the score matrix that belong to it.
 struct MatrixTile<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
@@ -26,7 +26,7 @@ struct MatrixTile<'a> {
 }
 
 impl<'a> MatrixTile<'a> {
-    /// Creates the tile of a task, with the regions of a worker.
+    /// Creates the tile of a task. Its scratch memory is in the regions of `worker`.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. No other worker has this worker number.
@@ -123,8 +123,8 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
-        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums, with one key in
-        // place of each dim.
+        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums, except that it
+        // has a line per key instead of a line per dim.
         unsafe {
             (p.entries.softmax)(p.scores, keys, &p.sums);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);

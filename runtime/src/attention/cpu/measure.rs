@@ -10,7 +10,8 @@
 //! 2. *Tasks measure their own inputs* just before they read them, so the data is fetched from memory only once. A task
 //!    measures its own queries, and the tasks of a head divide the head's keys and values among them. Outputs are
 //!    measured after they have been written. Masks and biases are dense, and divided among all tasks. If keys are
-//!    streamed in chunks, tasks divide the keys of a chunk, and every unit of rows measures the keys that it visits.
+//!    streamed in chunks, the tasks divide the keys of a chunk among them, and the keys are measured again for every
+//!    unit of rows that visits them.
 //! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
 use super::context::{Context, Shared, TileGroup, tiles_per_task};
@@ -140,7 +141,7 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &TileGroup<'_>, [i, n]: [usize;
 /// # Safety
 /// - The clauses *kernel* and *workspace* of [`Context`]. No other worker has this worker number, and the worker's
 ///   record is initialised.
-/// - `count` elements of the operand's type are readable at `data`, which is aligned to an element.
+/// - `count` elements of the operand's type are readable at `data`, which is aligned for this type.
 pub(super) unsafe fn addends(
     c: &Context<'_>,
     operand: Operand,
@@ -180,7 +181,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
 /// Measures the rows of `operand` that belong to a task's queries, if the call has this operand.
 ///
 /// # Safety
-/// - As for [`inputs`]. `to` is the operand's place in the record.
+/// - As for [`inputs`]. `to` is the operand's position in the worker's record.
 unsafe fn rows(c: &Context<'_>, task: &TileGroup<'_>, operand: Operand, to: *mut f32) {
     let (tensor, sequence) = (c.tensor(operand), task.sequence);
     let tiling = c.choice.tiling(sequence.queries);

@@ -17,10 +17,9 @@ use elsa_kernels::attention::MeasuredRows;
 pub(super) struct Known {
     /// Upper bound of the norms of the keys; not finite if the norm of a key is not finite.
     pub key: f64,
-    /// Largest magnitude of an element of the values; NaN if an element is NaN.
+    /// Largest magnitude of any element of the values; NaN if any element is NaN.
     pub value: f32,
-    /// Smallest maximum of a row of values. The maximum of a row is the largest magnitude of its elements; rows that
-    /// contain only zeros are ignored.
+    /// Minimum, over the rows of values, of the largest magnitude in the row. Rows that contain only zeros are ignored.
     pub least: f32,
 }
 
@@ -69,8 +68,8 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
 /// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys, and the plan measures parts. Present tensors have been
-///   written.
+/// - The invariants of [`Context`]. The keys of the call are not streamed, and the plan measures parts. Present tensors
+///   have been written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
     let c = shared.context;

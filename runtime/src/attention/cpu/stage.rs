@@ -59,8 +59,8 @@ pub(super) fn for_past_and_new(
     }
 }
 
-/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`. These rows are `padded` values
-/// apart, and contain zeros beyond the tensor's head size.
+/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`. The rows at `dst` are `padded`
+/// values apart, and contain zeros beyond the tensor's head size.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are in the sequence, and the tensors belong to the context.
@@ -96,7 +96,7 @@ unsafe fn gather(
 /// Returns the keys of a block in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one block.
+/// - The invariants of [`Context`]. `keys` are in the sequence, and in one block.
 /// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,

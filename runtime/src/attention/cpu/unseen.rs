@@ -41,7 +41,7 @@ use elsa_kernels::attention::{Budget, Sums};
 /// Writes the norm of each row of a tile to `to`, multiplied by the query factor and rounded up.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. One value for each row is writable at `to`.
+/// - The invariants of [`Context`]. `to` is writable for one value per row.
 pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut f32) {
     let query = c.tensor(Operand::Query);
     let dim = query.view.dim();
@@ -71,13 +71,13 @@ pub(super) struct Vote<'a> {
     /// The norms of the rows, from [`write_norms`].
     pub norms: *const f32,
     /// Lower bound of the score of each row's own key ([`diagonal`](super::diagonal)); `None` once the tile has reached
-    /// a block with own keys.
+    /// a block that contains the own key of one of its rows.
     pub own: Option<*const f32>,
 }
 
 /// The vote of a row.
 struct Row {
-    /// Reference of the row's sums; before the first key, the reference that the sums will have.
+    /// Reference of the row's sums. Before the row has visited a key, this is the reference that the sums will have.
     m: f32,
     /// Upper bound of the sum of the block's weights.
     b: f32,
@@ -144,7 +144,7 @@ impl Vote<'_> {
         top
     }
 
-    /// Writes to `to`, for each row, the largest number that is added to one of the row's scores in the block.
+    /// For each row, writes to `to` the largest number that is added to any of the row's scores in the block.
     ///
     /// # Safety
     /// - As for [`Vote::passes`]. `width` values are writable at `to`.
@@ -172,12 +172,13 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. In this case, `top` of the budget contains for every row the upper
-    /// bound of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
+    /// Returns `true` if the tile skips the block. In this case, `budget.top` contains, for every row, the upper bound
+    /// of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Parts have been measured. The block belongs to
-    ///   the sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
+    /// - The invariants of [`Context`]. The plan votes on unseen blocks. The keys and values of each block have been
+    ///   measured. The block belongs to the sequence, and the bias is readable like the bias of an
+    ///   `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`] that do not concern `left_out`, and the clauses of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
@@ -212,7 +213,7 @@ impl Vote<'_> {
     /// the block's segment. If `first`, initialises `sums`.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.
+    /// - As for [`Vote::passes`], which has returned `true`. `budget.left_out` belongs to `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
         // SAFETY: the totals, `top`, the state, its skipped sums and its weighted sums have a row `i` (clauses).

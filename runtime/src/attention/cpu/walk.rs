@@ -80,7 +80,7 @@ struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
-    /// State 0. The other states follow, `state_stride` f32 values apart.
+    /// Address of state 0. The other states follow, `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
     /// The tile's region of the workspace.
@@ -132,7 +132,7 @@ impl Walk<'_> {
     /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values; negative if not known yet.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
+    /// - The invariants of [`Context`]. The clauses of [`Block`] hold for `block`, and segments arrive in order.
     /// - `counts` belongs to the worker, or is null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut TraversalReport) {
         // SAFETY: the callees require these clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
@@ -219,8 +219,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Called after a traversal in which zero was the reference of all rows. Gives rows that have absorbed no key the
-    /// reference of an empty state.
+    /// Gives rows that have absorbed no key the reference of an empty state. Called at the end of a traversal in which
+    /// zero was the reference of all rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialised.
@@ -253,8 +253,8 @@ impl Walk<'_> {
     }
 }
 
-/// Index of the line with the norms of the rows, if the plan votes on unseen blocks. Lines are counted from the tile's
-/// totals. Line `OWN_LINE` has the lower bounds of the scores of the rows' own keys.
+/// Index of the line that contains the norms of the rows, if the plan votes on unseen blocks. Lines are counted from
+/// the tile's totals. Line `OWN_LINE` contains a lower bound of the score of each row's own key.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
@@ -281,8 +281,8 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-/// - If the pass is not the first one (`c.pass`), the pass before it has run in this workspace, with the keys just before
-///   those of this pass.
+/// - If `c.pass` is not the first pass, the previous pass has run in this workspace, with the keys just before those of
+///   this pass.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
@@ -312,7 +312,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
         // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout).
-        // Unless this pass begins the task, the previous pass has left the tile's progress there (clause).
+        // If this pass is not the first, the previous pass has left the tile's progress there (clause).
         let progress = unsafe {
             if c.pass.begins {
                 stage::load_query(c, &rows, scratch, query);
@@ -394,8 +394,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                 continue;
             }
             // SAFETY: the keys are in the sequence, and the worker's regions have room for a block (layout). Blocks,
-            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums are valid as
-            // their contracts require.
+            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums keep the
+            // clauses of their types.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);

@@ -12,9 +12,9 @@ use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 /// Device addresses of the partial states; zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartialStates {
-    /// Address of references and sums.
+    /// Address of the references and sums of the partial states.
     pub ms: u64,
-    /// Address of weighted sums.
+    /// Address of the weighted sums of the partial states.
     pub w: u64,
     /// Address of the sums of skipped weights; used only with an error budget.
     pub d: u64,
@@ -40,10 +40,11 @@ fn is_vec4(tensor: &DeviceTensor, dim: usize, element: usize) -> bool {
 
 /// Converts a sequence to the layout that the kernels read.
 ///
-/// The interval of row `i` starts at `start + i` and ends before `end + i`, clipped to the range from zero to the
-/// number of keys. A start of `-queries` or less, and an end of `keys` or more, do not limit any row. A start of `keys`
-/// or more, or an end of `-queries` or less, leaves every row without keys. The diagonal of a chunk may be arbitrarily
-/// far from its keys, so `start` and `end` are clamped to these limits; the kernels' sums then fit in 32 bits.
+/// The keys that row `i` attends start at key `start + i` and end before key `end + i`. This interval is clipped to the
+/// range from zero to the number of keys. A start of `-queries` or less, and an end of `keys` or more, do not limit any
+/// row. A start of `keys` or more, or an end of `-queries` or less, leaves every row without keys. The diagonal may be
+/// arbitrarily far from the keys of a chunk, so `start` and `end` are clamped to these limits; the kernels' sums then
+/// fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
     let (low, high) = (-(s.queries as isize), s.keys as isize);
     let start = s.left().map(|left| s.offset().saturating_sub_unsigned(left).clamp(low, high));
@@ -330,7 +331,7 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
 }
 
 /// Returns the fields `first` and `short_from`, which determine the order of thread blocks. The last argument contains
-/// three numbers of the call: its row blocks, its splits, and its heads in all sequences.
+/// the number of row blocks, the number of splits, and the number of heads summed over all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -345,7 +346,7 @@ mod tests {
     use elsa_core::attention::{Alignment, Chunk, Lengths, Spec, Window};
     use elsa_core::view::{Layout, View};
 
-    /// Computes the interval of a row as the kernels do, in 32 bits.
+    /// Computes the interval of keys that a row attends as the kernels do, in 32 bits.
     fn range(s: &Sequence, row: i32) -> (i32, i32) {
         let diagonal = s.offset.checked_add(row).unwrap();
         let start = if s.left >= 0 && diagonal > s.left { diagonal.checked_sub(s.left).unwrap() } else { 0 };

@@ -44,8 +44,9 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
 }
 
 /// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. A
-/// box for all sequences has the batch axis of the mask. This axis may be shorter than the batch; it then repeats. A box
-/// for some sequences has one element per sequence along this axis, unless the axis is broadcast.
+/// box for all sequences is as long along the batch axis as the mask itself. If this axis is shorter than the batch,
+/// its entries repeat. A box for some sequences has one element per sequence along this axis, unless the axis is
+/// broadcast.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();
     let batch = if group == problem.spec().query.batch() { b } else { group };

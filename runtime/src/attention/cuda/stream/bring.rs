@@ -1,4 +1,4 @@
-//! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, queries.
+//! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, and queries.
 
 use super::added;
 use super::call::{StreamBox, StreamKeys, StreamTokens};
@@ -168,7 +168,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Fills the queries of a block, and enqueues their copy if the device has separate memory.
+    /// Fills the area of the queries with those of a block, and enqueues its copy if the device has separate memory.
     pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, problem) = (self.stream, &self.stream.plan.problem);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();

@@ -13,10 +13,10 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index. A function fills the box. It has a first element and a size along batch, heads,
-/// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
-/// follows the last index. A table of relative positions is always complete, with size `[1, 1, entries, heads]`; the
-/// box of the table's index has size `[1, 1, queries, keys]`.
+/// A box of a mask, bias or index. A function fills the box. Its first element and its size are given along the axes
+/// batch, heads, queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps
+/// around: index 0 follows the last index. A table of relative positions is always complete, with size `[1, 1, entries,
+/// heads]`; the box of the table's index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// The operand of the box: mask, bias or index.
@@ -27,10 +27,10 @@ pub struct StreamBox {
     pub count: [usize; 4],
 }
 
-/// A function that fills the rows of a range of tokens: `[batch][head][token][dim]`, dense, in the problem's element
-/// type.
+/// A function that fills the rows of a range of tokens. The rows are dense in the order `[batch][head][token][dim]`,
+/// and have the problem's element type.
 pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that fills the keys and the values of a range of tokens, each `[batch][head][token][dim]`.
+/// A function that fills the keys and the values of a range of tokens, each in the order `[batch][head][token][dim]`.
 pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
 /// A function that fills a box of a mask or a bias in dense order: `[batch][head][query][key]`.
 pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
@@ -43,9 +43,9 @@ pub enum StreamKeys<'a> {
     Function(&'a mut FillKeys<'a>),
     /// Host memory with keys and values in the layout of the problem's views.
     Host {
-        /// Bytes of the key view.
+        /// Contents of the key view.
         key: &'a [u8],
-        /// Bytes of the value view.
+        /// Contents of the value view.
         value: &'a [u8],
     },
     /// Device memory with keys and values in the layout of the problem's views.
@@ -63,7 +63,7 @@ impl DeviceKeys {
     /// Wraps the device addresses of the first key element and the first value element.
     ///
     /// # Safety
-    /// The memory stays allocated as long as a run uses it. During this time, nothing writes the memory.
+    /// The caller keeps the memory allocated as long as a run uses it. During this time, nothing writes the memory.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }
@@ -74,15 +74,16 @@ impl DeviceKeys {
 pub struct StreamCall<'a, 'k> {
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
-    /// Function that fills the queries of a block.
+    /// Function that fills the rows of a block of queries.
     pub queries: &'a mut FillRows<'a>,
     /// Source of keys and values.
     pub keys: StreamKeys<'k>,
     /// Function that fills boxes of mask, bias and index. Required if the problem has one of these operands.
     pub added: Option<&'a mut FillAdded<'a>>,
-    /// Function that receives the final results of each block.
+    /// Function that receives the final results of each block of queries.
     pub results: &'a mut TakeRows<'a>,
-    /// Number of blocks to skip, because an earlier run with the same division has already returned their results.
+    /// Number of query blocks to skip, because an earlier run with the same division has already returned their
+    /// results.
     pub from: usize,
 }
 
@@ -103,12 +104,12 @@ pub struct StreamRows<'a> {
     pub s: &'a [f32],
     /// Weighted sums of the states, `[batch][head][token][value_dim]`.
     pub w: &'a [f32],
-    /// Bytes of `output`, `lse`, `m`, `s` and `w`.
+    /// The contents of `output`, `lse`, `m`, `s` and `w` as bytes.
     pub(super) bytes: [&'a [u8]; 5],
 }
 
 impl StreamRows<'_> {
-    /// Returns the bytes of an output; empty if it was not requested.
+    /// Returns the contents of an output as bytes. The slice is empty if the output was not requested.
     #[must_use]
     pub fn bytes(&self, operand: Operand) -> &[u8] {
         match operand {

@@ -49,9 +49,10 @@ pub struct StreamWants {
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// Length of a chunk, as a multiple of the default length (ELSA-Lean's `η`, appendix I of the paper). The number of
-    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it; the bits stay the same.
+    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it. The bits of the results
+    /// do not depend on `eta`.
     pub eta: f64,
-    /// Division of an earlier run that this stream continues; `None` searches for one.
+    /// Division of an earlier run that this stream continues. If it is `None`, a division is searched for.
     pub division: Option<StreamDivision>,
 }
 
@@ -69,7 +70,7 @@ impl StreamWants {
     }
 }
 
-/// A stream that fits, or the reason why the CPU must compute.
+/// A stream that fits into memory, or the reason why the CPU must compute.
 #[derive(Debug)]
 pub enum Fitted {
     /// The GPU computes, with this stream.
@@ -78,7 +79,7 @@ pub enum Fitted {
     Cpu {
         /// Error of the last attempt.
         reason: StreamError,
-        /// Number of times that memory was refused.
+        /// Number of attempts for which memory was refused.
         refused: usize,
     },
 }
@@ -217,8 +218,8 @@ impl Search<'_> {
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU, both
-    /// numbers are the total of device and page-locked memory.
+    /// Returns the number of bytes of device memory and the number of bytes of page-locked memory that a division
+    /// needs. On an integrated GPU, both numbers are the total of device and page-locked memory.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -276,7 +277,8 @@ impl Search<'_> {
 
     /// Returns the numbers with which the search starts: queries per task, tasks, and splits per chunk. The number of
     /// splits is the smallest with which the thread blocks fill the device, and the number of queries is the largest
-    /// that fits the budget. A task has the rows of one thread block, or more if there would be too many tasks.
+    /// that fits the budget. A task has the rows of one thread block. It has more rows if there would otherwise be too
+    /// many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);

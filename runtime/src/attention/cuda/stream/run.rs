@@ -58,8 +58,9 @@ impl GpuStream {
     /// keys; [`GpuStream::run_between`] writes present tensors.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
-    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's memory.
+    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run
+    /// was cancelled ([`Engine::cancel`](crate::Engine::cancel)). Even after an error, no pending work uses the
+    /// caller's memory.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, StreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
@@ -114,8 +115,8 @@ impl GpuStream {
         })
     }
 
-    /// Returns the tensors of keys and values, unless a function fills them. Checks that the keys come from the source
-    /// that the stream was created for, and that the device can use their memory.
+    /// Returns the tensors of keys and values; `None` if a function fills them. Checks that the keys come from the
+    /// source that the stream was created for, and that the device can use their memory.
     fn tensors(
         &self,
         entered: &Entered<'_>,
@@ -244,7 +245,7 @@ impl Run<'_, '_, '_> {
         &self.stream.marks[number % MARKS]
     }
 
-    /// Adds the times of a step to the times of the run, after waiting for the step to finish.
+    /// Waits for step `number` to finish, and adds its times to the times of the run.
     pub(super) fn read_times(&mut self, number: usize) -> Result<(), StreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
@@ -337,8 +338,8 @@ impl Run<'_, '_, '_> {
             .check()
     }
 
-    /// Enqueues the products of a step and the merge of their states. Both start after the step's keys have been
-    /// copied.
+    /// Enqueues the products of a step, and the merge of the resulting states. The products wait until the step's keys
+    /// have been copied.
     fn compute(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if step.first {
             self.bring_queries(step)?;
@@ -458,8 +459,8 @@ impl Run<'_, '_, '_> {
             if bytes.is_empty() {
                 return &[][..];
             }
-            // SAFETY: *room*: the slice has these bytes. Areas are aligned to 256 bytes, and every bit pattern is a
-            // number.
+            // SAFETY: *room*: `bytes` has room for the numbers of the result. Areas are aligned to 256 bytes, and every
+            // bit pattern is a number.
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
         let rows = StreamRows {

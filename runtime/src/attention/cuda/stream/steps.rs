@@ -1,5 +1,5 @@
-//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk. It also states how many
-//! pending states merge with the state of the chunk.
+//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk. Each step also contains the
+//! number of pending states that merge with the state of its chunk.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
