@@ -21,15 +21,16 @@ pub struct Traversed<'a> {
     pub tile: TileSize,
     /// Counters of the run.
     pub report: TraversalReport,
-    /// `true` if the report has two counts: how often a reference moved, and how often the schedule needed a row's
-    /// largest score in a block. A GPU does not count these events, and reports zeros.
+    /// `true` if the run counted how often a reference moved, and how often the schedule needed a row's largest score
+    /// in a block. A GPU does not count these events: the two counts in `report` are then zero.
     pub counts_moves: bool,
     /// Summary, over all rows, of `D / (S + D)`: the share of a row's weights that was skipped.
     pub shares: Shares,
     /// The sum `D` of skipped weights for every row, `[batch, heads, queries]`, in the units of
     /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way as `S`.
     pub d: &'a [f32],
-    /// Upper bound of `D / (S + D)` for every row, `[batch, heads, queries]`; zero for rows that belong to no sequence.
+    /// Upper bound of `D / (S + D)` for every row, `[batch, heads, queries]`. The bound is zero for rows that belong to
+    /// no sequence.
     pub share: &'a [f32],
 }
 

@@ -35,7 +35,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Returns the name of an option that is set, `cores` or `priority`; `None` if the system chooses both.
+    /// Returns the name of an option that is set: `cores` or `priority`. Returns `None` if neither option is set.
     pub fn option(&self) -> Option<&'static str> {
         match (self.cores.is_empty(), self.priority) {
             (false, _) => Some("cores"),

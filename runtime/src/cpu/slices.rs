@@ -1,4 +1,4 @@
-//! Returns the host tensors of a call as slices, with the lengths that its problem states.
+//! Returns the host tensors of a call as slices. The problem of the call determines the lengths of the slices.
 
 use crate::problem::Problem;
 use crate::tensors::HostTensors;
@@ -43,7 +43,7 @@ pub unsafe fn elements<'a, P: Problem>(
 /// Returns the `n` elements of type `dtype` at `data`.
 ///
 /// # Safety
-/// - For `'a`, the elements are readable and nothing writes them. `data` is aligned to an element.
+/// - For `'a`, the elements are readable and nothing writes them. `data` is aligned for `dtype`.
 pub unsafe fn elements_at<'a>(data: *const u8, dtype: DType, n: usize) -> Elements<'a> {
     // SAFETY: the elements are readable and aligned (clause).
     unsafe {

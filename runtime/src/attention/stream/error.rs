@@ -7,7 +7,8 @@ use elsa_core::attention::Operand;
 use elsa_core::plan::ChooseError;
 use std::io;
 
-/// Error of a stream or of its run. Results that were returned before the error are complete; all others are not.
+/// Error of a stream or of its run. Results that were returned before the error are complete; all other results are
+/// incomplete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -86,9 +87,9 @@ pub enum StreamError {
     /// The value of `rows`, `keys` or `splits` in the requested division is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
     Division {
-        /// Name of the number.
+        /// Name of the field: `rows`, `keys` or `splits`.
         argument: &'static str,
-        /// Value of the number.
+        /// Requested value of the field.
         found: usize,
         /// Supported values.
         allowed: &'static str,
@@ -140,10 +141,10 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// Returns `true` if memory was not available, so a smaller division may succeed.
+    /// Returns `true` if the error means that memory was not available. A smaller division may then succeed.
     #[must_use]
     pub fn is_memory(&self) -> bool {
-        /// The driver's error code for insufficient memory, which any call may return.
+        /// The driver's error code for insufficient memory. Any call to the driver may return this code.
         const OUT_OF_MEMORY: u32 = 2;
         match self {
             StreamError::Memory { .. } | StreamError::Limit { .. } | StreamError::Budget { .. } => true,

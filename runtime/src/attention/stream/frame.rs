@@ -21,7 +21,7 @@ const INPUTS: [Operand; 8] = [
     Operand::BiasIndex,
 ];
 
-/// Outputs that a unit may write.
+/// Outputs that a run may write for a unit.
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
@@ -206,13 +206,13 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Iterates over the excerpts that a part reads.
+    /// Iterates over the excerpts that are read for a part of the run.
     pub fn reads(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         let wanted = INPUTS.into_iter().filter(|operand| part.begins || *operand != Operand::Query);
         wanted.filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
 
-    /// Iterates over the excerpts that the last part of a unit writes.
+    /// Iterates over the excerpts that are written after the last part of a unit.
     pub fn writes(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         OUTPUTS.into_iter().filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }

@@ -32,7 +32,7 @@ pub(super) struct Call {
     pub shape: usize,
 }
 
-/// The calls of a task, the problem of each call's shape, and room for the largest tile of a mask.
+/// The calls of a task, one problem for each distinct shape of a call, and room for the largest tile of a mask.
 #[derive(Debug)]
 pub(super) struct Calls {
     problem: Problem,
@@ -156,7 +156,7 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns the lengths `given`, with a chunk that covers all queries and keys of the complete problem.
+    /// Returns `given` with its chunk replaced by one that covers all queries and keys of the complete problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }

@@ -1,5 +1,5 @@
-//! Describes the values added to the scores of a step: boxes of mask, bias and index, and the table of relative
-//! positions.
+//! Describes the values that a step adds to scores: boxes of the mask, the bias and the index, and the table of
+//! relative positions.
 
 use super::call::StreamBox;
 use super::memory::Area;

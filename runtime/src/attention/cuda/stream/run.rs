@@ -459,8 +459,8 @@ impl Run<'_, '_, '_> {
             if bytes.is_empty() {
                 return &[][..];
             }
-            // SAFETY: *room*: `bytes` has room for the numbers of the result. Areas are aligned to 256 bytes, and every
-            // bit pattern is a number.
+            // SAFETY: *room*: the new slice covers no more bytes than `bytes`. Areas are aligned to 256 bytes, and
+            // every bit pattern is a number.
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
         let rows = StreamRows {

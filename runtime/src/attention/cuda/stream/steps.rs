@@ -59,7 +59,7 @@ impl Step {
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Returns the step's keys as a range of tokens. Tokens are counted over the past tensor and then the new tensor.
+    /// Returns the step's keys as a range of tokens. This range counts the past tokens first, then the new tokens.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end
