@@ -1,4 +1,5 @@
-//! Chooses the division that a stream tries next after memory was refused: the guardrail (Stream-CQSA, 2.5).
+//! Chooses the division that a stream tries next after memory was refused. This is the guardrail of Stream-CQSA,
+//! section 2.5.
 //!
 //! A task is a block of resident queries past which all keys are streamed. `n_cap` tasks are resident at once. The rows
 //! of a task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues
@@ -19,8 +20,8 @@
 //! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
 //! tasks run one after another.
 
-/// Largest number of tasks with which a search should begin. Each refusal removes only one task, so this keeps the
-/// search short.
+/// Largest number of tasks with which a search should begin. Each refusal removes only one task, so this limit keeps
+/// the search short.
 pub const MOST_TASKS: usize = 256;
 
 /// Result of fitting a stream into memory.
@@ -78,7 +79,7 @@ impl Attempt {
     }
 }
 
-/// The search for a division of queries and keys that fits into memory.
+/// The state of a search for a division of queries and keys that fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     limits: Limits,
@@ -188,8 +189,8 @@ mod tests {
         (None, count)
     }
 
-    /// Returns `true` if one of `count` attempts was a granted calibration: it was not refused, but another attempt
-    /// followed it.
+    /// Returns `true` if one of `count` attempts was a calibration that was granted. Such an attempt was not refused,
+    /// but another attempt followed it.
     fn raised(guard: &Guard, count: usize) -> bool {
         guard.refused() + 1 < count
     }

@@ -39,11 +39,12 @@ pub struct PlanOptions {
     pub division: Option<Division>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass
-    /// its guard are recomputed with the exact schedule. Whether a tile passes the gate depends on norms, on the values
-    /// that masks and biases add to the tile's scores, and on the magnitude of values. The gate does not change the
-    /// bits of tiles that do not pass it. On a CPU, the rows that form a tile depend on the instruction set and, with a
-    /// small `budget`, on the workspace. On a GPU, they depend on the kernel. If rows vote on skipping, the bits of the
-    /// output also depend on the tiles. The bits do not depend on the number of threads, and they are reproducible.
+    /// its guard are recomputed with the exact schedule. Whether a tile passes the norm gate depends on the norms of
+    /// queries and keys, on the numbers that masks and biases add to the tile's scores, and on the magnitudes of the
+    /// tensor of values. The gate does not change the bits of tiles that do not pass it. On a CPU, the rows that form a
+    /// tile depend on the instruction set and, with a small `budget`, on the workspace. On a GPU, they depend on the
+    /// kernel. If the rows of a tile vote on skipping a block, the bits of the output also depend on which rows form a
+    /// tile. The bits do not depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of a row's weights that may be skipped, between 0 and 1. The values of skipped key blocks are
     /// not read. The output is the average of the values over the remaining keys, log-sum-exp covers all keys, and

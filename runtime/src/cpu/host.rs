@@ -55,7 +55,8 @@ pub trait ParallelFor: Send + Sync {
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
-/// A shared [`ParallelFor`]. Only clones of the same value are equal.
+/// A shared [`ParallelFor`]. Two values are equal only if one is a clone of the other, or if both are clones of the
+/// same value.
 #[derive(Clone)]
 pub struct HostThreads(Arc<dyn ParallelFor>);
 

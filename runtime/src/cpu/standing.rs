@@ -50,7 +50,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 struct Shared {
-    /// Time for which a thread spins before it sleeps.
+    /// Longest time for which a thread spins before it sleeps.
     limit: Duration,
     /// The current generation and its job. The job is `None` when the pool closes.
     job: Mutex<(u64, Option<Job>)>,
@@ -153,9 +153,9 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Calls `task(i)` once for every `i` below `workers` and waits for all calls. `workers` is at least two and at
-    /// most the number given to [`Standing::new`]. Callers on several threads queue. The process must be the one that
-    /// created the threads.
+    /// Calls `task(i)` once for every `i` below `workers` and waits for all calls. `workers` must be at least two and
+    /// at most the number given to [`Standing::new`]. Callers on several threads queue. The process must be the one
+    /// that created the threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.

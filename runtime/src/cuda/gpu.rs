@@ -63,9 +63,9 @@ pub struct LoadedKernel {
     pub name: &'static str,
     /// Format that was loaded: `cubin`, or `ptx` if the driver compiled the kernel.
     pub form: &'static str,
-    /// Version of the PTX instruction set of the kernel.
+    /// Version of the PTX instruction set that the kernel is written in.
     pub isa: &'static str,
-    /// Time to load the kernel in milliseconds, including compilation.
+    /// Time in milliseconds that it took to load the kernel, including compilation.
     pub ms: f64,
 }
 

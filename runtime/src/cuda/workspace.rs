@@ -216,7 +216,7 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Creates a workspace of these sizes and allocates its memory.
+    /// Creates a workspace of the sizes `needs` and allocates its memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -267,7 +267,8 @@ impl GpuWorkspace {
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates the streams, the events, the table and the records of a workspace with this scratch memory.
+    /// Creates a workspace with the scratch memory `scratch`. Creates its streams, its events, its table and its
+    /// records.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
@@ -419,7 +420,8 @@ impl GpuWorkspace {
         Ok(self.extra.as_ref().map_or(0, DeviceBuffer::address))
     }
 
-    /// Waits for pending runs and copies `len` f32 records, which begin at byte `at` of the scratch, to the host.
+    /// Waits for pending runs. Then copies `len` f32 values of records to the host. They begin at byte `at` of the
+    /// scratch memory.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the workspace no longer contains the records of the run.

@@ -36,7 +36,7 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
 /// of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All items have been measured. The plan has this part.
+/// - As for [`measure`]. All parts of all sequences and key heads have been measured. The plan has this part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
@@ -45,7 +45,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 /// Returns the merged measurements of all parts of a key head of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All items have been measured. The plan measures parts.
+/// - As for [`measure`]. All parts of all sequences and key heads have been measured. The plan measures parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
@@ -59,7 +59,7 @@ pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize)
 /// Measurements of an empty set of keys.
 const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
 
-/// Converts the stored numbers of a part to measurements.
+/// Converts the stored numbers of a part to a [`Known`].
 fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known {
     let dim = c.tensor(Operand::Query).view.dim();
     Known { key: norm([squares, largest], dim), value, least }

@@ -10,7 +10,8 @@ use elsa_kernels::attention::Block;
 use elsa_kernels::attention::values::is_tiny;
 use std::ops::Range;
 
-/// The rows of a block: address of the first row, and distance from one row to the next in f32 values.
+/// The rows of a block. They are given by the address of the first row and the distance in f32 values from one row to
+/// the next.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub data: *const f32,
@@ -209,8 +210,8 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies the past and new keys and values of one batch index and key head to the present tensors. If the present
-/// tensors already contain the past, copies only the new rows.
+/// Copies the past and new keys and values of one batch index and key head to the present tensors. `item` is the index
+/// of this pair of batch index and key head. If the present tensors already contain the past, copies only the new rows.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has the same `item`.

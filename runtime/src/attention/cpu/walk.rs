@@ -104,7 +104,7 @@ impl Walk<'_> {
         sums(self.states.wrapping_add(slot * self.state_stride), self.rows.width)
     }
 
-    /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
+    /// Merges the state in slot `slot + 1` into the state in slot `slot`.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. Both states are initialised.
@@ -258,7 +258,8 @@ impl Walk<'_> {
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks. The sums have reference `m`.
+/// Initialises the totals, which are the sums from which the first `rows` rows of a tile vote on skipping blocks. The
+/// reference of the totals is `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.

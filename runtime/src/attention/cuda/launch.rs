@@ -135,7 +135,7 @@ impl plan::GpuPlan for GpuPlan {
     }
 }
 
-/// Returns the grid of the kernel that writes a present tensor.
+/// Returns the number of thread blocks and threads for the kernel that writes a present tensor.
 fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> {
     let threads = (presenting()?.resources().threads as u32).max(WARP);
     let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);

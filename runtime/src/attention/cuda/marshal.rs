@@ -117,7 +117,8 @@ fn bias(s: &Spec, data: u64) -> Addend {
     }
 }
 
-/// Returns the windows of pictures, and a flag that is set if the windows determine relative positions.
+/// Returns the kernel parameters for the windows of a picture. The field `positions` is 1 if a bias table has no index,
+/// so that the windows determine relative positions.
 fn windows(s: &Spec) -> args::Windows {
     let Some(windows) = &s.windows else { return args::Windows::default() };
     let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
@@ -155,7 +156,7 @@ fn changes(s: &Spec) -> i32 {
     .sum()
 }
 
-/// Returns the number of row blocks of the longest sequence.
+/// Returns the number of row blocks into which the longest sequence is divided.
 pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
     let c = &plan.choice;
     (sequences.longest * c.heads_at_once).div_ceil(c.kernel.rows.max(1))

@@ -71,7 +71,7 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states of a row
+/// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states per row
 /// that the kernel merges at once.
 ///
 /// # Errors
@@ -182,8 +182,8 @@ impl GpuPlan {
         Ok(Functions { matrix, attention, merge, present, measure })
     }
 
-    /// Returns the kernel that merges the partial states of a row, and the number of states that the kernel reads at
-    /// once.
+    /// Returns the kernel that merges the partial states of each row, and the number of states per row that the kernel
+    /// reads at once.
     ///
     /// # Errors
     /// Returns an error if no kernel can merge the plan's number of states.

@@ -115,7 +115,7 @@ pub enum StreamError {
     /// The division needs more memory than the budget allows.
     #[error("{argument}: {budget} bytes; allowed: at least {needed}")]
     Budget {
-        /// Name of the budget.
+        /// Name of the budget, for the message.
         argument: &'static str,
         /// The budget in bytes.
         budget: usize,

@@ -109,7 +109,7 @@ impl Engine {
         self.planned(problem, &self.wanted(problem, options)?)
     }
 
-    /// Converts the options to a request to the planner.
+    /// Converts the options into a request for the planner.
     ///
     /// # Errors
     /// Returns those errors of [`Engine::stream`] that are known before the planner runs.

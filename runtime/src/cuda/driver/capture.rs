@@ -17,7 +17,7 @@ use super::stream::RawStream;
 use crate::error::DeviceError;
 use std::marker::PhantomData;
 
-/// The number of a capture, unique in the process.
+/// The driver's number of a capture. It is unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture(u64);
 

@@ -131,7 +131,7 @@ impl Context {
         Ok(Entered { context: self, thread: PhantomData })
     }
 
-    /// Releases the context. All its resources must have been released.
+    /// Releases the context. All resources of the context must have been released before.
     fn release(&self) -> Result<(), DeviceError> {
         let driver = self.device.driver;
         if driver.usable().is_err() {

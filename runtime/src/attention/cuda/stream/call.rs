@@ -39,7 +39,7 @@ pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
 /// Source of the keys and values of a run.
 pub enum StreamKeys<'a> {
-    /// Function that fills the keys and values of a chunk.
+    /// Function that fills the keys and values of one chunk at a time.
     Function(&'a mut FillKeys<'a>),
     /// Host memory with keys and values in the layout of the problem's views.
     Host {
@@ -140,7 +140,8 @@ pub struct StreamTimes {
     /// Transferred bytes of keys, values, masks and biases. A transfer reads data into page-locked memory, copies it to
     /// the device, or both.
     pub bytes: u64,
-    /// Bytes that a sink has received.
+    /// Number of bytes passed to the sink of [`GpuStream::run_between`](super::GpuStream::run_between); zero for runs
+    /// without a sink.
     pub written: u64,
     /// Number of chunks that were computed, summed over the query blocks.
     pub chunks: u64,

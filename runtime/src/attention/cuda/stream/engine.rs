@@ -57,8 +57,8 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// Stream for products. Before a run returns, it waits for this stream and for `copy`. No work then uses the fields
-    /// below.
+    /// Stream for products. Before a run returns, it waits for this stream and for `copy`. After the run, no work uses
+    /// the fields below.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,
