@@ -61,8 +61,8 @@ enum Refused {
     Frame(BindError),
 }
 
-/// Returns the host memory for the CPU's standby plan, and replaces it if the plan needs more. Replacing the memory
-/// discards data that an earlier run left there.
+/// Returns the host memory for the CPU's standby plan. First replaces this memory if it is too small for the plan.
+/// Replacing the memory discards data that an earlier run left there.
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,

@@ -53,7 +53,7 @@ pub struct EngineOptions {
     /// The real-time priority (`SCHED_FIFO`) of the worker threads, on Linux. `None` inherits the policy of the
     /// thread that creates the engine. The caller's thread keeps its priority.
     pub priority: Option<u8>,
-    /// Threads that the host lends. The engine then has no worker threads.
+    /// Threads that the host lends. If they are given, the engine has no worker threads.
     pub host: Option<HostThreads>,
     /// Behaviour if the GPU is missing or fails.
     pub fallback: Fallback,
@@ -229,8 +229,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Queries the free memory of the GPU in bytes; `None` if no GPU computes. All processes share this memory. For an
-    /// integrated GPU, the result is the free memory of the system.
+    /// Returns the number of free bytes in the GPU's memory; `None` if no GPU computes. All processes share this
+    /// memory. For an integrated GPU, the result is the free memory of the system.
     ///
     /// # Errors
     /// Returns an error if the device fails.

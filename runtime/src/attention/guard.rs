@@ -63,7 +63,7 @@ pub struct Attempt {
     pub split: usize,
     /// Number of splits per chunk.
     pub splits: usize,
-    /// `true` if the attempt measures the bytes of one task, so that the next attempt may have more tasks.
+    /// `true` if the attempt measures how many bytes one task needs, so that the next attempt may have more tasks.
     pub calibrates: bool,
 }
 

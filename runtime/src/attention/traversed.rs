@@ -45,11 +45,12 @@ pub struct Recorded {
 /// Location of counters in a workspace.
 #[derive(Clone, Debug)]
 enum At {
-    /// In the memory of the CPU. `counts` are the counters of the first worker, and `stride` is the distance in f32
+    /// In a CPU workspace. `counts` is the span of the first worker's counters, and `stride` is the distance in f32
     /// values between the counters of consecutive workers.
     Cpu { counts: Span, stride: usize, workers: usize, left_out: Span },
-    /// In the memory of the GPU, from byte `start` on: the counters of `blocks` thread blocks, then the states of `rows`
-    /// rows. A weight takes part in at most `into_s` of the additions that form its row's sum.
+    /// In a GPU workspace. From byte `start` on, the device memory contains the counters of `blocks` thread blocks,
+    /// then the states of `rows` rows. A weight takes part in at most `into_s` of the additions that form its row's
+    /// sum.
     Gpu { start: usize, blocks: usize, rows: usize, into_s: usize },
 }
 

@@ -44,7 +44,8 @@ impl Placement {
         }
     }
 
-    /// Places the calling thread, which is worker thread number `index`, counted from one.
+    /// Sets the core and the priority of the calling thread, if the placement specifies them. The calling thread is
+    /// worker thread number `index`, counted from one.
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.

@@ -8,7 +8,7 @@
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - Every engine calls `cuInit`. In each context, the first plan that needs a kernel calls `cuModuleLoadDataEx`.
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
-//!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
+//!   `cuMemHostAlloc`. `cuCtxSynchronize` is called before a host buffer is freed. A run on host tensors calls
 //!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
 //! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run then
 //!   creates a new context with `cuCtxCreate_v2`. An engine replaces its context only once. After the second loss, the

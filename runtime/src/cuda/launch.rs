@@ -1,6 +1,6 @@
 //! Lists the launches of a run: kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
+//! A run enqueues up to four kinds of work. The first three kinds are in one stream, in the order of this list:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
 //!    The operator has written the table on the host. Before writing, the operator waited until an earlier run had

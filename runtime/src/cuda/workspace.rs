@@ -38,7 +38,7 @@ impl Needs {
 
 /// The workspace of runs on one device.
 ///
-/// Fields are dropped in order, so pending work is waited for before its memory is freed.
+/// Fields are dropped in order, so pending work is waited for before the memory that it uses is freed.
 #[derive(Debug)]
 pub struct GpuWorkspace {
     /// Enqueued work of runs on device tensors that has not been waited for.
@@ -267,8 +267,8 @@ impl GpuWorkspace {
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates a workspace with the scratch memory `scratch`. Creates its streams, its events, its table and its
-    /// records.
+    /// Creates a workspace with the scratch memory `scratch`, and with new streams, events, table and records of the
+    /// sizes in `needs`.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,

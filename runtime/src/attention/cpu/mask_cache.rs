@@ -1,7 +1,7 @@
 //! Keeps a worker's prepared masks and biases from one task to the next.
 //!
-//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
-//!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
+//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, the tasks of these heads or
+//!    sequences are consecutive (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
 //! 2. *A mask row that all queries share*, for example the row of a padding mask. It is read block by block whenever
 //!    the row of a task differs from that of the previous task. The row classifies each block of keys as fully masked,
 //!    unmasked or neither.

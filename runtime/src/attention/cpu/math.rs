@@ -19,7 +19,7 @@ struct MatrixTile<'a> {
     tile: Tile,
     scores: *mut f32,
     sums: Sums,
-    /// The worker's region of the workspace. `scratch` is its region for rows.
+    /// The worker's region of the workspace. `scratch` is the part of this region for rows.
     own: *mut f32,
     scratch: *mut f32,
     cache: MaskCache,
@@ -66,8 +66,8 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     let (c, n) = (shared.context, shared.count());
     let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
         crew.divide(workers, n, &|worker, number| {
-            // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the matrix
-            // and its own state, and belongs to one worker. Each pass waits for the previous one.
+            // SAFETY: `Context::new` established the invariants. Each task is one tile, which has its own rows of the
+            // matrix and its own state. Each task belongs to one worker. Each pass waits for the previous one.
             unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }
         })
     };
@@ -76,7 +76,7 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     pass(product)
 }
 
-/// Computes the first pass: `S = Q · K^T`, including masks.
+/// Computes the first pass: `S = Q · K^T`, with masks and biases added.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this tile.

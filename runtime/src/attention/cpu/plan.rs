@@ -16,7 +16,7 @@ pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: CpuChoice,
     pub layout: WorkspaceLayout,
-    /// Structure of a schedule that the scalar implementation runs; `None` if the kernel runs the plan.
+    /// Structure of the schedule if the scalar implementation runs it; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
 }
 
@@ -24,7 +24,7 @@ impl CpuPlan {
     /// Creates a plan with the kernels of the engine's instruction set and the schedule of the options.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the budget.
+    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the memory budget.
     pub fn new(
         engine: &Engine,
         problem: &Problem,

@@ -17,8 +17,8 @@
 //! 1. *A block that cannot be skipped is detected early.* Biases that decrease with distance are largest in a corner of
 //!    the tile and the block. A row that objects to a corner value ends the vote, because the maximum of all elements
 //!    is at least as large.
-//! 2. *Bits.* This module is compiled once, and not separately for each instruction set. So decisions depend only on
-//!    the bias and the totals.
+//! 2. *The decision is compiled once*, and not separately for each instruction set. So decisions depend only on the
+//!    bias and the totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
 //!    totals that `b` is not finite relative to the segment's reference, the tile processes the block.
@@ -58,7 +58,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     }
 }
 
-/// The data with which a tile votes on a block before it reads the block's keys.
+/// The data that a tile needs to vote on a block before it reads the block's keys.
 pub(super) struct Vote<'a> {
     pub rows: TileRows<'a>,
     /// Index of the tile's sequence. `block` is the index of the block within that sequence.

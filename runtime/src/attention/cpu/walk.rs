@@ -58,7 +58,8 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// Progress of a tile: the current segment of the tile, and the stack of segments that its states represent.
+/// Progress of a tile: the current segment of the tile, and the stack of segments that the states of the tile
+/// represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,
@@ -129,7 +130,8 @@ impl Walk<'_> {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
     }
 
-    /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values; negative if not known yet.
+    /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values, or a negative number if
+    /// this magnitude is not known yet.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The clauses of [`Block`] hold for `block`, and segments arrive in order.
@@ -170,9 +172,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any product of the block is computed.
-    /// `bias` is the bias of the block's scores. If the tile skips the block, adds the bound of the block's weights to the
-    /// sums and returns `true`.
+    /// Lets the tile vote on a block before any product of the block is computed. `keys` are the keys of the block,
+    /// `segment` is its segment, `index` is the index of its sequence, and `bias` is the bias of its scores. If the
+    /// tile skips the block, adds the bound of the block's weights to the sums and returns `true`.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The plan votes on unseen blocks. Segments arrive in order.

@@ -1,5 +1,5 @@
-//! Streams on a GPU that read inputs from a source and write outputs to a sink. The source and the sink have the layout
-//! of tensor files.
+//! Runs a GPU stream that reads its inputs from a source and writes its outputs to a sink. The source and the sink have
+//! the layout of tensor files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};

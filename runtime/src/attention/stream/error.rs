@@ -53,7 +53,7 @@ pub enum StreamError {
     /// A resumed run starts at a unit that does not exist.
     #[error("first unit: {found}; allowed: at most {units}")]
     Unit {
-        /// Requested unit.
+        /// Number of the requested unit.
         found: usize,
         /// Number of units.
         units: usize,
@@ -61,7 +61,7 @@ pub enum StreamError {
     /// A plan that certifies cannot resume a run, because the earlier measurements are missing.
     #[error("first unit: {found}; allowed: 0 in a run that certifies, which measures every unit itself")]
     Unmeasured {
-        /// Requested unit.
+        /// Number of the requested unit.
         found: usize,
     },
     /// The system refused memory.

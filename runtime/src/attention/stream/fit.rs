@@ -39,7 +39,7 @@ impl FittedStream {
         &self.plan
     }
 
-    /// Returns the numbers of tasks that fit into memory, and how often memory was refused.
+    /// Returns the numbers of tasks that fit into memory, and the number of attempts for which memory was refused.
     #[must_use]
     pub fn fit(&self) -> StreamFit {
         self.fit
@@ -160,7 +160,8 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// Tries plans that are smaller than the plan of the finest division. Each plan is smaller than the previous one.
+    /// Tries plans that are smaller than the plan of the finest division, one after another. Each plan is smaller than
+    /// the plan before it.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };

@@ -103,8 +103,9 @@ impl Engine {
     /// budget must not make large allocations between the creation of the plan and the end of its run.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the
-    /// available memory of the machine, or if even the smallest plan exceeds the budget.
+    /// Returns an error if an option is not supported, if the problem appends new keys and values to the past tensors
+    /// in place, if the budget exceeds the available memory of the machine, or if even the smallest plan exceeds the
+    /// budget.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
         self.planned(problem, &self.wanted(problem, options)?)
     }

@@ -52,7 +52,7 @@ pub struct BackwardTaskPlan {
     /// The plans of the calls, one for each shape.
     plans: Vec<BackwardPlan>,
     workspace: Option<BackwardWorkspace>,
-    /// Backward problem with the tokens of the task. Its gradients have the shapes of the task's shares.
+    /// Backward problem that has only the tokens of the task. Its gradients have the shapes of the task's shares.
     shares: BackwardProblem,
     /// Room for the gradients of one call.
     part: TaskGradients,

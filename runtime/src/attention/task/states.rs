@@ -128,7 +128,7 @@ impl RowStates {
         }
     }
 
-    /// Computes the log-sum-exp of each row: `m + log S`, in f64; `−∞` for empty states.
+    /// Returns the log-sum-exp of each row. It is `m + log S`, computed in f64, and `−∞` for empty states.
     pub fn log_sum_exp(&self) -> impl Iterator<Item = f32> + '_ {
         self.m.iter().zip(&self.s).map(|(m, s)| match is_empty(*m, *s) {
             true => f32::NEG_INFINITY,

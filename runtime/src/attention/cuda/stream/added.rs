@@ -35,7 +35,8 @@ pub const fn indexed(problem: &Problem) -> bool {
     matches!(problem.spec().bias, Some(BiasView::Table(table)) if table.indexed)
 }
 
-/// Returns the number of elements in the table of relative positions, and the bytes per element.
+/// Returns the number of elements in the table of relative positions, and the size in bytes of an element; `None` if
+/// the bias is not a table.
 pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     match &problem.spec().bias {
         Some(bias @ BiasView::Table(_)) => Some([bias.extent(), bias.dtype().size()]),
@@ -54,8 +55,8 @@ pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, key
     [of(b, batch), h, of(q, rows), of(k, keys.min(k))]
 }
 
-/// Returns the box of `operand` that a step needs, and the bytes per element; `None` if the problem does not have the
-/// operand, or if the operand is transferred once for all steps.
+/// Returns the box of `operand` that a step needs, and the size in bytes of an element; `None` if the problem does not
+/// have the operand, or if the operand is transferred once for all steps.
 pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamBox, usize)> {
     let [mask, bias] = views(problem);
     let view = match operand {

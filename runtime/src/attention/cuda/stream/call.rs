@@ -4,7 +4,7 @@ use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// A range of tokens in a range of sequences. A function fills or receives these tokens.
+/// A range of tokens in a range of sequences. One of the caller's functions fills or receives the rows of these tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
     /// Range of indices along the batch axis of the tensors.
@@ -13,10 +13,10 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index. A function fills the box. Its first element and its size are given along the axes
-/// batch, heads, queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps
-/// around: index 0 follows the last index. A table of relative positions is always complete, with size `[1, 1, entries,
-/// heads]`; the box of the table's index has size `[1, 1, queries, keys]`.
+/// A box of a mask, a bias or an index, which one of the caller's functions fills. Its first element and its size are
+/// given along the axes batch, heads, queries and keys. A broadcast axis has a single element. The batch axis of a mask
+/// or a bias wraps around: index 0 follows the last index. A table of relative positions is always complete, with size
+/// `[1, 1, entries, heads]`; the box of the table's index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// The operand of the box: mask, bias or index.
@@ -87,7 +87,8 @@ pub struct StreamCall<'a, 'k> {
     pub from: usize,
 }
 
-/// The results of a block of queries, dense: `[batch][head][token]`. Results that were not requested are empty.
+/// The results of a block of queries. They are dense, in the order `[batch][head][token]`. Results that were not
+/// requested are empty.
 #[derive(Clone, Debug)]
 pub struct StreamRows<'a> {
     /// Range of sequences, as indices along the batch axis.

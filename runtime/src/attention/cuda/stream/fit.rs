@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// its queries and writes a partial state; the shorter the splits, the more often this happens.
 const SPLIT: [usize; 2] = [1024, 8192];
 /// Smallest number of chunks per run; if splits already have their smallest length, there may be fewer. The copy of the
-/// first chunk is not hidden by computation, so it should be short.
+/// first chunk is not hidden by computation, so the first chunk should be short.
 const CHUNKS: usize = 32;
 /// Largest total size in bytes of two splits, one for each of the two chunk buffers.
 const SPLIT_BYTES: usize = 16 << 20;
@@ -182,7 +182,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the result of a search that found no stream: the CPU, or an error, depending on the engine's fallback.
+    /// Returns the result of a search that found no stream. Depending on the engine's fallback, it is [`Fitted::Cpu`]
+    /// or an error.
     fn given_up(&self, reason: StreamError, refused: usize) -> Result<Fitted, StreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
@@ -325,7 +326,7 @@ impl Search<'_> {
     }
 
     /// Returns the number of additional tasks that fit into the unused part of the budget and of the device's memory.
-    /// Computes this number from the bytes that one more task would need.
+    /// Computes this number from the number of bytes that one more task would need.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

@@ -280,7 +280,8 @@ impl Run<'_, '_, '_> {
         Lengths { keys: self.call.lengths.keys, chunk: Some(chunk), ..Lengths::default() }
     }
 
-    /// Returns the views of the keys and the values of a step as the kernels read them, and their addresses.
+    /// Returns the views through which the kernels read the keys and the values of a step, and the addresses of the
+    /// keys and the values.
     pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], StreamError> {
         let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
         let areas = [Area::Key(number % 2), Area::Value(number % 2)];
@@ -411,9 +412,9 @@ impl Run<'_, '_, '_> {
         let heads = problem.heads() / choice.heads_at_once.max(1);
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
-        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
-        // keys used in place have the bytes of their views. *alive*: the memory belongs to the stream or to the call,
-        // and runs wait for their kernels.
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have room for the largest chunk and the largest
+        // block, and keys used in place have all bytes of their views. *alive*: the memory belongs to the stream or to
+        // the call, and runs wait for their kernels.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
@@ -439,8 +440,8 @@ impl Run<'_, '_, '_> {
         ];
         for (area, bytes) in areas {
             if let (true, Some((to, _))) = (memory.is_copied(area), memory.on_host(area)) {
-                // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait
-                // for copies.
+                // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the stream,
+                // and runs wait for copies.
                 unsafe { stream.compute.raw().copy_out(entered, to, memory.on_device(area), bytes)? };
             }
         }
