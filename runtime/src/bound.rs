@@ -249,7 +249,7 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.time(calls))
     }
 
-    /// Computes with `run` on the GPU. If the call was bound to the CPU, or if the GPU fails, computes on the CPU
+    /// Computes on the GPU by calling `run`. If the call was bound to the CPU, or if the GPU fails, computes on the CPU
     /// instead.
     fn compute<T>(
         &mut self,

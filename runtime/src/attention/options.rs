@@ -25,8 +25,8 @@ pub struct PlanOptions {
     /// `true` if all threads take part, even in a small problem. Otherwise a thread takes part only if its work
     /// outweighs the cost of waking it. The bits of the output do not change.
     pub all_workers: bool,
-    /// `true` if a GPU may sum short chains of f16 products in f16, provided it has a kernel for that. The scores of
-    /// f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
+    /// `true` if a GPU may sum short chains of f16 products in f16, provided there is a kernel that does so. The scores
+    /// of f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
     /// [`half_chain`](elsa_core::attention::certificate::Executed::half_chain). A sum beyond the range of f16 makes its
     /// row NaN. The bits of the output then also depend on whether the rows of keys and values are aligned to 16 bytes.
     /// Inputs of other types are unaffected.

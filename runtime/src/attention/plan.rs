@@ -149,7 +149,7 @@ impl Plan {
     }
 
     /// Returns the size in bytes of a workspace that also has room for calls that output states or have no output
-    /// tensor. On a GPU it is larger than [`Plan::workspace_bytes`] if the keys are not divided.
+    /// tensor. On a GPU, this size is larger than [`Plan::workspace_bytes`] if the keys are not divided.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {

@@ -1,7 +1,7 @@
 //! Tuned files: the fastest kernels and divisions that `elsa tune` measured on a GPU.
 //!
-//! A file is TOML. It names the device, the driver and the library version of the measurement, has one `[[shape]]` for
-//! each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
+//! A tuned file is in TOML format. It names the device, the driver and the library version of the measurement, has one
+//! `[[shape]]` for each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
 //!
 //! ```toml
 //! format = 1
@@ -283,7 +283,7 @@ impl Tuned {
         config.map(|config| config.join(STANDARD))
     }
 
-    /// Returns the path in the environment variable `ELSA_TUNED`, if the variable is set and not empty.
+    /// Returns the path in the environment variable `ELSA_TUNED`; `None` if the variable is unset or empty.
     #[must_use]
     pub fn named_path() -> Option<PathBuf> {
         env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)

@@ -1,4 +1,5 @@
-//! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for any type.
+//! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for values of any
+//! type.
 
 use crate::error::BindError;
 use elsa_core::room::Span;

@@ -29,7 +29,7 @@ pub unsafe fn slice<'a, P: Problem, T>(
 /// Returns the elements of an input, with the element type of the call; `None` if the call omits the input.
 ///
 /// # Safety
-/// - The clauses of [`slice()`], with the element type of the call.
+/// - The clauses of [`slice()`] hold, where `T` is the element type of the call.
 pub unsafe fn elements<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,
@@ -74,7 +74,7 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
 /// Returns the elements of an output, with the element type of the call; `None` if the call omits the output.
 ///
 /// # Safety
-/// - The clauses of [`slice_mut`], with the element type of the call.
+/// - The clauses of [`slice_mut`] hold, where `T` is the element type of the call.
 pub unsafe fn elements_mut<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,

@@ -135,7 +135,7 @@ impl Launches {
     /// kernel.
     ///
     /// # Safety
-    /// - *parameter*: as for [`Launches::push`].
+    /// - *parameter*: the clause *parameter* of [`Launches::push`] holds.
     pub unsafe fn fork(&mut self, function: &Function, grid: Grid, parameter: Stored) {
         let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
         self.beside = Some((kernel, self.kernels.len()));
@@ -209,7 +209,7 @@ impl Launches {
     /// Enqueues `kernels`, which must be kernels of the list.
     ///
     /// # Safety
-    /// The clauses of [`Launches::enqueue`].
+    /// The clauses of [`Launches::enqueue`] hold.
     unsafe fn launch(
         &self,
         kernels: &[Kernel],

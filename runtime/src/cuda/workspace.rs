@@ -233,7 +233,7 @@ impl GpuWorkspace {
     /// error if the device fails.
     ///
     /// # Safety
-    /// - *lent*: the clause of [`DeviceBuffer::lent`].
+    /// - *lent*: the clause *lent* of [`DeviceBuffer::lent`] holds for this memory.
     pub unsafe fn lent(
         gpu: &Arc<Gpu>,
         needs: Needs,
@@ -399,10 +399,10 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the additional memory of some calls, unless it exists, and returns its address. If the existing memory
-    /// is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's memory,
-    /// allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the
-    /// size.
+    /// Allocates the additional memory that some calls need, unless it exists, and returns its address. If the existing
+    /// memory is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's
+    /// memory, allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has
+    /// checked the size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

@@ -28,8 +28,8 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`]. The plan uses the gate. `index` is the index of the tile's sequence, and `cache` contains
-///   the worker's data for the task of the tile.
+/// - The clauses of [`known_of_all`] hold. The plan uses the norm gate. `index` is the index of the tile's sequence,
+///   and `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
     let rows = measured(&query, (tile.sequence.batch, tile.head, tile.token()), tile.rows.len());

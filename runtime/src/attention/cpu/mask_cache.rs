@@ -64,7 +64,7 @@ impl MaskCache {
     /// Discards the worker's kept data, if it has any.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
+    /// - The invariants of [`Context`] hold. `part` is the worker's region of the workspace.
     pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
         if c.choice.keeps_something() {
             // SAFETY: the line belongs to the worker (layout).
@@ -75,7 +75,7 @@ impl MaskCache {
     /// Returns the kept data for a task. Replaces data that the previous task kept and this task cannot use.
     ///
     /// # Safety
-    /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
+    /// - The clauses of [`MaskCache::forget`] hold, and [`MaskCache::forget`] was called at the beginning of the run.
     pub unsafe fn of(c: &Context<'_>, task: &TileGroup<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
         let line = part.wrapping_add(l.kept.start);
@@ -135,7 +135,7 @@ impl MaskCache {
     /// Reads the mask row that the queries of the task share, block by block.
     ///
     /// # Safety
-    /// - The invariants of [`Context`].
+    /// - The invariants of [`Context`] hold.
     unsafe fn read_row(&self, c: &Context<'_>, task: &TileGroup<'_>) {
         let block = c.choice.block;
         for number in 0..c.choice.blocks() {
@@ -163,7 +163,7 @@ impl MaskCache {
     /// remaining keys.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]; `keys` are in the sequence.
+    /// - The invariants of [`Context`] hold; `keys` are in the sequence.
     pub unsafe fn visited(&self, c: &Context<'_>, mut keys: Range<usize>) -> Range<usize> {
         if !c.choice.row_mask {
             return keys;

@@ -29,7 +29,7 @@ impl<'a> MatrixTile<'a> {
     /// Creates the tile of a task. Its scratch memory is in the regions of `worker`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. No other worker has this worker number.
+    /// - The invariants of [`Context`] hold. No other worker has this worker number.
     unsafe fn of(c: &Context<'a>, task: &TileGroup<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
@@ -79,7 +79,7 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
 /// Computes the first pass: `S = Q · K^T`, with masks and biases added.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has this tile.
+/// - The invariants of [`Context`] hold. No other worker has this tile.
 unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
@@ -119,7 +119,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 /// Computes the second pass: `P = exp(S − max) / Σ exp(S − max)`.
 ///
 /// # Safety
-/// - As for [`scores`], which has run.
+/// - The clauses of [`scores`] hold, and `scores` has run.
 unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
@@ -135,7 +135,7 @@ unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
 /// Computes the third pass: `Y = P · V`.
 ///
 /// # Safety
-/// - As for [`softmax`], which has run.
+/// - The clauses of [`softmax`] hold, and `softmax` has run.
 unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);

@@ -36,7 +36,8 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
 /// of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All parts of all sequences and key heads have been measured. The plan has this part.
+/// - The clauses of [`measure`] hold. All parts of all sequences and key heads have been measured. The plan has this
+///   part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
@@ -45,7 +46,8 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 /// Returns the merged measurements of all parts of a key head of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All parts of all sequences and key heads have been measured. The plan measures parts.
+/// - The clauses of [`measure`] hold. All parts of all sequences and key heads have been measured. The plan measures
+///   parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
@@ -68,8 +70,8 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
 /// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The keys of the call are not streamed, and the plan measures parts. Present tensors
-///   have been written.
+/// - The invariants of [`Context`] hold. The keys of the call are not streamed, and the plan measures parts. Present
+///   tensors have been written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
     let c = shared.context;

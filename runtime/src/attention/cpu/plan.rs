@@ -49,7 +49,8 @@ impl CpuPlan {
         Ok(CpuPlan { kernel, choice, layout, traverses })
     }
 
-    /// Returns the structure and the arithmetic that a run executes, for its certificate and its error bounds.
+    /// Returns the structure and the arithmetic of a run. The certificate and the error bounds of the run are computed
+    /// from them.
     pub fn executed(&self) -> Executed {
         self.traverses.unwrap_or_else(|| self.choice.executed())
     }

@@ -108,7 +108,7 @@ impl Walk<'_> {
     /// Merges the state in slot `slot + 1` into the state in slot `slot`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. Both states are initialised.
+    /// - The invariants of [`Context`] hold. Both states are initialised.
     unsafe fn merge(&self, slot: usize) {
         let (earlier, later) = (self.state(slot), self.state(slot + 1));
         // SAFETY: both states are in this tile's region of the workspace (layout: levels); *kernel*.
@@ -134,7 +134,7 @@ impl Walk<'_> {
     /// this magnitude is not known yet.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The clauses of [`Block`] hold for `block`, and segments arrive in order.
+    /// - The invariants of [`Context`] hold. The clauses of [`Block`] hold for `block`, and segments arrive in order.
     /// - `counts` belongs to the worker, or is null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut TraversalReport) {
         // SAFETY: the callees require these clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
@@ -177,7 +177,7 @@ impl Walk<'_> {
     /// tile skips the block, adds the bound of the block's weights to the sums and returns `true`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Segments arrive in order.
+    /// - The invariants of [`Context`] hold. The plan votes on unseen blocks. Segments arrive in order.
     /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,
@@ -225,7 +225,7 @@ impl Walk<'_> {
     /// zero was the reference of all rows.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. State 0 is initialised.
+    /// - The invariants of [`Context`] hold. State 0 is initialised.
     unsafe fn close(&self) {
         let sums = self.state(0);
         for i in 0..self.rows.width {
@@ -241,7 +241,7 @@ impl Walk<'_> {
     /// Returns the state into which a block of `segment` folds, and whether this state is new.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. Segments arrive in order.
+    /// - The invariants of [`Context`] hold. Segments arrive in order.
     unsafe fn current(&mut self, segment: usize) -> (Sums, bool) {
         let new = self.progress.segment != Some(segment);
         if new {
@@ -282,7 +282,7 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
 /// these rows. Stops before the next block if the call is cancelled.
 ///
 /// # Safety
-/// - The invariants of [`Context`].
+/// - The invariants of [`Context`] hold.
 /// - No other worker has this task or this worker number.
 /// - If `c.pass` is not the first pass, the previous pass has run in this workspace, with the keys just before those of
 ///   this pass.

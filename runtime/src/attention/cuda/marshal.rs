@@ -9,7 +9,7 @@ use elsa_kernels::cuda::attention::{
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
-/// Device addresses of the partial states; zero if the attention kernel writes the output directly.
+/// Device addresses of the partial states. They are zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartialStates {
     /// Address of the references and sums of the partial states.
@@ -163,7 +163,8 @@ pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
 }
 
 /// Returns the parameter of the attention kernel and of the merge kernel. `at` contains the device address of every
-/// operand, zero for absent operands. `serial` is `true` if a thread block processes all splits of its rows.
+/// operand. The address of an absent operand is zero. `serial` is `true` if a thread block processes all splits of its
+/// rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,

@@ -1,4 +1,4 @@
-//! Finds the rows of each tensor that a part of a run needs, and where the buffers store these rows.
+//! Finds the rows of each tensor that a part of a run needs, and the places of these rows in the buffers.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns where the buffers store the excerpts of a part.
+    /// Returns the places of a part's excerpts in the buffers.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.

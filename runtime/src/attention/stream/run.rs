@@ -233,7 +233,7 @@ impl StreamPlan {
     }
 
     /// Reads an additive mask or a dense bias completely, through `buffer`, and measures it. Returns the number of
-    /// bytes read. A table is not read again.
+    /// bytes read. Does not read a bias table.
     fn measure(
         &self,
         operand: Operand,

@@ -14,8 +14,8 @@ use elsa_core::view::{Layout, View};
 pub enum Held {
     /// The tensors contain all tokens of the complete problem.
     Whole,
-    /// The tensors contain only the task's tokens, in the task's order. This also applies to the axes of a mask that
-    /// are not broadcast.
+    /// The tensors contain only the task's tokens, in the task's order. Each axis of a mask also contains only these
+    /// tokens, unless the axis is broadcast.
     Gathered {
         /// Number of query tokens in the complete problem.
         queries: usize,
@@ -82,7 +82,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Lists the calls of every query run, and the distinct shapes of calls.
+    /// Fills the lists of the calls of every query run and of the distinct shapes of calls.
     fn prepare(&mut self) -> Result<(), PlanError> {
         let mut largest_tile = 0;
         for run in self.task.queries() {

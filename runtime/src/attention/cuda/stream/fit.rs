@@ -95,9 +95,9 @@ struct Search<'a> {
 }
 
 impl GpuStream {
-    /// Creates the stream with the largest number of resident queries that fits `budget`, and allocates all its memory.
-    /// If the device, the system or the budget refuses the memory, the number of resident tasks is reduced first, and
-    /// then the size of a task. If `wants` has a division, only that division is tried.
+    /// Creates the stream with the largest number of resident queries that fits `budget`, and allocates all memory of
+    /// the stream. If the device, the system or the budget refuses the memory, the number of resident tasks is reduced
+    /// first, and then the size of a task. If `wants` has a division, only that division is tried.
     ///
     /// # Errors
     /// Returns an error if the engine has no GPU, if `eta` is not a positive finite number, if the problem is not
