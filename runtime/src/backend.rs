@@ -4,7 +4,7 @@ use elsa_core::profile::InstructionSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A back end: the processor and instruction set that computes.
+/// A back end: the processor that computes, and its instruction set if it is a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// The CPU, with the kernels of an instruction set.
@@ -23,7 +23,8 @@ impl Backend {
     /// The CPU with AVX-512 F and DQ.
     pub const AVX512: Backend = Backend::Cpu(InstructionSet::Avx512);
 
-    /// Every back end, in order of preference: the GPU, then the instruction sets, fastest first.
+    /// Every back end, in order of preference: first the GPU, then the CPU with each instruction set from the fastest
+    /// to the slowest.
     pub const ALL: [Backend; 1 + InstructionSet::ALL.len()] = {
         let mut all = [Backend::Cuda; 1 + InstructionSet::ALL.len()];
         let mut i = 0;
@@ -50,7 +51,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Error for a name that no back end has.
+/// Error for a string that is not the name of a back end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBackend {
     /// The unknown name.

@@ -1,4 +1,4 @@
-//! Bound plans: plans with the tensors of a call, ready to run.
+//! Bound plans. A bound plan is a plan with the tensors of a call, ready to run.
 
 use crate::backend::Backend;
 use crate::cpu::memory;
@@ -61,8 +61,8 @@ enum Refused {
     Frame(BindError),
 }
 
-/// Returns the host memory for the CPU's standby plan, and replaces it if the plan needs more. Replacing the memory
-/// discards data that an earlier run left there.
+/// Returns the host memory for the CPU's standby plan. First replaces this memory if it is too small for the plan.
+/// Replacing the memory discards data that an earlier run left there.
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,
@@ -80,9 +80,9 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. In a GPU workspace,
-    /// allocates the device memory and host memory that this call needs and that no earlier call in this workspace has
-    /// needed. Otherwise allocates nothing.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. If the workspace is on a
+    /// GPU, allocates the device memory and host memory that this call needs and that the workspace does not have yet.
+    /// Allocates nothing in other workspaces.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -207,9 +207,9 @@ impl<O: Operator> Bound<'_, O> {
     /// Computes the outputs and waits for them. Allocates nothing. The output bits do not depend on the number of
     /// threads or the batch, and repeated runs return the same bits.
     ///
-    /// If the GPU fails, the CPU finishes the call, unless the policy is
-    /// [`Fallback::Fail`](crate::Fallback::Fail). The next run tries the GPU again. If the device has lost its context,
-    /// that run first creates a new context, which allocates; a context is replaced only once.
+    /// If the GPU fails, the CPU finishes the call, unless the policy is [`Fallback::Fail`](crate::Fallback::Fail). The
+    /// next run tries the GPU again. If the device has lost its context, that run first creates a new context, which
+    /// allocates memory. An engine replaces a lost context only once.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, if the GPU failed and there is no fallback, or if the call was cancelled
@@ -220,8 +220,8 @@ impl<O: Operator> Bound<'_, O> {
 
     /// Runs like [`Bound::run`], but keeps the tensors on a GPU: the run reuses the inputs that an earlier run of this
     /// bound plan has copied to the GPU's memory, and leaves the outputs there. Inputs are copied if no earlier run has
-    /// succeeded, or if the device has lost its memory. The run takes as long as in a pipeline whose tensors stay on the
-    /// device. On the CPU, this is [`Bound::run`].
+    /// succeeded, or if the copies have been lost with the device's context. The run takes as long as in a pipeline
+    /// whose tensors stay on the device. On the CPU, this is [`Bound::run`].
     ///
     /// # Errors
     /// Returns the errors of [`Bound::run`].
@@ -229,7 +229,7 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(true)).map(|(report, _)| report)
     }
 
-    /// Runs like [`Bound::run_resident`], and if a GPU computed, also returns the times of enqueuing, waiting and
+    /// Runs like [`Bound::run_resident`]. If a GPU computed, also returns the times for enqueuing, waiting and
     /// computing. Two events are recorded, so the call takes a little longer. The first call on a GPU allocates.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.time(calls))
     }
 
-    /// Computes with `run` on the GPU. If the call was bound to the CPU, or if the GPU fails, computes on the CPU
+    /// Computes on the GPU by calling `run`. If the call was bound to the CPU, or if the GPU fails, computes on the CPU
     /// instead.
     fn compute<T>(
         &mut self,

@@ -1,4 +1,5 @@
-//! The engine: a back end and its workers. It does not depend on any operator; operators use it to create their plans.
+//! The engine: a back end and its workers. The engine does not depend on any operator. Operators use the engine to
+//! create their plans.
 
 use crate::attention::tuned::{TunedFile, Tuning};
 use crate::backend::{Backend, UnknownBackend};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = MAX_WORKERS;
 
-/// Behaviour if the GPU was requested but cannot compute.
+/// Behaviour if a GPU was requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// The CPU computes instead, and the report of the run states why.
@@ -52,14 +53,15 @@ pub struct EngineOptions {
     /// The real-time priority (`SCHED_FIFO`) of the worker threads, on Linux. `None` inherits the policy of the
     /// thread that creates the engine. The caller's thread keeps its priority.
     pub priority: Option<u8>,
-    /// Threads that the host lends. The engine then has no worker threads.
+    /// Threads that the host lends. If they are given, the engine has no worker threads.
     pub host: Option<HostThreads>,
     /// Behaviour if the GPU is missing or fails.
     pub fallback: Fallback,
-    /// The GPU to use, and its context.
+    /// Options that select the GPU and its context.
     pub cuda: CudaOptions,
-    /// The tuned file, which contains the fastest kernels and splits that were measured on a GPU. If the file is not
-    /// valid for this GPU, a warning is logged and the file is ignored. The CPU does not use a tuned file.
+    /// The tuned file, which contains the kernels and the numbers of splits that were the fastest in measurements on a
+    /// GPU. If the file is not valid for this GPU, a warning is logged and the file is ignored. The CPU does not use a
+    /// tuned file.
     pub tuned: Tuning,
 }
 
@@ -69,15 +71,15 @@ setters! {
     optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
 }
 
-/// A back end with its workers. Clones share both. Calls from several threads run concurrently, with one exception:
-/// calls that need several worker threads of the CPU take turns. [`Report::workers`](crate::Report::workers) is the
-/// number of workers that a call needs.
+/// A back end with its workers. Clones share the back end and the workers. Calls from several threads run concurrently,
+/// with one exception: calls that need several worker threads of the CPU take turns.
+/// [`Report::workers`](crate::Report::workers) is the number of workers that a call needs.
 ///
 /// In a child of `fork`, an engine of the parent computes on the CPU, and only on the calling thread. The results have
-/// the same bits. With [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`]. An engine that the
-/// child creates has its own threads, but no GPU if the parent has used one. The child must not use page-locked memory
-/// of the parent ([`Engine::host_buffer`]). While one thread of the parent forks, no other thread may create or drop
-/// engines, plans or workspaces.
+/// the same bits as on the parent's CPU. With [`Fallback::Fail`], calls of a plan for a GPU return
+/// [`DeviceError::Forked`]. An engine that the child creates has its own threads, but no GPU if the parent has used
+/// one. The child must not use page-locked memory of the parent ([`Engine::host_buffer`]). While one thread of the
+/// parent forks, no other thread may create or drop engines, plans or workspaces.
 ///
 /// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
 ///
@@ -102,7 +104,7 @@ struct Inner {
     /// The tuned file that the options select for the GPU.
     tuned: Option<TunedFile>,
     fallback: Fallback,
-    /// Reason why a requested GPU does not compute.
+    /// Reason why a GPU that was requested does not compute; `None` if it computes or if no GPU was requested.
     absence: Option<Arc<DeviceError>>,
 }
 
@@ -131,8 +133,9 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if a requested back end is unknown or absent, or if the number of threads is out of bounds.
-    /// Also returns an error if the cores or the priority are out of range, not permitted, or given for lent threads,
-    /// or if the system cannot start a thread. Threads that were already started have then ended.
+    /// Also returns an error if the cores or the priority are out of range, not permitted, or given although the host
+    /// lends its threads. Also returns an error if the system cannot start a thread; threads that were already started
+    /// have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -220,14 +223,14 @@ impl Engine {
         self.inner.fallback
     }
 
-    /// Returns the properties of the GPU, if it computes.
+    /// Returns the properties of the GPU; `None` if no GPU computes.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceInfo> {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Queries the free memory of the GPU in bytes; `None` if no GPU computes. All processes share this memory. For an
-    /// integrated GPU, the result is the free memory of the system.
+    /// Returns the number of free bytes in the GPU's memory; `None` if no GPU computes. All processes share this
+    /// memory. For an integrated GPU, the result is the free memory of the system.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -237,19 +240,20 @@ impl Engine {
     }
 
     /// Returns the tuned file that the options select for the GPU. The result contains either the contents of the file,
-    /// or the reason why they are not used. `None` on the CPU, or if no file was requested.
+    /// or the reason why they are not used. Returns `None` if no GPU computes, or if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
     }
 
-    /// Lists the GPU kernels loaded so far. Empty on the CPU.
+    /// Lists the GPU kernels loaded so far. The list is empty if no GPU computes.
     #[must_use]
     pub fn loaded_kernels(&self) -> Vec<LoadedKernel> {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
     }
 
-    /// Loads every GPU kernel of this build now, so that plans need not load them later. Does nothing on the CPU.
+    /// Loads every GPU kernel of this build now, so that plans need not load them later. Does nothing if no GPU
+    /// computes.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a kernel.
@@ -296,8 +300,9 @@ impl Engine {
     }
 
     /// Cancels every call in progress on this engine and its clones. Each of these calls returns
-    /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. Later calls are
-    /// not affected: a cancel between two calls does nothing. Any thread may call this function. It does not wait.
+    /// [`RunError::Cancelled`](crate::RunError::Cancelled). The CPU does not compute in place of a cancelled call,
+    /// whichever [`Fallback`] the engine has. Later calls are not affected: a cancel between two calls does nothing.
+    /// Any thread may call this function. It does not wait.
     ///
     /// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of
     /// tokens. The workers start no further task. On a GPU, the call returns when the kernels and copies that it has
@@ -316,8 +321,8 @@ impl Engine {
     }
 }
 
-/// Logs once per process why no GPU is used. The level is info, because no GPU was requested. The function holds no
-/// lock while it logs, since a log sink may create an engine.
+/// Logs once per process why no GPU is used. The log level is info, because no GPU was requested. The function holds no
+/// lock while it logs, because a log sink may create an engine.
 fn log_absence_once(reason: &DeviceError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {

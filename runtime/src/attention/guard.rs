@@ -1,8 +1,9 @@
-//! Chooses the division that a stream tries next after memory was refused: the guardrail (Stream-CQSA, 2.5).
+//! Chooses the division that a stream tries next after memory was refused. This is the guardrail of Stream-CQSA,
+//! section 2.5.
 //!
-//! A task is a block of resident queries that visits all keys, and `n_cap` tasks are resident at once. The rows of a
-//! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues as
-//! follows:
+//! A task is a block of resident queries past which all keys are streamed. `n_cap` tasks are resident at once. The rows
+//! of a task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues
+//! as follows:
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -19,8 +20,8 @@
 //! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
 //! tasks run one after another.
 
-/// Largest number of tasks with which a search should begin. Each refusal removes only one task, so this keeps the
-/// search short.
+/// Largest number of tasks with which a search should begin. Each refusal removes only one task, so this limit keeps
+/// the search short.
 pub const MOST_TASKS: usize = 256;
 
 /// Result of fitting a stream into memory.
@@ -33,7 +34,7 @@ pub struct StreamFit {
     /// Number of queries per task. On a GPU, queries are counted within each sequence and head; on a CPU, over all
     /// sequences and heads.
     pub task_rows: usize,
-    /// Number of times that memory was refused.
+    /// Number of attempts for which memory was refused.
     pub refused: usize,
 }
 
@@ -62,12 +63,12 @@ pub struct Attempt {
     pub split: usize,
     /// Number of splits per chunk.
     pub splits: usize,
-    /// `true` if the attempt measures the bytes of one task, so that the next attempt may have more tasks.
+    /// `true` if the attempt measures how many bytes one task needs, so that the next attempt may have more tasks.
     pub calibrates: bool,
 }
 
 impl Attempt {
-    /// Returns the number of resident rows.
+    /// Returns the number of rows in all resident tasks.
     pub const fn resident(&self) -> usize {
         self.rows.saturating_mul(self.tasks)
     }
@@ -78,7 +79,7 @@ impl Attempt {
     }
 }
 
-/// The search for a division of queries and keys that fits into memory.
+/// The state of a search for a division of queries and keys that fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     limits: Limits,
@@ -89,8 +90,8 @@ pub struct Guard {
 
 impl Guard {
     /// Starts with `tasks` resident tasks of `rows` rows each, and chunks of `splits` splits of `split` keys each.
-    /// Numbers that the kernel does not support are rounded to supported ones. Powers of two remain powers of two when
-    /// they are halved.
+    /// Numbers that the kernel does not support are rounded to supported numbers. A power of two that the search halves
+    /// remains a power of two.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -163,7 +164,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { queries: 1000, unit: 64, tile: 64 };
 
-    /// Returns the bytes of an attempt on a simulated device.
+    /// Returns the number of bytes that an attempt needs on a simulated device.
     fn bytes(a: &Attempt) -> usize {
         a.rows * a.tasks * (10 + 3 * a.splits) + 2 * a.split * a.splits * 8
     }
@@ -188,8 +189,8 @@ mod tests {
         (None, count)
     }
 
-    /// Returns `true` if one of `count` attempts was a granted calibration: it was not refused, but another attempt
-    /// followed it.
+    /// Returns `true` if one of `count` attempts was a calibration that was granted. Such an attempt was not refused,
+    /// but another attempt followed it.
     fn raised(guard: &Guard, count: usize) -> bool {
         guard.refused() + 1 < count
     }

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
-/// Returns the workspace's memory on the back end that computed the run: CPU or GPU.
+/// Returns the memory that the workspace has on the back end that computed the run; `None` if it has no memory there.
 fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     match memory {
         Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu)),
@@ -20,7 +20,7 @@ fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     }
 }
 
-/// Returns the bound call's memory on the back end that computed the run: CPU or GPU.
+/// Returns the memory that the bound call has on the back end that computed the run; `None` if it has no memory there.
 fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<RunMemory<'w>> {
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),
@@ -32,9 +32,9 @@ fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<
 }
 
 impl Workspace {
-    /// Returns the certificate of the last run in this workspace: a bound on the error of its output, computed from the
-    /// plan's arithmetic and from measurements of the run's tensors. Waits if the run is still pending on a GPU. On the
-    /// CPU, allocates nothing.
+    /// Returns the certificate of the last run in this workspace: a bound on the error of the run's output. The bound
+    /// is computed from the plan's arithmetic and from measurements of the run's tensors. Waits if the run is still
+    /// pending on a GPU. On the CPU, allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the plan of the last run did not have [`PlanOptions::certify`](crate::PlanOptions::certify),

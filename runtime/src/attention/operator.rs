@@ -57,9 +57,9 @@ impl problem::Problem for Problem {
     }
 }
 
-/// Creates the workspace's record of a run. The measurements of the run are at `records`, and its counters are at
-/// `recorded`. Runs that output states have the same certificate as other runs, because writing states does not
-/// lengthen any chain of additions.
+/// Creates the record that a workspace keeps of a run. `records` is the location of the run's measurements, and
+/// `recorded` is the location of its counters. Runs that output states have the same certificate as other runs, because
+/// writing states does not lengthen any chain of additions.
 fn ran(
     problem: &Problem,
     executed: Executed,

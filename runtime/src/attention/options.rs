@@ -25,8 +25,8 @@ pub struct PlanOptions {
     /// `true` if all threads take part, even in a small problem. Otherwise a thread takes part only if its work
     /// outweighs the cost of waking it. The bits of the output do not change.
     pub all_workers: bool,
-    /// `true` if a GPU may sum short chains of f16 products in f16, provided it has a kernel for that. The scores of
-    /// f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
+    /// `true` if a GPU may sum short chains of f16 products in f16, provided there is a kernel that does so. The scores
+    /// of f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
     /// [`half_chain`](elsa_core::attention::certificate::Executed::half_chain). A sum beyond the range of f16 makes its
     /// row NaN. The bits of the output then also depend on whether the rows of keys and values are aligned to 16 bytes.
     /// Inputs of other types are unaffected.
@@ -39,11 +39,12 @@ pub struct PlanOptions {
     pub division: Option<Division>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass
-    /// its guard are recomputed with the exact schedule. Whether a tile passes the gate depends on norms, on the values
-    /// that masks and biases add to the tile's scores, and on the magnitude of values. The gate does not change the
-    /// bits of tiles that do not pass it. On a CPU, the rows that form a tile depend on the instruction set and, with a
-    /// small `budget`, on the workspace. On a GPU, they depend on the kernel. If rows vote on skipping, the bits of the
-    /// output also depend on the tiles. The bits do not depend on the number of threads, and they are reproducible.
+    /// its guard are recomputed with the exact schedule. Whether a tile passes the norm gate depends on the norms of
+    /// queries and keys, on the numbers that masks and biases add to the tile's scores, and on the magnitudes of the
+    /// tensor of values. The gate does not change the bits of tiles that do not pass it. On a CPU, the rows that form a
+    /// tile depend on the instruction set and, with a small `budget`, on the workspace. On a GPU, they depend on the
+    /// kernel. If the rows of a tile vote on skipping a block, the bits of the output also depend on which rows form a
+    /// tile. The bits do not depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of a row's weights that may be skipped, between 0 and 1. The values of skipped key blocks are
     /// not read. The output is the average of the values over the remaining keys, log-sum-exp covers all keys, and

@@ -104,8 +104,8 @@ impl Engine {
     }
 
     /// Returns the choices for `problem` that a measurement on the GPU may compare, as values of
-    /// [`PlanOptions::division`]. The chooser's own choice comes first. It is followed by kernels with other row
-    /// blocks, and by other numbers of splits. The list is empty if the CPU computes.
+    /// [`PlanOptions::division`]. The chooser's own choice comes first. Choices with other sizes of row blocks and with
+    /// other numbers of splits follow. The list is empty if the CPU computes.
     ///
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every variant of the plan exceeds the budget.
@@ -137,7 +137,8 @@ impl Plan {
         self.certificate_of(self.backend())
     }
 
-    /// Returns the error certificate of runs on `backend`, which a run's [`Report`](crate::Report) names.
+    /// Returns the error certificate of runs on `backend`. The [`Report`](crate::Report) of a run contains the run's
+    /// back end.
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
@@ -148,7 +149,7 @@ impl Plan {
     }
 
     /// Returns the size in bytes of a workspace that also has room for calls that output states or have no output
-    /// tensor. On a GPU it is larger than [`Plan::workspace_bytes`] if the keys are not divided.
+    /// tensor. On a GPU, this size is larger than [`Plan::workspace_bytes`] if the keys are not divided.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {

@@ -21,15 +21,16 @@ pub struct Traversed<'a> {
     pub tile: TileSize,
     /// Counters of the run.
     pub report: TraversalReport,
-    /// `true` if the report has two counts: how often a reference moved, and how often the schedule needed a row's
-    /// largest score in a block. A GPU does not count these events, and reports zeros.
+    /// `true` if the run counted how often a reference moved, and how often the schedule needed a row's largest score
+    /// in a block. A GPU does not count these events: the two counts in `report` are then zero.
     pub counts_moves: bool,
     /// Summary, over all rows, of `D / (S + D)`: the share of a row's weights that was skipped.
     pub shares: Shares,
     /// The sum `D` of skipped weights for every row, `[batch, heads, queries]`, in the units of
     /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way as `S`.
     pub d: &'a [f32],
-    /// Upper bound of `D / (S + D)` for every row, `[batch, heads, queries]`; zero for rows that belong to no sequence.
+    /// Upper bound of `D / (S + D)` for every row, `[batch, heads, queries]`. The bound is zero for rows that belong to
+    /// no sequence.
     pub share: &'a [f32],
 }
 
@@ -44,11 +45,12 @@ pub struct Recorded {
 /// Location of counters in a workspace.
 #[derive(Clone, Debug)]
 enum At {
-    /// In the memory of the CPU. `counts` are the counters of the first worker, and `stride` is the distance in f32
+    /// In a CPU workspace. `counts` is the span of the first worker's counters, and `stride` is the distance in f32
     /// values between the counters of consecutive workers.
     Cpu { counts: Span, stride: usize, workers: usize, left_out: Span },
-    /// In the memory of the GPU, from byte `start` on: the counters of `blocks` thread blocks, then the states of `rows`
-    /// rows. A weight takes part in at most `into_s` of the additions that form its row's sum.
+    /// In a GPU workspace. From byte `start` on, the device memory contains the counters of `blocks` thread blocks,
+    /// then the states of `rows` rows. A weight takes part in at most `into_s` of the additions that form its row's
+    /// sum.
     Gpu { start: usize, blocks: usize, rows: usize, into_s: usize },
 }
 

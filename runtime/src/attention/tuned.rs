@@ -1,7 +1,7 @@
 //! Tuned files: the fastest kernels and divisions that `elsa tune` measured on a GPU.
 //!
-//! A file is TOML. It names the device, the driver and the library version of the measurement, has one `[[shape]]` for
-//! each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
+//! A tuned file is in TOML format. It names the device, the driver and the library version of the measurement, has one
+//! `[[shape]]` for each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
 //!
 //! ```toml
 //! format = 1
@@ -51,7 +51,7 @@ const STANDARD: &str = "elsa/tuned.toml";
 const FORMAT: u32 = 1;
 /// Largest accepted size of a tuned file, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// Version of this library. A tuned file applies only to the version whose kernels were measured.
+/// Version of this library. A tuned file applies only to the library version whose kernels were measured.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Choice of the tuned file that an engine uses.
@@ -79,7 +79,7 @@ pub struct TunedShape {
     pub splits: usize,
 }
 
-/// The contents of a tuned file, valid for this build.
+/// The contents of a tuned file. All entries are valid for this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuned {
     device: Device,
@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// Checks that device, driver and library equal those of `other`.
+    /// Checks that the device, the driver version and the library version equal those of `other`.
     fn check(&self, other: &Device) -> Result<(), PlanError> {
         let facts = |d: &Device| {
             [
@@ -265,8 +265,8 @@ impl Tuned {
                 metadata.len()
             )));
         }
-        // The read is limited as well: system files report a size that is too small, and the file may have been
-        // replaced.
+        // The number of bytes read is limited as well: system files report a size that is too small, and the file may
+        // have been replaced.
         let mut text = String::new();
         File::open(path).map_err(read)?.take(LARGEST).read_to_string(&mut text).map_err(read)?;
         let tuned = Tuned::parse(&text)?;
@@ -283,7 +283,7 @@ impl Tuned {
         config.map(|config| config.join(STANDARD))
     }
 
-    /// Returns the path in the environment variable `ELSA_TUNED`, if the variable is set and not empty.
+    /// Returns the path in the environment variable `ELSA_TUNED`; `None` if the variable is unset or empty.
     #[must_use]
     pub fn named_path() -> Option<PathBuf> {
         env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)

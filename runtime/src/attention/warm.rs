@@ -1,4 +1,4 @@
-//! Runs a plan over tensors of zeros, so that all one-time work is done.
+//! Runs a plan over tensors of zeros, so that later runs need no one-time work.
 
 use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;
@@ -19,16 +19,16 @@ impl Plan {
     ///   then allocate nothing, but a run that copies host tensors allocates.
     /// - On the CPU, every worker has been woken.
     ///
-    /// This takes the time of one or two runs, and host memory for their tensors. The contents of the workspace are
-    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, like the report of
-    /// any run.
+    /// This takes the time of one or two runs, and host memory for their tensors. The result does not depend on the
+    /// contents of the workspace, and no tensor of the caller is used. If a GPU fails, the report states the reason,
+    /// like the report of any run.
     ///
     /// Without this function, the GPU kernels of runs without states are loaded when the plan is created. A new
     /// workspace has the memory that such runs on device tensors need. Unless the GPU is integrated, it also has the
     /// staging memory for host tensors.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
+    /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, RunError> {
         let spec = self.problem.spec();
@@ -70,8 +70,8 @@ impl Plan {
         Ok(report)
     }
 
-    /// Returns `true` if runs in the workspace may output states. A budget, or a workspace in the caller's memory, may
-    /// be too small for that.
+    /// Returns `true` if runs in the workspace may output states. Returns `false` if the plan's budget, or a workspace
+    /// in the caller's memory, is too small for states.
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {

@@ -1,4 +1,4 @@
-//! Detects the properties of this machine's processor.
+//! Detects the properties of the processor of this machine.
 
 use elsa_core::profile::DeviceProfile;
 use std::fs;

@@ -13,7 +13,7 @@ mod registers {
     /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
-    /// Environment that rounds to nearest and preserves subnormal numbers, with no traps and no flags set.
+    /// Environment that rounds to nearest and preserves subnormal numbers. It has no traps, and no flags are set.
     pub const DEFAULT: Environment = (0x1f80, 0);
 
     /// Flag bits of MXCSR; its other bits are control bits.
@@ -41,7 +41,7 @@ mod registers {
     /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
-    /// Environment that rounds to nearest and preserves subnormal numbers, with no traps and no flags set.
+    /// Environment that rounds to nearest and preserves subnormal numbers. It has no traps, and no flags are set.
     pub const DEFAULT: Environment = (0, 0);
 
     pub fn read() -> Environment {

@@ -16,8 +16,8 @@
 //! 2. *Each worker's number is claimed*, so its share runs at most once, even if the host calls the task with that
 //!    number again.
 //! 3. *When the host returns, the caller closes the slot*, runs the shares of unclaimed workers, and waits for the
-//!    threads inside the slot. So the job in the caller's frame outlives every use, and every share has run exactly
-//!    once.
+//!    threads inside the slot. So the job in the caller's frame outlives every use of it, and every share has run
+//!    exactly once.
 //! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one
 //!    call may make another. If all slots are in use, the caller computes alone.
 //! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its call
@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Largest number of workers of a call.
 pub const MAX_WORKERS: usize = 1024;
-/// Largest number of calls that use lent threads at the same time. A power of two.
+/// Largest number of calls that use lent threads at the same time. It is a power of two.
 const SLOTS: usize = 128;
 /// Bits of a slot's state that count the threads inside the slot. The next bit is the open flag, and the bits above it
 /// are the generation.
@@ -55,7 +55,8 @@ pub trait ParallelFor: Send + Sync {
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
-/// A shared [`ParallelFor`]. Only clones of the same value are equal.
+/// A shared [`ParallelFor`]. Two values are equal only if one is a clone of the other, or if both are clones of the
+/// same value.
 #[derive(Clone)]
 pub struct HostThreads(Arc<dyn ParallelFor>);
 
@@ -81,9 +82,9 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The work of a call, for threads that the host lends. It is a function of the worker's number. The task may be
-/// copied, kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that received the
-/// task, it does nothing.
+/// The work of a call as a task for threads that the host lends. The task is a function of the worker's number. The
+/// task may be copied, kept and called at any time, on any thread. Outside the [`ParallelFor::parallel_for`] call that
+/// received the task, it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
@@ -181,7 +182,7 @@ impl Slot {
         }
     }
 
-    /// Opens the slot for a job, and returns its task.
+    /// Opens the slot for a job, and returns the task that runs the job.
     fn open(&self, index: usize, job: Job, workers: usize) -> HostTask {
         for word in &self.claimed {
             word.store(0, Ordering::Relaxed);

@@ -6,13 +6,13 @@
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**
 //!
-//! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), because the system drops them on demand.
+//! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), because the system drops these pages on
+//!    demand.
 //! 2. *A control group and every group above it may have limits*, in version 2 (`memory.max`) or version 1
 //!    (`memory.limit_in_bytes`). Inactive file pages that a group has read count as available.
 //! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond these
 //!    limits the system refuses memory.
-//! 4. *Unreadable information imposes no limit*: a missing file, or a file in an unknown format. Arithmetic saturates
-//!    instead of wrapping.
+//! 4. *A file that is missing or has an unknown format imposes no limit.* Arithmetic saturates instead of wrapping.
 
 use std::fs::File;
 use std::io::Read;
@@ -52,7 +52,7 @@ impl MemoryLimit {
 pub struct AvailableMemory {
     /// Number of available bytes.
     pub bytes: u64,
-    /// The limit that leaves the least memory, which determines `bytes`.
+    /// The limit that leaves the least memory. It determines `bytes`.
     pub limit: MemoryLimit,
 }
 
@@ -122,7 +122,7 @@ struct Group {
 }
 
 impl Group {
-    /// Returns the bytes that are still available to the group; `None` if it has no limit.
+    /// Returns the number of bytes that are still available to the group; `None` if the group has no limit.
     fn room(&self, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
         let (most, used, inactive) = match self.version {
             1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -207,7 +207,7 @@ mod tests {
         36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
 
-    /// Returns the available memory of a process on a system with these files.
+    /// Returns the available memory of a process on a system that has the system files `files`.
     fn of(files: &[(&str, &str)]) -> Option<AvailableMemory> {
         available_by(|path| {
             let found = files.iter().find(|(name, _)| *name == path);

@@ -1,4 +1,5 @@
-//! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for any type.
+//! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for values of any
+//! type.
 
 use crate::error::BindError;
 use elsa_core::room::Span;
@@ -22,7 +23,7 @@ enum Values {
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
-    /// Number of values from the first aligned address on.
+    /// Number of values that fit between the first aligned address and the end of the memory.
     room: usize,
 }
 
@@ -71,7 +72,7 @@ impl Memory {
         self.room * size_of::<f32>() + LINE
     }
 
-    /// Returns the address of the first value, on a 64-byte boundary, and the number of values.
+    /// Returns the address of the first value, which is on a 64-byte boundary, and the number of values.
     pub fn lines(&mut self) -> (*mut f32, usize) {
         let data = match &mut self.values {
             Values::Owned(values) => {
@@ -122,7 +123,8 @@ pub unsafe fn write_list<'a, T: Copy>(
     unsafe { std::slice::from_raw_parts(list, count) }
 }
 
-/// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
+/// A buffer of bytes that starts on a 64-byte boundary. The bytes are initially zero. The system may provide their
+/// pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
     /// Address of the bytes, allocated with `layout`; dangling if the number of bytes is zero.

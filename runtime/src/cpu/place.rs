@@ -35,7 +35,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Returns the name of an option that is set, `cores` or `priority`; `None` if the system chooses both.
+    /// Returns the name of an option that is set: `cores` or `priority`. Returns `None` if neither option is set.
     pub fn option(&self) -> Option<&'static str> {
         match (self.cores.is_empty(), self.priority) {
             (false, _) => Some("cores"),
@@ -44,7 +44,8 @@ impl Placement {
         }
     }
 
-    /// Places the calling thread, which is worker thread number `index`, counted from one.
+    /// Sets the core and the priority of the calling thread, if the placement specifies them. The calling thread is
+    /// worker thread number `index`, counted from one.
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.

@@ -22,8 +22,8 @@ pub trait CpuPlan: Clone + Debug + Send + Sync {
     /// Returns the name of the kernel.
     fn kernel(&self) -> &'static str;
 
-    /// Checks that the memory is large enough and prepares the call. The caller has checked tensors and lengths against
-    /// the problem, and the engine has checked that the processor has the instruction set of the plan's kernel.
+    /// Checks that the memory is large enough and prepares the call. The caller has checked the tensors and the lengths
+    /// against the problem, and the engine has checked that the processor has the instruction set of the plan's kernel.
     ///
     /// # Errors
     /// Returns an error if the memory is too small.
@@ -44,6 +44,7 @@ pub trait CpuCall: Debug + Send {
     /// Returns an error if a worker panicked, or if the call was cancelled.
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError>;
 
-    /// Returns the number of workers that share the work if the pool has that many.
+    /// Returns the number of workers that share the work of a call, provided the pool has at least this number of
+    /// workers.
     fn workers(&self) -> usize;
 }

@@ -10,8 +10,8 @@
 //! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool
 //!    remains usable.
 //! 5. *A cancel ends the calls in progress, and does not affect later calls.* The pool counts cancels. A call
-//!    ([`Crew`]) compares the count with its value at the start of the call. The count is never reset, so concurrent
-//!    calls cannot hide a cancel from each other. A cancel between two calls does nothing.
+//!    ([`Crew`]) compares the current count with the count at the start of the call. The count is never reset, so
+//!    concurrent calls cannot hide a cancel from each other. A cancel between two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -32,7 +32,7 @@ enum Others {
 /// The workers of an engine. Dropping the pool ends its worker threads. In a forked child of the process that created
 /// the pool, the caller is the only worker.
 pub struct Pool {
-    /// Process to which the workers belong.
+    /// Process in which the pool was created.
     process: Process,
     workers: usize,
     spin: Spin,

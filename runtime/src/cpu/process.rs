@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of forks between the process that loaded this library and the current one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process, as opposed to the children that `fork` creates. A child created in another way, by the system calls
-/// `clone` or `vfork`, is mistaken for its parent.
+/// Identifies a process and distinguishes it from the children that `fork` creates. A child created in another way, by
+/// the system calls `clone` or `vfork`, is mistaken for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
@@ -31,7 +31,8 @@ impl Process {
     }
 }
 
-/// Returns `true` if the C library lets this module count forks. If not, the process number replaces the count.
+/// Returns `true` if the C library lets this module count forks. If the function returns `false`, the process number is
+/// used instead of the count.
 fn is_counted() -> bool {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     *COUNTED.get_or_init(register)

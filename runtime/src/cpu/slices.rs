@@ -1,4 +1,4 @@
-//! Returns the host tensors of a call as slices, with the lengths that its problem states.
+//! Returns the host tensors of a call as slices. The problem of the call determines the lengths of the slices.
 
 use crate::problem::Problem;
 use crate::tensors::HostTensors;
@@ -29,7 +29,7 @@ pub unsafe fn slice<'a, P: Problem, T>(
 /// Returns the elements of an input, with the element type of the call; `None` if the call omits the input.
 ///
 /// # Safety
-/// - The clauses of [`slice()`], with the element type of the call.
+/// - The clauses of [`slice()`] hold, where `T` is the element type of the call.
 pub unsafe fn elements<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,
@@ -43,7 +43,7 @@ pub unsafe fn elements<'a, P: Problem>(
 /// Returns the `n` elements of type `dtype` at `data`.
 ///
 /// # Safety
-/// - For `'a`, the elements are readable and nothing writes them. `data` is aligned to an element.
+/// - For `'a`, the elements are readable and nothing writes them. `data` is aligned for `dtype`.
 pub unsafe fn elements_at<'a>(data: *const u8, dtype: DType, n: usize) -> Elements<'a> {
     // SAFETY: the elements are readable and aligned (clause).
     unsafe {
@@ -74,7 +74,7 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
 /// Returns the elements of an output, with the element type of the call; `None` if the call omits the output.
 ///
 /// # Safety
-/// - The clauses of [`slice_mut`], with the element type of the call.
+/// - The clauses of [`slice_mut`] hold, where `T` is the element type of the call.
 pub unsafe fn elements_mut<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,

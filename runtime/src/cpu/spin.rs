@@ -19,7 +19,7 @@ pub enum Spin {
 }
 
 impl Default for Spin {
-    /// Returns 200 µs, the usual time between two successive layers of a network.
+    /// Returns a spin time of 200 µs, the usual time between two successive layers of a network.
     fn default() -> Spin {
         Spin::For(Duration::from_micros(200))
     }

@@ -12,8 +12,8 @@
 //!    spins until no worker is busy. If the limit is reached first, the thread sleeps.
 //! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning thread may occupy
 //!    the processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* The generation and the job change under one lock. A worker holds this lock when it goes to
-//!    sleep, and does so only if it has seen the current generation. The caller waits under another lock. The last busy
+//! 3. *No wake-up is lost.* The generation and the job change under one lock. A worker goes to sleep while it holds
+//!    this lock, and only if it has seen the current generation. The caller waits under another lock. The last busy
 //!    worker acquires this other lock before it notifies the caller.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] returns only after
 //!    every worker has finished with the function. Nothing is allocated per job.
@@ -50,9 +50,9 @@ struct Job {
 unsafe impl Send for Job {}
 
 struct Shared {
-    /// Time for which a thread spins before it sleeps.
+    /// Longest time for which a thread spins before it sleeps.
     limit: Duration,
-    /// The current generation and its job; the job is absent when the pool closes.
+    /// The current generation and its job. The job is `None` when the pool closes.
     job: Mutex<(u64, Option<Job>)>,
     start: Condvar,
     generation: AtomicU64,
@@ -66,14 +66,15 @@ struct Shared {
 /// Worker threads. Dropping the value ends them. They do not exist in a forked child of the process that created
 /// them.
 pub struct Standing {
-    /// Process to which the threads belong.
+    /// Process in which the threads were started.
     process: Process,
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
     turn: Mutex<()>,
 }
 
-/// Number of threads that have tried to set their core and priority, and the first refusal.
+/// Number of threads that have tried to set their core and priority, and the first error that the system returned to
+/// one of them.
 #[derive(Default)]
 struct Reports {
     state: Mutex<(usize, Option<PlanError>)>,
@@ -152,9 +153,9 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Calls `task(i)` once for every `i` below `workers` and waits for all calls. `workers` is at least two and at
-    /// most the number given to [`Standing::new`]. Callers on several threads queue. The process must be the one that
-    /// created the threads.
+    /// Calls `task(i)` once for every `i` below `workers` and waits for all calls. `workers` must be at least two and
+    /// at most the number given to [`Standing::new`]. Callers on several threads queue. The process must be the one
+    /// that created the threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.

@@ -29,7 +29,7 @@ impl CpuTensor {
         self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
     }
 
-    /// Returns the distance from one token to the next, in elements.
+    /// Returns the distance in elements from one token to the next.
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 impl<O: Operator> Plan<O> {
     /// Binds tensors in device memory, which are used in place. Runs enqueue their work in `stream`, or in a stream of
-    /// the workspace if `stream` is `None`. Runs do not wait for the work. Later runs in the same workspace, of any
-    /// plan and in any stream, execute after that work. There is no fallback, because the CPU cannot read device
-    /// memory. Page-locked host memory may be passed by its device address ([`HostBuffer::device_address`]).
+    /// the workspace if `stream` is `None`. Runs do not wait for the work. Later runs in the same workspace execute
+    /// after the enqueued work, even with another plan or in another stream. There is no fallback, because the CPU
+    /// cannot read device memory. Page-locked host memory may be passed by its device address
+    /// ([`HostBuffer::device_address`]).
     ///
     /// If the stream is being captured, the run becomes part of its CUDA graph. A captured stream cannot wait for
     /// earlier runs in the workspace, so the run itself waits for them. The caller must order launches of the graph
@@ -36,8 +37,8 @@ impl<O: Operator> Plan<O> {
     /// - the device fails.
     ///
     /// # Safety
-    /// - Until every run has been waited for, the tensors stay allocated. Until then, only work in the same stream may
-    ///   write the inputs or use the outputs.
+    /// - Until every run has been waited for, the caller keeps the tensors allocated, and only work in the same stream
+    ///   writes the inputs or uses the outputs.
     /// - No output shares memory with another tensor of the call.
     pub unsafe fn bind_device<'a>(
         &'a self,

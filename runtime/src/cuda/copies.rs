@@ -8,7 +8,7 @@ use elsa_core::view::View;
 /// separate buffer, back to back, and have no offset here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
-    /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
+    /// Offset of each tensor, a multiple of 256. Absent tensors occupy no bytes.
     pub at: Operands<O, usize>,
     /// Total number of bytes.
     pub bytes: usize,
@@ -38,7 +38,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Computes the memory for copies of `tensors`. A size that overflows is `usize::MAX`.
+    /// Computes the sizes of the memory for copies of `tensors`. A size that overflows is `usize::MAX`.
     pub fn of<O: Operand>(tensors: &Operands<O, TensorSpec>) -> Copies {
         let apart = tensors.values().filter(|tensor| tensor.apart).map(TensorSpec::bytes);
         let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());

@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 /// The locations of a call's tensors in device memory; `None` for tensors that the call omits.
 type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
 
-/// A call on device tensors. Runs enqueue work and do not wait for it.
+/// A call on device tensors. A run enqueues its work and does not wait for it.
 #[derive(Debug)]
 pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
@@ -25,7 +25,7 @@ pub struct DeviceCall<'a> {
     borrowed: PhantomData<&'a ()>,
 }
 
-/// Checks that the device can use `needed` bytes at an address. Returns their device address.
+/// Checks that the device can use `needed` bytes at an address. Returns the device address of these bytes.
 fn check_address(
     entered: &Entered<'_>,
     argument: &'static str,
@@ -104,12 +104,12 @@ impl<'a> DeviceCall<'a> {
     }
 
     /// Enqueues the computation. It starts after the work that earlier runs in the workspace have enqueued in any
-    /// stream. If the stream is being captured, the computation becomes part of its graph. A captured stream cannot
-    /// wait for work outside the capture, so this function waits for earlier runs; the caller must order launches of
-    /// the graph.
+    /// stream. If the stream is being captured, the computation becomes part of the graph of the capture. A captured
+    /// stream cannot wait for work outside the capture, so this function waits for earlier runs. The caller must order
+    /// launches of the graph with other runs in the workspace.
     ///
     /// # Safety
-    /// The bound tensors stay allocated until the stream has been waited for.
+    /// The caller keeps the bound tensors allocated until the stream has been waited for.
     ///
     /// # Errors
     /// Returns the error that the device reports.

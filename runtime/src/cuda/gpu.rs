@@ -8,11 +8,11 @@
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - Every engine calls `cuInit`. In each context, the first plan that needs a kernel calls `cuModuleLoadDataEx`.
 //!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
-//!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
+//!   `cuMemHostAlloc`. `cuCtxSynchronize` is called before a host buffer is freed. A run on host tensors calls
 //!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
 //! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run then
-//!   creates a new context with `cuCtxCreate_v2`. This happens once in the lifetime of an engine; after that the CPU
-//!   computes.
+//!   creates a new context with `cuCtxCreate_v2`. An engine replaces its context only once. After the second loss, the
+//!   CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The GPU to use, and its context.
+/// Options that select the GPU and its context.
 ///
 /// ```
 /// # use elsa_runtime::{CudaContext, CudaOptions, EngineOptions};
@@ -63,9 +63,9 @@ pub struct LoadedKernel {
     pub name: &'static str,
     /// Format that was loaded: `cubin`, or `ptx` if the driver compiled the kernel.
     pub form: &'static str,
-    /// Version of the PTX instruction set of the kernel.
+    /// Version of the PTX instruction set that the kernel is written in.
     pub isa: &'static str,
-    /// Time to load the kernel in milliseconds, including compilation.
+    /// Time in milliseconds that it took to load the kernel, including compilation.
     pub ms: f64,
 }
 
@@ -94,7 +94,7 @@ pub struct Gpu {
 #[derive(Debug)]
 struct LoadedContext {
     context: Arc<Context>,
-    /// `true` if `context` has replaced a lost context.
+    /// `true` if the current context has replaced a lost context.
     second: bool,
     functions: Vec<(Function, LoadedKernel)>,
 }
@@ -159,7 +159,7 @@ impl Gpu {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state if `context` is still the context in use.
+    /// Locks the state. Returns an error if `context` is no longer the context in use.
     fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, LoadedContext>, DeviceError> {
         context.usable()?;
         let state = self.state();
@@ -189,7 +189,7 @@ impl Gpu {
         Ok(context)
     }
 
-    /// Returns a kernel, and loads it into `context` if necessary.
+    /// Returns a kernel that is loaded in `context`. Loads the kernel first if necessary.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module, or if `context` is no longer in use.
@@ -256,7 +256,8 @@ impl Gpu {
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
     }
 
-    /// Logs that the CPU computes instead of the GPU: the first time as a warning, later at debug level.
+    /// Logs that the CPU computes instead of the GPU. The first message has the level warning; later messages have the
+    /// level debug.
     pub fn warn(&self, reason: &dyn std::fmt::Display) {
         if self.warned.swap(true, Ordering::Relaxed) {
             log::debug!("the CPU computes: {reason}");
@@ -266,7 +267,7 @@ impl Gpu {
     }
 }
 
-/// Returns the kernel if it has been loaded.
+/// Returns the loaded kernel; `None` if it has not been loaded.
 fn find(state: &LoadedContext, kernel: &GpuKernel) -> Option<Function> {
     let mut functions = state.functions.iter();
     functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())

@@ -11,12 +11,12 @@ use crate::tensors::{DeviceTensors, HostTensors};
 use elsa_core::operands::Operands;
 use std::time::{Duration, Instant};
 
-/// Time of a call on a GPU, by activity.
+/// Times of a call on a GPU, one for each activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallTimes {
-    /// Time that the host takes to enqueue the work.
+    /// Time for which the host enqueues the work.
     pub enqueue: Duration,
-    /// Time that the host then waits for the device.
+    /// Time for which the host then waits for the device.
     pub wait: Duration,
     /// Time on the device, from an event before the work to an event after it.
     pub device: Duration,
@@ -41,7 +41,7 @@ pub struct HostCall<'a, P: GpuPlan> {
     launches: Launches,
     /// `true` if `placed` and `launches` are valid for the workspace's current context.
     prepared: bool,
-    /// `true` if the staging contains the inputs of this call.
+    /// `true` if the staging memory contains the inputs of this call.
     staged: bool,
     /// Number of bytes that the last run copied between the host tensors and the device.
     copied: usize,
@@ -111,17 +111,18 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 
     /// Waits for earlier runs in the workspace, computes the outputs and waits for them. If `resident`, the run reuses
-    /// the inputs that an earlier run of this call has copied to the staging, and leaves the outputs in the staging. It
-    /// copies the inputs if no earlier run has done so, or if the device's memory has been lost since that run.
+    /// the inputs that an earlier run of this call has copied to the staging memory, and leaves the outputs there. The
+    /// run copies the inputs if no earlier run has copied them, or if the device's memory has been lost since that run.
     ///
     /// # Errors
-    /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
-    /// tensors any longer.
+    /// Returns the error that the device reports. The outputs are then incomplete. Even after an error, no enqueued
+    /// work uses the tensors.
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
         self.run_with(resident, false).map(|_| ())
     }
 
-    /// Runs like [`HostCall::run`] with `resident`, and returns the times by activity. The first timed run allocates.
+    /// Runs like [`HostCall::run`] with `resident` set, and returns the time of each activity. The first timed run
+    /// allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -131,7 +132,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
 
     /// Returns the mean time on the device over `calls` consecutive calls. If the driver has graphs and the launches
     /// are plain ([`Launches::is_plain`]), the calls are enqueued as one graph, so that the time excludes the host's
-    /// overhead. Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
+    /// work. Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -240,8 +241,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let copied = || self.placed.values().filter(|tensor| !tensor.mapped);
         for tensor in copied().filter(|tensor| !reused && tensor.read) {
             bytes += tensor.bytes;
-            // SAFETY: *room*: the slice has `tensor.bytes` bytes, and so has its place in the staging. *alive*: slices
-            // and staging outlive `run`, which waits.
+            // SAFETY: *room*: the slice and its copy in the staging memory both have `tensor.bytes` bytes. *alive*:
+            // slices and staging memory outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }
         for (tensor, (view, kept)) in copied().filter_map(|tensor| Some((tensor, tensor.append?))) {
@@ -255,8 +256,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 })?;
             }
         }
-        // SAFETY: *room*: every address belongs to the workspace, or to a staged or mapped tensor with the bytes of its
-        // view. *alive*: as above.
+        // SAFETY: *room*: every address belongs to the workspace, or to a staged or mapped tensor that has all bytes of
+        // its view. *alive*: as above.
         unsafe { self.launches.enqueue(entered, stream, self.workspace, false)? };
         for tensor in copied().filter(|tensor| !resident && tensor.written) {
             let size = tensor.size;

@@ -1,6 +1,6 @@
 //! Lists the launches of a run: kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
+//! A run enqueues up to four kinds of work. The first three kinds are in one stream, in the order of this list:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
 //!    The operator has written the table on the host. Before writing, the operator waited until an earlier run had
@@ -28,7 +28,7 @@ const MOST_BYTES: usize = 6144;
 /// Alignment of stored parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// Number of thread blocks in a launch, and number of threads per block.
+/// The size of a launch: its number of thread blocks, and the number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of thread blocks; a kernel with zero blocks is not launched.
@@ -45,7 +45,7 @@ struct Kernel {
     parameter: usize,
 }
 
-/// Memory in which the parameters of the kernels are stored.
+/// Memory for the parameters of the kernels.
 #[repr(align(16))]
 struct Parameters([MaybeUninit<u8>; MOST_BYTES]);
 
@@ -90,8 +90,8 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Makes a run copy the first `bytes` bytes of the workspace's table to the device address `to` before the run
-    /// launches kernels.
+    /// Adds a copy to the list: before a run launches kernels, it copies the first `bytes` bytes of the workspace's
+    /// table to the device address `to`.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
@@ -135,13 +135,13 @@ impl Launches {
     /// kernel.
     ///
     /// # Safety
-    /// - *parameter*: as for [`Launches::push`].
+    /// - *parameter*: the clause *parameter* of [`Launches::push`] holds.
     pub unsafe fn fork(&mut self, function: &Function, grid: Grid, parameter: Stored) {
         let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
         self.beside = Some((kernel, self.kernels.len()));
     }
 
-    /// Sets the number of thread blocks that share the work, for the report of a run.
+    /// Sets the number of thread blocks that share the work. The report of a run contains this number.
     pub fn shared_by(&mut self, blocks: usize) {
         self.blocks = blocks;
     }
@@ -164,8 +164,8 @@ impl Launches {
     /// Enqueues the work of one run. `captured` is `true` if the stream is being captured.
     ///
     /// # Safety
-    /// *room* and *alive* for every address in the parameters, including those in the workspace. The table of the
-    /// workspace has been laid out and filled, both on the host and on the device.
+    /// The clauses *room* and *alive* hold for every address in the parameters, including addresses in the workspace.
+    /// The table of the workspace has been laid out and filled, both on the host and on the device.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -206,10 +206,10 @@ impl Launches {
         joined
     }
 
-    /// Enqueues `kernels`, which are in the list.
+    /// Enqueues `kernels`, which must be kernels of the list.
     ///
     /// # Safety
-    /// The clauses of [`Launches::enqueue`].
+    /// The clauses of [`Launches::enqueue`] hold.
     unsafe fn launch(
         &self,
         kernels: &[Kernel],

@@ -9,10 +9,11 @@ use crate::plan::{Execution, Plan};
 use crate::workspace::{Memory, Workspace, allocate_on_host};
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's device memory. `memory` is its device address, a multiple of 256. `bytes` is
-    /// its size, and must be at least [`Plan::workspace_bytes`]. Attention calls that output states, or have no output
-    /// tensor, need `Plan::state_workspace_bytes`. A plan that needs no memory accepts address zero with no bytes. Runs
-    /// on device tensors in this workspace allocate no device memory. Runs on host tensors still allocate staging for
+    /// Creates a workspace in the caller's device memory. `memory` is the device address of this memory and must be a
+    /// multiple of 256. `bytes` is the size of this memory and must be at least [`Plan::workspace_bytes`]. For
+    /// attention calls that output states or have no output tensor, `bytes` must be at least
+    /// `Plan::state_workspace_bytes`. A plan that needs no memory accepts address zero with no bytes. Runs on device
+    /// tensors in this workspace allocate no device memory. Runs on host tensors still allocate staging memory for
     /// tensors that the device cannot use in place.
     ///
     /// If the device's context is lost, the memory is lost with it. Calls then return [`DeviceError::LostWorkspace`],

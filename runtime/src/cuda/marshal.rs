@@ -10,8 +10,8 @@ pub fn tensor(view: &View, data: u64) -> DeviceTensor {
     DeviceTensor { data, batch, head, token }
 }
 
-/// Returns `true` if the address, the strides and `dim` allow rows to be accessed four elements at a time. Callers also
-/// check that rows are close enough together.
+/// Returns `true` if the address, the strides and `dim` allow rows to be accessed four elements at a time. Does not
+/// check how far apart rows are; callers must check this.
 pub fn is_vec4(tensor: &DeviceTensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)

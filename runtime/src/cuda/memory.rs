@@ -28,9 +28,9 @@ macro_rules! element {
 element!(f32, f16, bf16, u8, i64);
 
 /// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked. An
-/// integrated GPU then uses tensors in place, at any position in the slice. Other GPUs copy these tensors faster than
-/// tensors in ordinary memory. Without a GPU the memory is ordinary, so that the same program runs with and without a
-/// GPU.
+/// integrated GPU then uses tensors in this slice in place, at any position. Other GPUs copy tensors from page-locked
+/// memory faster than from ordinary memory. Without a GPU the memory is ordinary, so that the same program runs with
+/// and without a GPU.
 ///
 /// Dropping page-locked memory waits for all work in the GPU's context, because enqueued work may use it.
 #[derive(Debug)]
@@ -48,7 +48,8 @@ enum Memory {
 }
 
 impl<T: Element> HostBuffer<T> {
-    /// Allocates zeros, in page-locked memory if there is a context. Makes the system provide every page.
+    /// Allocates `len` zeros: in page-locked memory if there is a context, otherwise in ordinary memory. Makes the
+    /// system provide every page.
     pub(crate) fn new(context: Option<&Arc<Context>>, len: usize) -> Result<HostBuffer<T>, DeviceError> {
         let Some(context) = context else {
             let mut buffer = HostBuffer::ordinary(len)?;
@@ -62,7 +63,7 @@ impl<T: Element> HostBuffer<T> {
         Ok(HostBuffer { memory: Memory::Pinned(pinned), len, device, element: PhantomData })
     }
 
-    /// Allocates zeros in ordinary memory, whose pages the system may provide when they are first used.
+    /// Allocates `len` zeros in ordinary memory. The system may provide its pages only when they are first used.
     pub(crate) fn ordinary(len: usize) -> Result<HostBuffer<T>, DeviceError> {
         let bytes = Self::bytes(len)?;
         let memory = Bytes::zeroed(bytes).ok_or(DeviceError::HostMemory { bytes })?;

@@ -23,7 +23,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Returns the name of the kernel that computes.
     fn kernel(&self) -> &'static str;
 
-    /// Returns the workspace sizes that runs need.
+    /// Returns the sizes of the workspace that runs of the plan need.
     fn needs(&self) -> Needs;
 
     /// Returns the size in bytes of a workspace in the caller's device memory, for a call with the `given` tensors. The
@@ -60,7 +60,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
 pub struct NoGpu<P>(Infallible, PhantomData<P>);
 
 impl<P> NoGpu<P> {
-    /// Proves to the compiler that this code cannot be reached, because a value of this type does not exist.
+    /// Marks the caller's code as unreachable: this function cannot be called, because no value of this type exists.
     pub fn absurd(&self) -> ! {
         match self.0 {}
     }

@@ -26,8 +26,8 @@ pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
 }
 
-/// Appends the packed text of a module to `packed`. Reads the compressed stream to its end, because the checksum is
-/// stored there.
+/// Decompresses the packed text of a module and appends it to `packed`. Reads the compressed stream to its end, because
+/// the checksum is stored there.
 fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     let mut reader = LzipReader::new(ptx.lzip);
     let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
@@ -73,14 +73,15 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// Returns a kernel whose module is not the first in its compressed stream. Among all such kernels, it is the one
-    /// with the shortest stream.
+    /// Returns the kernel with the shortest compressed stream among the kernels whose module is not the first in its
+    /// stream.
     fn among_others() -> GpuKernel {
         let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
     }
 
-    /// Streams with one bit flipped, each with the index of the flipped byte. They live as long as the program.
+    /// Compressed streams in which one bit is flipped, each with the index of the byte that contains this bit. They
+    /// live as long as the program.
     static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
         let lzip = among_others().ptx.lzip;
         let step = lzip.len() / 24;

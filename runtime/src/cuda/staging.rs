@@ -48,14 +48,14 @@ impl Placed {
         append: None,
     };
 
-    /// Returns `true` if a copy on the device is used.
+    /// Returns `true` if the device uses a copy of the tensor.
     fn is_copied(&self) -> bool {
         self.bytes > 0 && !self.mapped
     }
 }
 
-/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous, and as long as the
-/// view allows.
+/// Calls `each` once for each range of elements that the rows of `tokens` occupy. Each range is contiguous, and as long
+/// as the view allows.
 ///
 /// # Errors
 /// Returns the first error of `each`.
@@ -83,9 +83,9 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, a tensor that a run
-/// both reads and writes is copied. If the GPU fails, the CPU recomputes the call and needs the old contents of such a
-/// tensor.
+/// Assigns every tensor a location on the device, and allocates the staging memory. In a `guarded` call, a tensor that
+/// a run both reads and writes is copied. If the GPU fails, the CPU recomputes the call and needs the old contents of
+/// such a tensor.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

@@ -18,8 +18,8 @@ pub struct Needs {
     /// Size of the table that the host writes and a run copies to the device. [`GpuWorkspace::open_table`] enlarges the
     /// table if necessary.
     pub table: usize,
-    /// Size of the records in device memory that the host reads after a run. If it is not zero, the run has a second
-    /// stream, too. [`GpuWorkspace::reserve_records`] enlarges the records if necessary.
+    /// Size of the records in device memory that the host reads after a run. If this size is not zero, the workspace
+    /// also has a second stream. [`GpuWorkspace::reserve_records`] enlarges the records if necessary.
     pub records: usize,
 }
 
@@ -38,7 +38,7 @@ impl Needs {
 
 /// The workspace of runs on one device.
 ///
-/// Fields are dropped in order, so pending work is waited for before its memory is freed.
+/// Fields are dropped in order, so pending work is waited for before the memory that it uses is freed.
 #[derive(Debug)]
 pub struct GpuWorkspace {
     /// Enqueued work of runs on device tensors that has not been waited for.
@@ -47,8 +47,8 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Device memory that every run needs. The plan's layout states the offsets of its regions. If the caller provides
-    /// the memory, it also contains the additional memory of some calls.
+    /// Device memory that every run needs. The plan's layout contains the offsets of the regions in this memory. If the
+    /// caller provides the memory, the additional memory of some calls is also in it.
     pub scratch: DeviceBuffer,
     /// Additional device memory that some calls need; `None` before the first such call, and always if the workspace is
     /// in the caller's memory.
@@ -59,7 +59,7 @@ pub struct GpuWorkspace {
     pub apart: Option<DeviceBuffer>,
     /// The table on the host, which a run copies to the device.
     pub table: PinnedBuffer,
-    /// Host copy of an output, from which its rows are copied to the caller's tensor.
+    /// Host copy of an output. The rows of the output are copied from it to the caller's tensor.
     pub bounce: Vec<u8>,
     /// Event that is recorded after the copy of the table to the device.
     pub uploaded: Event,
@@ -97,13 +97,13 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// The parts of a workspace that graphs of captured runs use. The library does not learn when such a graph is
-/// destroyed, so these parts count as used until the workspace is dropped.
+/// The parts of a workspace that graphs of captured runs use. The library is not notified when the graph of a captured
+/// run is destroyed, so these parts count as used until the workspace is dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Graph {
     /// Number of leading bytes of the host table that graphs copy to the device. These bytes must keep their values.
     pub table: usize,
-    /// `true` if the last copy of the table was captured, so nothing can wait for it.
+    /// `true` if the last copy of the table was captured. Nothing can then wait for this copy.
     pub uploads: bool,
     /// `true` if a run was captured. The memory that its graph uses must then not be replaced.
     any: bool,
@@ -123,10 +123,10 @@ impl Graph {
     }
 }
 
-/// State of the work that a workspace has enqueued.
+/// State of the last work that a workspace has enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// There is no work, or it has been waited for.
+    /// No work has been enqueued, or all enqueued work has been waited for.
     None,
     /// Work that is pending in this stream.
     Enqueued(RawStream),
@@ -144,8 +144,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Records an event that marks the end of the work in the stream. `capture` is the capture of the stream, if any.
-    /// If the stream is not captured and the event cannot be recorded, waits for the stream instead.
+    /// Records an event that marks the end of the work in `stream`. `capture` is the capture of `stream`, if it is
+    /// being captured. If `stream` is not being captured and the event cannot be recorded, waits for `stream` instead.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -168,8 +168,8 @@ impl Pending {
         marked
     }
 
-    /// Makes the stream wait for the pending work before it executes work that is enqueued after this call. `capture`
-    /// is the capture of the stream, if any; the stream does not wait for work of another capture.
+    /// Makes `stream` wait for the pending work before it executes work that is enqueued after this call. `capture` is
+    /// the capture of `stream`, if it is being captured. `stream` does not wait for work of another capture.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -216,7 +216,7 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Creates a workspace of these sizes and allocates its memory.
+    /// Creates a workspace of the sizes `needs` and allocates its memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -233,7 +233,7 @@ impl GpuWorkspace {
     /// error if the device fails.
     ///
     /// # Safety
-    /// - *lent*: the clause of [`DeviceBuffer::lent`].
+    /// - *lent*: the clause *lent* of [`DeviceBuffer::lent`] holds for this memory.
     pub unsafe fn lent(
         gpu: &Arc<Gpu>,
         needs: Needs,
@@ -267,7 +267,8 @@ impl GpuWorkspace {
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates the streams, the events, the table and the records of a workspace with this scratch memory.
+    /// Creates a workspace with the scratch memory `scratch`, and with new streams, events, table and records of the
+    /// sizes in `needs`.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
@@ -298,8 +299,9 @@ impl GpuWorkspace {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates the memory for copies of the host tensors that most calls have, unless this memory exists already. It
-    /// consists of host memory for tensors that are copied back row by row and, if `staged`, of device memory.
+    /// Allocates the memory for copies of the host tensors that most calls have, unless this memory exists already. The
+    /// memory consists of host memory for tensors that are copied back row by row. If `staged` is set, it also contains
+    /// device memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -342,8 +344,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan with the needs `needs`.
-    /// A workspace in the caller's memory must have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and has at least `needs.scratch` bytes of device
+    /// memory. A workspace in the caller's memory must also have at least `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -397,10 +399,10 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the additional memory of some calls, unless it exists, and returns its address. If the existing memory
-    /// is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's memory,
-    /// allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the
-    /// size.
+    /// Allocates the additional memory that some calls need, unless it exists, and returns its address. If the existing
+    /// memory is too small, waits for pending work and then replaces the memory. If the workspace is in the caller's
+    /// memory, allocates nothing: the additional memory begins at offset `after`, and [`GpuWorkspace::check`] has
+    /// checked the size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -418,7 +420,8 @@ impl GpuWorkspace {
         Ok(self.extra.as_ref().map_or(0, DeviceBuffer::address))
     }
 
-    /// Waits for pending runs and copies `len` f32 records, which begin at byte `at` of the scratch, to the host.
+    /// Waits for pending runs. Then copies `len` f32 values of records to the host. They begin at byte `at` of the
+    /// scratch memory.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the workspace no longer contains the records of the run.
@@ -453,7 +456,7 @@ impl GpuWorkspace {
     /// Waits for pending work and frees all memory, streams and events.
     ///
     /// # Errors
-    /// Returns the first error that the driver reports. Everything else is freed nevertheless.
+    /// Returns the first error that the driver reports. Everything else is freed even after an error.
     pub fn close(self) -> Result<(), DeviceError> {
         let GpuWorkspace {
             mut pending, stream, scratch, extra, staging, apart, table, uploaded, beside, ..

@@ -7,9 +7,9 @@
 //!
 //! 1. *Keys and values are measured once per call*, head by head, before any tile begins ([`norms`](super::norms)). The
 //!    measurement includes all keys that a row of the sequence may attend, so no gate depends on the grouping of tiles.
-//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements are
-//!    read in place, for the rows of the tile and the keys that these rows may attend; for a table, all entries of the
-//!    head are read. A `−∞` is ignored, since a masked key has the weight zero with any reference. A NaN or `+∞`
+//! 2. *Mask and bias are measured last*, tile by tile, and only if the gate would be open without them. Their elements
+//!    are read in place, for the rows of the tile and the keys that these rows may attend; for a table, all entries of
+//!    the head are read. A `−∞` is ignored, since a masked key has the weight zero with any reference. A NaN or `+∞`
 //!    closes the gate.
 //! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. The gate
 //!    stays closed if a row of values is tiny: the traversal then multiplies the values of the row's block, and this
@@ -28,8 +28,8 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`]. The plan uses the gate. `index` is the index of the tile's sequence, and `cache` contains
-///   the worker's data for the task of the tile.
+/// - The clauses of [`known_of_all`] hold. The plan uses the norm gate. `index` is the index of the tile's sequence,
+///   and `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
     let rows = measured(&query, (tile.sequence.batch, tile.head, tile.token()), tile.rows.len());

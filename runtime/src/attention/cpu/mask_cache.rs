@@ -1,10 +1,10 @@
 //! Keeps a worker's prepared masks and biases from one task to the next.
 //!
-//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
-//!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
+//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, the tasks of these heads or
+//!    sequences are consecutive (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
 //! 2. *A mask row that all queries share*, for example the row of a padding mask. It is read block by block whenever
-//!    the row of a task differs from that of the previous task. Each block is then known to be fully masked, unmasked
-//!    or neither.
+//!    the row of a task differs from that of the previous task. The row classifies each block of keys as fully masked,
+//!    unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The side of each token of a shifted window.* Only tokens on the same side attend each other.
 //!
@@ -15,17 +15,19 @@ use super::context::{Context, TileGroup};
 use elsa_kernels::attention::Seen;
 use std::ops::Range;
 
-/// Number of words of the header line.
+/// Number of 32-bit words in the header line.
 const WORDS: usize = 16;
 
-/// The header. The first three numbers identify the kept biases: mask rows, bias rows and first tile. The other three
-/// identify the head of the kept table entries, the shared mask row, and the sides of the window.
+/// Contents of the header, which identifies the data that a worker keeps. The first three numbers identify the biases:
+/// their mask rows, their bias rows and their first tile. The other three identify the head of the table entries, the
+/// shared mask row, and the sides of the window.
 type Names = [usize; 6];
 
 /// The masks and biases that a worker keeps.
 #[derive(Clone, Copy)]
 pub(super) struct MaskCache {
-    /// A word for each block of each tile, `[tile][blocks]`: zero if the block is unknown, otherwise its [`code`].
+    /// A word for each block of each tile, `[tile][blocks]`: zero if the block's bias is not kept yet, otherwise the
+    /// [`code`] of the block.
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
     bias: *mut f32,
@@ -48,7 +50,7 @@ fn code(seen: Seen) -> u32 {
     }
 }
 
-/// Decodes a word; `None` if the block is unknown.
+/// Decodes the word of a block; `None` if the block has not been classified.
 fn seen_of(word: u32) -> Option<Seen> {
     match word {
         0 => None,
@@ -62,7 +64,7 @@ impl MaskCache {
     /// Discards the worker's kept data, if it has any.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
+    /// - The invariants of [`Context`] hold. `part` is the worker's region of the workspace.
     pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
         if c.choice.keeps_something() {
             // SAFETY: the line belongs to the worker (layout).
@@ -73,7 +75,7 @@ impl MaskCache {
     /// Returns the kept data for a task. Replaces data that the previous task kept and this task cannot use.
     ///
     /// # Safety
-    /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
+    /// - The clauses of [`MaskCache::forget`] hold, and [`MaskCache::forget`] was called at the beginning of the run.
     pub unsafe fn of(c: &Context<'_>, task: &TileGroup<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
         let line = part.wrapping_add(l.kept.start);
@@ -133,7 +135,7 @@ impl MaskCache {
     /// Reads the mask row that the queries of the task share, block by block.
     ///
     /// # Safety
-    /// - The invariants of [`Context`].
+    /// - The invariants of [`Context`] hold.
     unsafe fn read_row(&self, c: &Context<'_>, task: &TileGroup<'_>) {
         let block = c.choice.block;
         for number in 0..c.choice.blocks() {
@@ -150,7 +152,7 @@ impl MaskCache {
     /// or change the block's scores.
     ///
     /// # Safety
-    /// - The plan keeps a row, and the block has keys.
+    /// - The plan keeps the shared mask row, and at least one key of the sequence is in the block.
     pub unsafe fn row(&self, c: &Context<'_>, start: usize) -> (Seen, *const f32) {
         // SAFETY: there is a word for each block (layout).
         let word = unsafe { self.row_words.add(start / c.choice.block).read() };
@@ -161,7 +163,7 @@ impl MaskCache {
     /// remaining keys.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]; `keys` are in the sequence.
+    /// - The invariants of [`Context`] hold; `keys` are in the sequence.
     pub unsafe fn visited(&self, c: &Context<'_>, mut keys: Range<usize>) -> Range<usize> {
         if !c.choice.row_mask {
             return keys;
@@ -184,7 +186,7 @@ impl MaskCache {
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.
-    /// - `write` writes at most a block of the widest tile to its argument.
+    /// - `write` writes at most the biases of one block for a tile of the largest width to its argument.
     pub unsafe fn tile(
         &self,
         c: &Context<'_>,

@@ -12,24 +12,24 @@ use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use elsa_kernels::attention::{Ahead, Block, Entries, Sums, Tile};
 
-/// A tile with its rows of the score matrix.
+/// A tile, and the rows of the score matrix that belong to it.
 struct MatrixTile<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
     scores: *mut f32,
     sums: Sums,
-    /// The worker's region of the workspace. `scratch` is its region for rows.
+    /// The worker's region of the workspace. `scratch` is the part of this region for rows.
     own: *mut f32,
     scratch: *mut f32,
     cache: MaskCache,
 }
 
 impl<'a> MatrixTile<'a> {
-    /// Creates the tile of a task, with the regions of a worker.
+    /// Creates the tile of a task. Its scratch memory is in the regions of `worker`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. No other worker has this worker number.
+    /// - The invariants of [`Context`] hold. No other worker has this worker number.
     unsafe fn of(c: &Context<'a>, task: &TileGroup<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
@@ -66,8 +66,8 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     let (c, n) = (shared.context, shared.count());
     let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
         crew.divide(workers, n, &|worker, number| {
-            // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the matrix
-            // and its own state, and belongs to one worker. Each pass waits for the previous one.
+            // SAFETY: `Context::new` established the invariants. Each task is one tile, which has its own rows of the
+            // matrix and its own state. Each task belongs to one worker. Each pass waits for the previous one.
             unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }
         })
     };
@@ -76,10 +76,10 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     pass(product)
 }
 
-/// Computes the first pass: `S = Q · K^T`, including masks.
+/// Computes the first pass: `S = Q · K^T`, with masks and biases added.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has this tile.
+/// - The invariants of [`Context`] hold. No other worker has this tile.
 unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
@@ -119,12 +119,12 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 /// Computes the second pass: `P = exp(S − max) / Σ exp(S − max)`.
 ///
 /// # Safety
-/// - As for [`scores`], which has run.
+/// - The clauses of [`scores`] hold, and `scores` has run.
 unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
-        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums, with one key in
-        // place of each dim.
+        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums, except that it
+        // has a line per key instead of a line per dim.
         unsafe {
             (p.entries.softmax)(p.scores, keys, &p.sums);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);
@@ -135,7 +135,7 @@ unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
 /// Computes the third pass: `Y = P · V`.
 ///
 /// # Safety
-/// - As for [`softmax`], which has run.
+/// - The clauses of [`softmax`] hold, and `softmax` has run.
 unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);

@@ -10,7 +10,8 @@
 //! 2. *Tasks measure their own inputs* just before they read them, so the data is fetched from memory only once. A task
 //!    measures its own queries, and the tasks of a head divide the head's keys and values among them. Outputs are
 //!    measured after they have been written. Masks and biases are dense, and divided among all tasks. If keys are
-//!    streamed in chunks, tasks divide the keys of a chunk, and every unit of rows measures the keys that it visits.
+//!    streamed in chunks, the tasks divide the keys of a chunk among them, and the keys are measured again for every
+//!    unit of rows that visits them.
 //! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
 use super::context::{Context, Shared, TileGroup, tiles_per_task};
@@ -53,7 +54,7 @@ fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
 /// Sets the records of the workers to zero.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is active.
+/// - The invariants of [`Context`] hold. No worker is active.
 pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
     for worker in 0..workers {
         // SAFETY: the record is in the region of the worker (layout), and no worker is active.
@@ -64,7 +65,7 @@ pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
 /// Merges the records of all workers into the record of worker zero.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is active, and the records are initialised.
+/// - The invariants of [`Context`] hold. No worker is active, and the records are initialised.
 pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
     let all = record(c, 0);
     for worker in 1..workers {
@@ -78,7 +79,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 /// Measures the inputs of a task: its queries, and its part of the keys, the values, the mask and the bias.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker writes the measured data.
+/// - The invariants of [`Context`] hold. No worker writes the measured data.
 /// - No other worker has this worker number, and the worker's record is initialised.
 pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &TileGroup<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
@@ -104,7 +105,7 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &TileGroup<'_>, worker: u
 /// Measures the queries of a task.
 ///
 /// # Safety
-/// - As for [`inputs`].
+/// - The clauses of [`inputs`] hold.
 pub(super) unsafe fn queries(c: &Context<'_>, task: &TileGroup<'_>, worker: usize) {
     // SAFETY: the callee's clauses are those of this function; the record has a place for queries.
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
@@ -114,7 +115,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &TileGroup<'_>, worker: usiz
 /// least one row of the task's sequence may attend.
 ///
 /// # Safety
-/// - As for [`inputs`].
+/// - The clauses of [`inputs`] hold.
 pub(super) unsafe fn keys(c: &Context<'_>, task: &TileGroup<'_>, [i, n]: [usize; 2], worker: usize) {
     let (to, functions, sequence) = (record(c, worker), &c.kernel.measure, task.sequence);
     let kv_head = c.problem.kv_head(task.head);
@@ -138,9 +139,9 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &TileGroup<'_>, [i, n]: [usize;
 /// Measures `count` elements of the mask or the bias at `data`.
 ///
 /// # Safety
-/// - The clauses *kernel* and *workspace* of [`Context`]. No other worker has this worker number, and the worker's
+/// - The clauses *kernel* and *workspace* of [`Context`] hold. No other worker has this worker number, and the worker's
 ///   record is initialised.
-/// - `count` elements of the operand's type are readable at `data`, which is aligned to an element.
+/// - `count` elements of the operand's type are readable at `data`, which is aligned for this type.
 pub(super) unsafe fn addends(
     c: &Context<'_>,
     operand: Operand,
@@ -158,7 +159,7 @@ pub(super) unsafe fn addends(
 /// Measures the output of a task that has ended.
 ///
 /// # Safety
-/// - As for [`inputs`].
+/// - The clauses of [`inputs`] hold.
 pub(super) unsafe fn output(c: &Context<'_>, task: &TileGroup<'_>, worker: usize) {
     // SAFETY: the callee's clauses are those of this function; the record has a place for outputs.
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
@@ -167,7 +168,7 @@ pub(super) unsafe fn output(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
 /// Merges the records of all workers and copies the result to `to`, which must not be longer than a record.
 ///
 /// # Safety
-/// - As for [`join`].
+/// - The clauses of [`join`] hold.
 pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
     // SAFETY: the callee's clauses are those of this function.
     unsafe { join(c, workers) };
@@ -180,7 +181,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
 /// Measures the rows of `operand` that belong to a task's queries, if the call has this operand.
 ///
 /// # Safety
-/// - As for [`inputs`]. `to` is the operand's place in the record.
+/// - The clauses of [`inputs`] hold. `to` is the operand's position in the worker's record.
 unsafe fn rows(c: &Context<'_>, task: &TileGroup<'_>, operand: Operand, to: *mut f32) {
     let (tensor, sequence) = (c.tensor(operand), task.sequence);
     let tiling = c.choice.tiling(sequence.queries);

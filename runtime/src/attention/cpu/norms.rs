@@ -17,10 +17,9 @@ use elsa_kernels::attention::MeasuredRows;
 pub(super) struct Known {
     /// Upper bound of the norms of the keys; not finite if the norm of a key is not finite.
     pub key: f64,
-    /// Largest magnitude of an element of the values; NaN if an element is NaN.
+    /// Largest magnitude of any element of the values; NaN if any element is NaN.
     pub value: f32,
-    /// Smallest maximum of a row of values. The maximum of a row is the largest magnitude of its elements; rows that
-    /// contain only zeros are ignored.
+    /// Minimum, over the rows of values, of the largest magnitude in the row. Rows that contain only zeros are ignored.
     pub least: f32,
 }
 
@@ -37,7 +36,8 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
 /// of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All items have been measured. The plan has this part.
+/// - The clauses of [`measure`] hold. All parts of all sequences and key heads have been measured. The plan has this
+///   part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
@@ -46,7 +46,8 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 /// Returns the merged measurements of all parts of a key head of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`]. All items have been measured. The plan measures parts.
+/// - The clauses of [`measure`] hold. All parts of all sequences and key heads have been measured. The plan measures
+///   parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
@@ -60,7 +61,7 @@ pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize)
 /// Measurements of an empty set of keys.
 const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
 
-/// Converts the stored numbers of a part to measurements.
+/// Converts the stored numbers of a part to a [`Known`].
 fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known {
     let dim = c.tensor(Operand::Query).view.dim();
     Known { key: norm([squares, largest], dim), value, least }
@@ -69,8 +70,8 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
 /// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys, and the plan measures parts. Present tensors have been
-///   written.
+/// - The invariants of [`Context`] hold. The keys of the call are not streamed, and the plan measures parts. Present
+///   tensors have been written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
     let c = shared.context;

@@ -16,7 +16,7 @@ pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: CpuChoice,
     pub layout: WorkspaceLayout,
-    /// Structure of a schedule that the scalar implementation runs; `None` if the kernel runs the plan.
+    /// Structure of the schedule if the scalar implementation runs it; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
 }
 
@@ -24,7 +24,7 @@ impl CpuPlan {
     /// Creates a plan with the kernels of the engine's instruction set and the schedule of the options.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the budget.
+    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the memory budget.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -49,7 +49,8 @@ impl CpuPlan {
         Ok(CpuPlan { kernel, choice, layout, traverses })
     }
 
-    /// Returns the structure and the arithmetic that a run executes, for its certificate and its error bounds.
+    /// Returns the structure and the arithmetic of a run. The certificate and the error bounds of the run are computed
+    /// from them.
     pub fn executed(&self) -> Executed {
         self.traverses.unwrap_or_else(|| self.choice.executed())
     }

@@ -1,4 +1,5 @@
-//! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
+//! Resident query tiles on the CPU: the memory that is kept while chunks of keys are streamed, and a pass over one
+//! chunk.
 //!
 //! A pass is the traversal of an in-memory call, restricted to the blocks of the chunk. Buffers contain excerpts of
 //! tensors. A pass uses the address that the first byte of the complete tensor would have, not the address of the
@@ -26,9 +27,9 @@ pub struct Unit {
     pub sequences: Range<usize>,
     /// Range of query heads.
     pub heads: Range<usize>,
-    /// Query tiles of each head.
+    /// Range of query tiles within each head.
     pub tiles: Range<usize>,
-    /// Query rows of each head, counted within the sequence.
+    /// Range of query rows within each head, counted from the first query of the sequence.
     pub rows: Range<usize>,
 }
 
@@ -88,7 +89,8 @@ impl Resident {
     }
 
     /// Measures elements of a mask or a bias for the certificate of the run: the elements in the first `bytes` bytes of
-    /// `piece`, or the elements of the table if there is no piece. The plan must certify.
+    /// `piece`, or the elements of the bias table if `piece` is `None`. The plan must have the option
+    /// [`certify`](crate::PlanOptions::certify).
     pub fn measure(
         &mut self,
         plan: &CpuPlan,
@@ -122,9 +124,9 @@ impl Resident {
     ///
     /// `places` must come from a `Frame` of the same problem and choice, for the same unit and keys, and `chunk` and
     /// `self.rows` must have the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for
-    /// `keys`; outputs are in `self.rows`, without overlap. A bias table is complete. Unless `begins` is set, the last
-    /// pass was for the same unit, over the preceding keys. The engine ensures that the CPU has the kernel's
-    /// instruction set.
+    /// `keys`; outputs are in `self.rows`, without overlap. A bias table is complete. If `begins` is not set, the
+    /// previous pass was for the same unit and for the keys just before `keys`. The engine ensures that the CPU has the
+    /// kernel's instruction set.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.

@@ -10,7 +10,8 @@ use elsa_kernels::attention::Block;
 use elsa_kernels::attention::values::is_tiny;
 use std::ops::Range;
 
-/// The rows of a block: address of the first row, and distance from one row to the next in f32 values.
+/// The rows of a block. They are given by the address of the first row and the distance in f32 values from one row to
+/// the next.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub data: *const f32,
@@ -20,7 +21,7 @@ pub(super) struct Rows {
 /// Transposes query rows into a tile and scales them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence and fit in the width of the tile.
+/// - The invariants of [`Context`] hold. The rows are in the sequence and fit in the width of the tile.
 /// - `dst` is writable for `width · head_dim` f32 values; so is `scratch`, if the problem's type is not f32.
 pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *mut f32, dst: *mut f32) {
     let (dim, padded) = (c.problem.head_dim(), c.choice.head_dim);
@@ -59,11 +60,11 @@ pub(super) fn for_past_and_new(
     }
 }
 
-/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`. These rows are `padded` values
-/// apart, and contain zeros beyond the tensor's head size.
+/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`. The rows at `dst` are `padded`
+/// values apart, and contain zeros beyond the tensor's head size.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, and the tensors belong to the context.
+/// - The invariants of [`Context`] hold. `keys` are in the sequence, and the tensors belong to the context.
 /// - `keys.len() · padded` f32 values are writable at `dst`.
 unsafe fn gather(
     c: &Context<'_>,
@@ -96,7 +97,7 @@ unsafe fn gather(
 /// Returns the keys of a block in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are keys of the sequence, and not more than one block.
+/// - The invariants of [`Context`] hold. `keys` are in the sequence, and in one block.
 /// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,
@@ -138,7 +139,7 @@ pub(super) unsafe fn keys(
 /// Returns the values of a block, in place or copied to the worker's region.
 ///
 /// # Safety
-/// - As for [`keys`].
+/// - The clauses of [`keys`] hold.
 pub(super) unsafe fn values(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -163,7 +164,7 @@ pub(super) unsafe fn values(
 /// weights and the values are tiny, the returned values are multiplied copies in the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`] and the clauses of [`Block`].
+/// - The invariants of [`Context`] and the clauses of [`Block`] hold.
 /// - The values of `block` are those that [`values`] returned for the same `worker`.
 pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
     let dim = c.choice.value_dim;
@@ -184,7 +185,7 @@ pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) ->
 /// Writes finished rows, `[value_dim][width]` at `src`, to the output. If `src` is null, writes zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence, they fit in the width of the tile, and no other
+/// - The invariants of [`Context`] hold. The rows are in the sequence, they fit in the width of the tile, and no other
 ///   worker writes them.
 /// - `src` is null or readable for `value_dim · width` f32 values. If the problem's type is not f32, `scratch` is
 ///   writable for `value_dim · width` f32 values.
@@ -209,11 +210,11 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies the past and new keys and values of one batch index and key head to the present tensors. If the present
-/// tensors already contain the past, copies only the new rows.
+/// Copies the past and new keys and values of one batch index and key head to the present tensors. `item` is the index
+/// of this pair of batch index and key head. If the present tensors already contain the past, copies only the new rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has the same `item`.
+/// - The invariants of [`Context`] hold. No other worker has the same `item`.
 pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
     let heads = c.problem.kv_heads();
     let (batch, head) = (item / heads, item % heads);

@@ -14,10 +14,10 @@ use elsa_core::attention::{BiasView, Inputs, MaskElements, MaskKind, Operand, Pr
 use elsa_core::dtype::{DType, Elements};
 use std::slice::from_raw_parts;
 
-/// Returns the elements of an operand, if the call has it.
+/// Returns the elements of an operand; `None` if the call does not have the operand.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys. No worker writes the operand.
+/// - The invariants of [`Context`] hold. The keys of the call are not streamed. No worker writes the operand.
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     // SAFETY: the tensor has these elements of this type (*inputs*) and is aligned for it, and nothing writes them
@@ -28,7 +28,7 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
 /// Returns the inputs of the call, and the present tensors if the call appends to them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys. The present tensors have been written.
+/// - The invariants of [`Context`] hold. The keys of the call are not streamed. The present tensors have been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
     // SAFETY: the callee's clauses are those of this function: nothing writes the inputs, and all writes to the present
@@ -64,8 +64,8 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// Computes a task: every output of its query rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has all keys, and the plan runs the scalar implementation. The present
-///   tensors have been written, and the counts have been cleared.
+/// - The invariants of [`Context`] hold. The keys of the call are not streamed, and the plan runs the scalar
+///   implementation. The present tensors have been written, and the workers' counters have been cleared.
 /// - No other worker has this task or this worker number.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);

@@ -17,8 +17,8 @@
 //! 1. *A block that cannot be skipped is detected early.* Biases that decrease with distance are largest in a corner of
 //!    the tile and the block. A row that objects to a corner value ends the vote, because the maximum of all elements
 //!    is at least as large.
-//! 2. *Bits.* This module is compiled once, and not separately for each instruction set. So decisions depend only on
-//!    the bias and the totals.
+//! 2. *The decision is compiled once*, and not separately for each instruction set. So decisions depend only on the
+//!    bias and the totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
 //!    totals that `b` is not finite relative to the segment's reference, the tile processes the block.
@@ -41,7 +41,7 @@ use elsa_kernels::attention::{Budget, Sums};
 /// Writes the norm of each row of a tile to `to`, multiplied by the query factor and rounded up.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. One value for each row is writable at `to`.
+/// - The invariants of [`Context`] hold. `to` is writable for one value per row.
 pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut f32) {
     let query = c.tensor(Operand::Query);
     let dim = query.view.dim();
@@ -58,7 +58,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     }
 }
 
-/// The data with which a tile votes on a block before it reads the block's keys.
+/// The data that a tile needs to vote on a block before it reads the block's keys.
 pub(super) struct Vote<'a> {
     pub rows: TileRows<'a>,
     /// Index of the tile's sequence. `block` is the index of the block within that sequence.
@@ -71,13 +71,13 @@ pub(super) struct Vote<'a> {
     /// The norms of the rows, from [`write_norms`].
     pub norms: *const f32,
     /// Lower bound of the score of each row's own key ([`diagonal`](super::diagonal)); `None` once the tile has reached
-    /// a block with own keys.
+    /// a block that contains the own key of one of its rows.
     pub own: Option<*const f32>,
 }
 
 /// The vote of a row.
 struct Row {
-    /// Reference of the row's sums; before the first key, the reference that the sums will have.
+    /// Reference of the row's sums. Before the row has visited a key, this is the reference that the sums will have.
     m: f32,
     /// Upper bound of the sum of the block's weights.
     b: f32,
@@ -89,7 +89,7 @@ impl Vote<'_> {
     /// Computes the vote of row `i`. The numbers added to the row's scores in the block must be at most `top`.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`].
+    /// - The clauses of [`Vote::passes`] hold.
     unsafe fn row(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> Row {
         let line = |n: usize| budget.totals.wrapping_add(n * self.rows.width + i);
         // SAFETY: the norms and the totals have a row `i`, and the callees' clauses are those of this function.
@@ -109,7 +109,7 @@ impl Vote<'_> {
     /// Returns the lower bound of the score of row `i`'s own key; `−∞` if `own` is absent.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`].
+    /// - The clauses of [`Vote::passes`] hold.
     unsafe fn own(&self, i: usize) -> f32 {
         // SAFETY: there is a lower bound for row `i` (clause).
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
@@ -119,7 +119,7 @@ impl Vote<'_> {
     /// they are empty, it is the rounded lower bound of the score of the row's own key.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`].
+    /// - The clauses of [`Vote::passes`] hold.
     unsafe fn reference(&self, met: f32, i: usize) -> f32 {
         // SAFETY: the callee's clauses are those of this function.
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
@@ -129,7 +129,7 @@ impl Vote<'_> {
     /// returns the larger number; `−∞` if both keys are masked.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`].
+    /// - The clauses of [`Vote::passes`] hold.
     unsafe fn at_the_ends(&self, i: usize) -> f32 {
         let Bias { data, is_row } = self.bias;
         if data.is_null() {
@@ -144,10 +144,10 @@ impl Vote<'_> {
         top
     }
 
-    /// Writes to `to`, for each row, the largest number that is added to one of the row's scores in the block.
+    /// For each row, writes to `to` the largest number that is added to any of the row's scores in the block.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`]. `width` values are writable at `to`.
+    /// - The clauses of [`Vote::passes`] hold. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
         let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
         // SAFETY: for each key, the bias has `width` values, or one value if all rows share it; `to` has `width` values
@@ -172,13 +172,15 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. In this case, `top` of the budget contains for every row the upper
-    /// bound of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
+    /// Returns `true` if the tile skips the block. In this case, `budget.top` contains, for every row, the upper bound
+    /// of the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Parts have been measured. The block belongs to
-    ///   the sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
-    /// - The clauses of [`Budget`] that do not concern `left_out`, and the clauses of [`Sums`] for the tile's width.
+    /// - The invariants of [`Context`] hold. The plan votes on unseen blocks. The keys and values of each block have
+    ///   been measured. The block belongs to the sequence, and the bias is readable like the bias of an
+    ///   `elsa_kernels::attention::Block`.
+    /// - The clauses of [`Budget`] hold, except those that concern `left_out`. The clauses of [`Sums`] hold for the
+    ///   tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
         // SAFETY: the part has been measured, and the totals, `top`, the state and its skipped sums have a row `i`
@@ -212,7 +214,8 @@ impl Vote<'_> {
     /// the block's segment. If `first`, initialises `sums`.
     ///
     /// # Safety
-    /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.
+    /// - The clauses of [`Vote::passes`] hold, and [`Vote::passes`] has returned `true`. `budget.left_out` belongs to
+    ///   `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
         // SAFETY: the totals, `top`, the state, its skipped sums and its weighted sums have a row `i` (clauses).
@@ -250,7 +253,7 @@ impl Vote<'_> {
 /// unchanged if the row has kept no key, because the row then adopts the reference of the totals.
 ///
 /// # Safety
-/// - The clauses of [`Sums`]. The state has a row `i`.
+/// - The clauses of [`Sums`] hold. The state has a row `i`.
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: the references and the sums have a row `i` (clause).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };

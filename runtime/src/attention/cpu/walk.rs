@@ -58,7 +58,8 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// Progress of a tile: the current segment of the tile, and the stack of segments that its states represent.
+/// Progress of a tile: the current segment of the tile, and the stack of segments that the states of the tile
+/// represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,
@@ -80,7 +81,7 @@ struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
-    /// State 0. The other states follow, `state_stride` f32 values apart.
+    /// Address of state 0. The other states follow, `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
     /// The tile's region of the workspace.
@@ -104,10 +105,10 @@ impl Walk<'_> {
         sums(self.states.wrapping_add(slot * self.state_stride), self.rows.width)
     }
 
-    /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
+    /// Merges the state in slot `slot + 1` into the state in slot `slot`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. Both states are initialised.
+    /// - The invariants of [`Context`] hold. Both states are initialised.
     unsafe fn merge(&self, slot: usize) {
         let (earlier, later) = (self.state(slot), self.state(slot + 1));
         // SAFETY: both states are in this tile's region of the workspace (layout: levels); *kernel*.
@@ -129,10 +130,11 @@ impl Walk<'_> {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
     }
 
-    /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values; negative if not known yet.
+    /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values, or a negative number if
+    /// this magnitude is not known yet.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
+    /// - The invariants of [`Context`] hold. The clauses of [`Block`] hold for `block`, and segments arrive in order.
     /// - `counts` belongs to the worker, or is null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut TraversalReport) {
         // SAFETY: the callees require these clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
@@ -170,12 +172,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any product of the block is computed.
-    /// `bias` is the bias of the block's scores. If the tile skips the block, adds the bound of the block's weights to the
-    /// sums and returns `true`.
+    /// Lets the tile vote on a block before any product of the block is computed. `keys` are the keys of the block,
+    /// `segment` is its segment, `index` is the index of its sequence, and `bias` is the bias of its scores. If the
+    /// tile skips the block, adds the bound of the block's weights to the sums and returns `true`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The plan votes on unseen blocks. Segments arrive in order.
+    /// - The invariants of [`Context`] hold. The plan votes on unseen blocks. Segments arrive in order.
     /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,
@@ -219,11 +221,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Called after a traversal in which zero was the reference of all rows. Gives rows that have absorbed no key the
-    /// reference of an empty state.
+    /// Gives rows that have absorbed no key the reference of an empty state. Called at the end of a traversal in which
+    /// zero was the reference of all rows.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. State 0 is initialised.
+    /// - The invariants of [`Context`] hold. State 0 is initialised.
     unsafe fn close(&self) {
         let sums = self.state(0);
         for i in 0..self.rows.width {
@@ -239,7 +241,7 @@ impl Walk<'_> {
     /// Returns the state into which a block of `segment` folds, and whether this state is new.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. Segments arrive in order.
+    /// - The invariants of [`Context`] hold. Segments arrive in order.
     unsafe fn current(&mut self, segment: usize) -> (Sums, bool) {
         let new = self.progress.segment != Some(segment);
         if new {
@@ -253,12 +255,13 @@ impl Walk<'_> {
     }
 }
 
-/// Index of the line with the norms of the rows, if the plan votes on unseen blocks. Lines are counted from the tile's
-/// totals. Line `OWN_LINE` has the lower bounds of the scores of the rows' own keys.
+/// Index of the line that contains the norms of the rows, if the plan votes on unseen blocks. Lines are counted from
+/// the tile's totals. Line `OWN_LINE` contains a lower bound of the score of each row's own key.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initialises the sums from which the first `rows` rows of a tile vote on skipping blocks. The sums have reference `m`.
+/// Initialises the totals, which are the sums from which the first `rows` rows of a tile vote on skipping blocks. The
+/// reference of the totals is `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
@@ -279,10 +282,10 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
 /// these rows. Stops before the next block if the call is cancelled.
 ///
 /// # Safety
-/// - The invariants of [`Context`].
+/// - The invariants of [`Context`] hold.
 /// - No other worker has this task or this worker number.
-/// - If the pass is not the first one (`c.pass`), the pass before it has run in this workspace, with the keys just before
-///   those of this pass.
+/// - If `c.pass` is not the first pass, the previous pass has run in this workspace, with the keys just before those of
+///   this pass.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
@@ -312,7 +315,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
         // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout).
-        // Unless this pass begins the task, the previous pass has left the tile's progress there (clause).
+        // If this pass is not the first, the previous pass has left the tile's progress there (clause).
         let progress = unsafe {
             if c.pass.begins {
                 stage::load_query(c, &rows, scratch, query);
@@ -394,8 +397,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                 continue;
             }
             // SAFETY: the keys are in the sequence, and the worker's regions have room for a block (layout). Blocks,
-            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums are valid as
-            // their contracts require.
+            // and therefore segments, arrive in order. The pointers of the tile, the block and the sums keep the
+            // clauses of their types.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);

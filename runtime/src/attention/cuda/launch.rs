@@ -135,7 +135,7 @@ impl plan::GpuPlan for GpuPlan {
     }
 }
 
-/// Returns the grid of the kernel that writes a present tensor.
+/// Returns the number of thread blocks and threads for the kernel that writes a present tensor.
 fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> {
     let threads = (presenting()?.resources().threads as u32).max(WARP);
     let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
@@ -152,12 +152,12 @@ struct Attend<'a> {
     /// Error budget of the plan, if it has one.
     budget: Option<Budget>,
     functions: &'a Functions,
-    /// Number of row blocks of all sequences, heads and splits.
+    /// Number of row blocks, summed over all sequences, heads and splits.
     tiles: usize,
 }
 
 impl Attend<'_> {
-    /// Stores in the list the parameter that the attention kernel and the merge kernel share.
+    /// Stores in `list` the parameter that the attention kernel and the merge kernel share.
     fn parameter(&self, list: &mut Launches) -> Result<Stored, DeviceError> {
         match self.budget {
             Some(budget) => list.store(&WithinArgs { call: self.call, budget }),
@@ -165,7 +165,7 @@ impl Attend<'_> {
         }
     }
 
-    /// Adds the launch of the attention kernel to the list. Returns its number of thread blocks.
+    /// Adds the launch of the attention kernel to `list`. Returns the number of thread blocks of this launch.
     fn attend(&self, list: &mut Launches, plan: &GpuPlan) -> Result<usize, DeviceError> {
         let threads = plan.choice.kernel.resources.threads as u32;
         let parameter = self.parameter(list)?;
@@ -176,7 +176,7 @@ impl Attend<'_> {
         Ok(self.tiles)
     }
 
-    /// Adds the launches of method math to the list. The score matrix is at address `scores`. Returns the number of
+    /// Adds the launches of method math to `list`. The score matrix is at address `scores`. Returns the number of
     /// thread blocks in the last launch.
     fn math(
         &self,
@@ -205,8 +205,8 @@ impl Attend<'_> {
 }
 
 /// Returns the addresses of the partial states. A run has partial states if the keys are divided, or if `partial` is
-/// set (see [`GpuPlan::functions`]). Without partial states, the addresses are zero, but the method math always has a
-/// reference and a sum per row.
+/// set (see [`GpuPlan::functions`]). Without partial states, the addresses are zero. The method math is an exception:
+/// it always has memory for one reference and one sum per row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,

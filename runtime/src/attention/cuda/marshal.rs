@@ -9,12 +9,12 @@ use elsa_kernels::cuda::attention::{
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
-/// Device addresses of the partial states; zero if the attention kernel writes the output directly.
+/// Device addresses of the partial states. They are zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartialStates {
-    /// Address of references and sums.
+    /// Address of the references and sums of the partial states.
     pub ms: u64,
-    /// Address of weighted sums.
+    /// Address of the weighted sums of the partial states.
     pub w: u64,
     /// Address of the sums of skipped weights; used only with an error budget.
     pub d: u64,
@@ -40,10 +40,11 @@ fn is_vec4(tensor: &DeviceTensor, dim: usize, element: usize) -> bool {
 
 /// Converts a sequence to the layout that the kernels read.
 ///
-/// The interval of row `i` starts at `start + i` and ends before `end + i`, clipped to the range from zero to the
-/// number of keys. A start of `-queries` or less, and an end of `keys` or more, do not limit any row. A start of `keys`
-/// or more, or an end of `-queries` or less, leaves every row without keys. The diagonal of a chunk may be arbitrarily
-/// far from its keys, so `start` and `end` are clamped to these limits; the kernels' sums then fit in 32 bits.
+/// The keys that row `i` attends start at key `start + i` and end before key `end + i`. This interval is clipped to the
+/// range from zero to the number of keys. A start of `-queries` or less, and an end of `keys` or more, do not limit any
+/// row. A start of `keys` or more, or an end of `-queries` or less, leaves every row without keys. The diagonal may be
+/// arbitrarily far from the keys of a chunk, so `start` and `end` are clamped to these limits; the kernels' sums then
+/// fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
     let (low, high) = (-(s.queries as isize), s.keys as isize);
     let start = s.left().map(|left| s.offset().saturating_sub_unsigned(left).clamp(low, high));
@@ -116,7 +117,8 @@ fn bias(s: &Spec, data: u64) -> Addend {
     }
 }
 
-/// Returns the windows of pictures, and a flag that is set if the windows determine relative positions.
+/// Returns the kernel parameters for the windows of a picture. The field `positions` is 1 if a bias table has no index,
+/// so that the windows determine relative positions.
 fn windows(s: &Spec) -> args::Windows {
     let Some(windows) = &s.windows else { return args::Windows::default() };
     let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
@@ -154,14 +156,15 @@ fn changes(s: &Spec) -> i32 {
     .sum()
 }
 
-/// Returns the number of row blocks of the longest sequence.
+/// Returns the number of row blocks into which the longest sequence is divided.
 pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
     let c = &plan.choice;
     (sequences.longest * c.heads_at_once).div_ceil(c.kernel.rows.max(1))
 }
 
 /// Returns the parameter of the attention kernel and of the merge kernel. `at` contains the device address of every
-/// operand, zero for absent operands. `serial` is `true` if a thread block processes all splits of its rows.
+/// operand. The address of an absent operand is zero. `serial` is `true` if a thread block processes all splits of its
+/// rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
@@ -330,7 +333,7 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
 }
 
 /// Returns the fields `first` and `short_from`, which determine the order of thread blocks. The last argument contains
-/// three numbers of the call: its row blocks, its splits, and its heads in all sequences.
+/// the number of row blocks, the number of splits, and the number of heads summed over all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -345,7 +348,7 @@ mod tests {
     use elsa_core::attention::{Alignment, Chunk, Lengths, Spec, Window};
     use elsa_core::view::{Layout, View};
 
-    /// Computes the interval of a row as the kernels do, in 32 bits.
+    /// Computes the interval of keys that a row attends as the kernels do, in 32 bits.
     fn range(s: &Sequence, row: i32) -> (i32, i32) {
         let diagonal = s.offset.checked_add(row).unwrap();
         let start = if s.left >= 0 && diagonal > s.left { diagonal.checked_sub(s.left).unwrap() } else { 0 };

@@ -71,7 +71,7 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states of a row
+/// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states per row
 /// that the kernel merges at once.
 ///
 /// # Errors
@@ -182,8 +182,8 @@ impl GpuPlan {
         Ok(Functions { matrix, attention, merge, present, measure })
     }
 
-    /// Returns the kernel that merges the partial states of a row, and the number of states that the kernel reads at
-    /// once.
+    /// Returns the kernel that merges the partial states of each row, and the number of states per row that the kernel
+    /// reads at once.
     ///
     /// # Errors
     /// Returns an error if no kernel can merge the plan's number of states.
@@ -194,7 +194,8 @@ impl GpuPlan {
         }
     }
 
-    /// Returns the structure and the arithmetic of a run without states, for its certificate and its error bounds.
+    /// Returns the structure and the arithmetic of a run that outputs no states. The certificate and the error bounds
+    /// of the run are computed from them.
     pub fn executed(&self) -> Executed {
         self.choice.executed()
     }
@@ -210,10 +211,10 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget, if `partial` is `true` (see [`GpuPlan::functions`]).
+    /// If `partial` is `true` (see [`GpuPlan::functions`]), checks that the partial states of a call fit the budget.
     ///
     /// # Errors
-    /// Returns an error with the number of bytes needed if they do not fit.
+    /// If the partial states do not fit, returns an error that contains the number of bytes needed.
     pub fn check_partials(&self, partial: bool) -> Result<(), BindError> {
         if let (true, Some(budget)) = (partial, self.budget) {
             let needed = GpuWorkspaceLayout::of(&self.choice, true).map_or(usize::MAX, |layout| layout.bytes);

@@ -15,8 +15,9 @@ pub struct StreamCertificate {
 }
 
 impl StreamCertificate {
-    /// Creates the certificate of a run of `problem` from the `record` that the run left. `certificate` describes the
-    /// run's arithmetic; `fallback` states that the CPU replaced a GPU. Returns `None` if the record is too short.
+    /// Creates the certificate of a run of `problem` from `record`, which contains the measurements of the run.
+    /// `certificate` describes the run's arithmetic. `fallback` is `true` if the CPU computed in place of a GPU.
+    /// Returns `None` if the record is too short.
     pub(super) fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -27,7 +28,7 @@ impl StreamCertificate {
         Some(StreamCertificate { problem: *problem, certificate, record, fallback })
     }
 
-    /// Returns a bound on the error of the output. Every number in it equals that of an in-memory run.
+    /// Returns a bound on the error of the output. Every number of the returned value equals that of an in-memory run.
     #[must_use]
     pub fn certified(&self) -> Option<Certified<'_>> {
         certify::certified(&self.problem, self.certificate, &self.record, self.fallback)

@@ -1,5 +1,5 @@
-//! Streams on a GPU that read inputs from a source and write outputs to a sink. The source and the sink have the layout
-//! of tensor files.
+//! Runs a GPU stream that reads its inputs from a source and writes its outputs to a sink. The source and the sink have
+//! the layout of tensor files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
@@ -35,7 +35,7 @@ fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
 }
 
 /// Returns two excerpts with the rows of `tokens`, for keys or for values: one of the past tensor and one of the new
-/// tensor. Tokens are counted over the past tensor and then the new one.
+/// tensor. The numbers in `tokens` count the past tokens first, then the new tokens.
 fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
     let whole = tokens.tokens.clone();
     let middle = past.clamp(whole.start, whole.end);
@@ -49,7 +49,8 @@ fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) 
     [part(tensors[0], whole.start..middle, 0), part(tensors[1], new, middle - whole.start)]
 }
 
-/// Returns the excerpts of a mask or an index that form the box `part`, one per batch index. Batch indices wrap around.
+/// Returns the excerpts of a mask or an index that together form the box `part`. There is one excerpt per batch index.
+/// Batch indices wrap around.
 fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = Excerpt> {
     let ([batch, heads, queries, keys], first) = (part.count, part.first);
     let stride = heads * queries * keys;
@@ -111,13 +112,13 @@ impl GpuStream {
     }
 
     /// Streams all keys past all queries, from unit `from` on. Reads one chunk from `source` while the device computes
-    /// the previous one, and passes the outputs of each query block to `sink` when they are final. To resume a run that
-    /// had the same division, set `from` to the first unit that the sink has not recorded as finished. The stream must
-    /// have been created for keys from a function ([`KeysFrom::Function`](crate::KeysFrom::Function)).
+    /// the previous one, and passes the outputs of each query block to `sink` when they are final. To resume an earlier
+    /// run with the same division, set `from` to the first unit that the sink has not recorded as finished. The stream
+    /// must have been created for keys from a function ([`KeysFrom::Function`](crate::KeysFrom::Function)).
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink fails, or
-    /// if the device fails. The contents of the sink are then incomplete.
+    /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if the source or the
+    /// sink fails, or if the device fails. The contents of the sink are then incomplete.
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,

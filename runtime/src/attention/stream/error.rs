@@ -7,7 +7,8 @@ use elsa_core::attention::Operand;
 use elsa_core::plan::ChooseError;
 use std::io;
 
-/// Error of a stream or of its run. Results that were returned before the error are complete; all others are not.
+/// Error of a stream or of its run. Results that were returned before the error are complete; all other results are
+/// incomplete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -52,7 +53,7 @@ pub enum StreamError {
     /// A resumed run starts at a unit that does not exist.
     #[error("first unit: {found}; allowed: at most {units}")]
     Unit {
-        /// Requested unit.
+        /// Number of the requested unit.
         found: usize,
         /// Number of units.
         units: usize,
@@ -60,7 +61,7 @@ pub enum StreamError {
     /// A plan that certifies cannot resume a run, because the earlier measurements are missing.
     #[error("first unit: {found}; allowed: 0 in a run that certifies, which measures every unit itself")]
     Unmeasured {
-        /// Requested unit.
+        /// Number of the requested unit.
         found: usize,
     },
     /// The system refused memory.
@@ -86,9 +87,9 @@ pub enum StreamError {
     /// The value of `rows`, `keys` or `splits` in the requested division is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
     Division {
-        /// Name of the number.
+        /// Name of the field: `rows`, `keys` or `splits`.
         argument: &'static str,
-        /// Value of the number.
+        /// Requested value of the field.
         found: usize,
         /// Supported values.
         allowed: &'static str,
@@ -114,7 +115,7 @@ pub enum StreamError {
     /// The division needs more memory than the budget allows.
     #[error("{argument}: {budget} bytes; allowed: at least {needed}")]
     Budget {
-        /// Name of the budget.
+        /// Name of the budget, for the message.
         argument: &'static str,
         /// The budget in bytes.
         budget: usize,
@@ -140,10 +141,10 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// Returns `true` if memory was not available, so a smaller division may succeed.
+    /// Returns `true` if the error means that memory was not available. A smaller division may then succeed.
     #[must_use]
     pub fn is_memory(&self) -> bool {
-        /// The driver's error code for insufficient memory, which any call may return.
+        /// The driver's error code for insufficient memory. Any call to the driver may return this code.
         const OUT_OF_MEMORY: u32 = 2;
         match self {
             StreamError::Memory { .. } | StreamError::Limit { .. } | StreamError::Budget { .. } => true,

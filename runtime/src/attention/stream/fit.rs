@@ -39,7 +39,7 @@ impl FittedStream {
         &self.plan
     }
 
-    /// Returns the numbers of tasks that fit into memory, and how often memory was refused.
+    /// Returns the numbers of tasks that fit into memory, and the number of attempts for which memory was refused.
     #[must_use]
     pub fn fit(&self) -> StreamFit {
         self.fit
@@ -84,7 +84,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns the errors of [`Engine::stream`]. If the system refuses even the smallest plan, returns
-    /// [`StreamError::Memory`] with the bytes of that plan.
+    /// [`StreamError::Memory`] with the number of bytes that this plan needs.
     pub fn fit_stream(
         &self,
         problem: &Problem,
@@ -97,7 +97,7 @@ impl Engine {
     }
 }
 
-/// Returns the number of query tiles per task, if units have the size in `choice`.
+/// Returns the number of query tiles per task for units of the size that `choice` contains.
 fn task_tiles(problem: &Problem, choice: &StreamChoice) -> usize {
     let StreamChoice { sequences, heads, tiles, .. } = *choice;
     let group = problem.group();
@@ -144,13 +144,13 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// Converts an attempt to a request to the planner.
+    /// Converts an attempt into a request for the planner.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
     /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. This number
-    /// depends on the bytes of a task, and on the unused part of the budget and of the system's memory.
+    /// depends on the size of a task, and on the unused part of the budget and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));
@@ -160,7 +160,8 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// Tries plans that are smaller than the plan of the finest division. Each plan is smaller than the previous one.
+    /// Tries plans that are smaller than the plan of the finest division, one after another. Each plan is smaller than
+    /// the plan before it.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };

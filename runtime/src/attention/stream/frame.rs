@@ -1,4 +1,4 @@
-//! Finds the rows of each tensor that a part of a run needs, and where the buffers store these rows.
+//! Finds the rows of each tensor that a part of a run needs, and the places of these rows in the buffers.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
@@ -21,7 +21,7 @@ const INPUTS: [Operand; 8] = [
     Operand::BiasIndex,
 ];
 
-/// Outputs that a unit may write.
+/// Outputs that a run may write for a unit.
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
@@ -206,13 +206,13 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Iterates over the excerpts that a part reads.
+    /// Iterates over the excerpts that are read for a part of the run.
     pub fn reads(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         let wanted = INPUTS.into_iter().filter(|operand| part.begins || *operand != Operand::Query);
         wanted.filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
 
-    /// Iterates over the excerpts that the last part of a unit writes.
+    /// Iterates over the excerpts that are written after the last part of a unit.
     pub fn writes(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         OUTPUTS.into_iter().filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns where the buffers store the excerpts of a part.
+    /// Returns the places of a part's excerpts in the buffers.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.

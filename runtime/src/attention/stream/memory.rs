@@ -13,7 +13,7 @@ use elsa_core::attention::plan::{Account, Part};
 /// number among the fixed bytes.
 const SPARE: u64 = 1 << 20;
 
-/// The memory of a streamed run: the memory of a unit, and two buffers for chunks.
+/// The memory of a streamed run. It consists of the memory of one unit and of two buffers for chunks.
 #[derive(Debug)]
 pub struct StreamMemory {
     pub resident: Resident,
@@ -22,7 +22,7 @@ pub struct StreamMemory {
     pub record: Vec<f32>,
 }
 
-/// Returns the bytes that a run with this account allocates.
+/// Returns the number of bytes that a run with this account allocates.
 pub fn allocated(account: &Account) -> usize {
     account.host().saturating_sub(account.of(Part::Fixed))
 }

@@ -13,8 +13,8 @@
 //! 3. *The run* ([`run`]) moves the chunks of all units through two buffers.
 //! 4. *Everything is allocated before the computation starts* ([`memory`]). If the system refuses memory, a new plan
 //!    has fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
-//! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data. The maxima do not depend on order or
-//!    repetition.
+//! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data. The maxima do not depend on the
+//!    order in which data are measured, or on how often.
 
 pub mod certificate;
 mod cuda;

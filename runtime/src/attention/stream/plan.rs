@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Two starts of the same program may differ by this number of bytes in the memory that the process uses before a run,
-/// because some pages of a program are not always in memory.
+/// Number of bytes by which the memory that a process uses before a run may differ from one start of the program to the
+/// next. The reason is that some pages of a program are not always in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
@@ -41,8 +41,8 @@ pub struct StreamOptions {
     /// Limit of device memory, in bytes; `None` sets no limit.
     pub device_budget: Option<usize>,
     /// Length of a chunk, as a multiple of the default length, which is 4,096 keys for blocks of 64 keys (ELSA-Lean's
-    /// `η`, appendix I of the paper). Chunks are rounded up to complete segments, and shortened if rows need the
-    /// memory.
+    /// `η`, appendix I of the paper). Chunks are rounded up to complete segments, and shortened if resident rows need
+    /// the memory.
     pub eta: f64,
     /// `true` if another process may resume the run. This reserves 1 MiB of the budget.
     pub resumable: bool,
@@ -103,13 +103,14 @@ impl Engine {
     /// budget must not make large allocations between the creation of the plan and the end of its run.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the
-    /// available memory of the machine, or if even the smallest plan exceeds the budget.
+    /// Returns an error if an option is not supported, if the problem appends new keys and values to the past tensors
+    /// in place, if the budget exceeds the available memory of the machine, or if even the smallest plan exceeds the
+    /// budget.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
         self.planned(problem, &self.wanted(problem, options)?)
     }
 
-    /// Converts the options to a request to the planner.
+    /// Converts the options into a request for the planner.
     ///
     /// # Errors
     /// Returns those errors of [`Engine::stream`] that are known before the planner runs.
@@ -193,13 +194,13 @@ impl StreamPlan {
         &self.choice
     }
 
-    /// Returns the error certificate of runs, which equals the certificate of in-memory runs.
+    /// Returns the error certificate of runs of this plan. It equals the certificate of in-memory runs.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), self.cpu.executed())
     }
 
-    /// Returns the account of every byte of a run.
+    /// Returns the account, which covers every byte of memory that a run uses.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.choice.account

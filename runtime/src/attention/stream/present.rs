@@ -1,4 +1,5 @@
-//! Copies past and new keys to the present key tensor, and values to the present value tensor, chunk by chunk.
+//! Copies past and new keys to the present key tensor, and past and new values to the present value tensor, chunk by
+//! chunk.
 
 use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};
@@ -30,7 +31,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
 }
 
 /// Returns the excerpts for copying past and new keys, or values, to the present tensor: two excerpts that are read
-/// into a buffer, and one that is written from it. `number` is the index of the pair of batch index and key head.
+/// into a buffer, and one excerpt that is written from this buffer. `number` is the index of the pair of batch index
+/// and key head.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -17,7 +17,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
 use std::ops::Range;
 
-/// Number of bytes of a mask or a bias that are measured at once. They fit in a cache.
+/// Number of bytes of a mask or a bias that are measured at once. This number of bytes fits in a cache.
 const MEASURED_AT_ONCE: usize = 256 << 10;
 
 /// Report of a streamed run.
@@ -102,17 +102,17 @@ impl StreamPlan {
         lengths.check(&self.problem)
     }
 
-    /// Computes the outputs from unit `from` on: reads tensors chunk by chunk from `source`, in a separate thread, and
-    /// passes outputs to `sink`, unit by unit. To resume a run, set `from` to the first unit that the sink has not
-    /// recorded as finished. The bits equal those of an in-memory run, for every budget, chunk length and number of
-    /// threads.
+    /// Computes the outputs of unit `from` and all later units: reads tensors chunk by chunk from `source`, in a
+    /// separate thread, and passes outputs to `sink`, unit by unit. To resume a run, set `from` to the first unit that
+    /// the sink has not recorded as finished. The bits of the outputs equal those of an in-memory run. This holds for
+    /// every budget, every chunk length and every number of threads.
     ///
     /// Everything is allocated before the first chunk is computed. If memory is refused, the run fails. In this case,
     /// [`Engine::fit_stream`](crate::Engine::fit_stream) instead makes a smaller plan.
     ///
     /// If the plan certifies, queries, keys, values and outputs are measured as they are streamed. Masks and biases are
-    /// read one additional time, because chunks that no row attends are not streamed, but are part of an in-memory run's
-    /// certificate.
+    /// read one additional time, because the certificate of an in-memory run also covers the parts of a mask or a bias
+    /// that belong to chunks that no row attends. These chunks are not streamed.
     ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
@@ -144,9 +144,9 @@ impl StreamPlan {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
-    /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The contents of the sink are
-    /// then incomplete. Also returns an error if the plan certifies and `from` is not 0.
+    /// Returns an error if the lengths do not match the problem, if memory is not available, if the source or the sink
+    /// fails, if a worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The
+    /// contents of the sink are then incomplete. Also returns an error if the plan certifies and `from` is not 0.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
@@ -233,7 +233,7 @@ impl StreamPlan {
     }
 
     /// Reads an additive mask or a dense bias completely, through `buffer`, and measures it. Returns the number of
-    /// bytes read. A table is not read again.
+    /// bytes read. Does not read a bias table.
     fn measure(
         &self,
         operand: Operand,

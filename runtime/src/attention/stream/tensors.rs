@@ -6,8 +6,8 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
 use elsa_core::view::View;
 
-/// Returns the views of all tensors as they are stored in files. The view of a mask or bias has the shape of its
-/// elements; the view of an index is `[1, 1, queries, keys]`.
+/// Returns the views of all tensors as they are stored in files. The view of a mask or a dense bias has the shape of
+/// the mask or the bias. The view of an index has the shape `[1, 1, queries, keys]`.
 ///
 /// # Errors
 /// Returns an error if a tensor cannot be indexed.

@@ -22,7 +22,8 @@ pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: u
     all.map_or(0..0, |all| all.start / segment * segment..all.end)
 }
 
-/// Iterator over the units of a call, in the order of sequences, heads and tiles; tiles vary fastest.
+/// Iterator over the units of a call. Units are ordered by sequences, then by heads, then by tiles, so tiles vary
+/// fastest.
 #[derive(Clone, Debug)]
 pub struct Units<'a> {
     problem: &'a Problem,
@@ -39,7 +40,7 @@ impl<'a> Units<'a> {
         Units { problem, choice, lengths, number: 0, sequence: 0, head: 0, tile: 0 }
     }
 
-    /// Returns the number of units without enumerating them; saturates at `usize::MAX`.
+    /// Returns the number of units without enumerating the units. The result saturates at `usize::MAX`.
     pub fn number(problem: &Problem, choice: &StreamChoice, lengths: &Lengths<'_>) -> usize {
         let group = problem.group();
         let boxes = match choice.heads < group {

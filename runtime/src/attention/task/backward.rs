@@ -4,9 +4,9 @@
 //! # The formula
 //!
 //! The sums are those of [`elsa_core::attention::backward`], restricted to the pairs of queries and keys that the task
-//! owns. Two numbers represent all keys that the task does not have: a row's log-sum-exp (or reference and sum) over
-//! all keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks
-//! exchange no keys, and their shares need no common denominator: they are added
+//! owns. For each row, two numbers represent all keys that the task does not have: the row's log-sum-exp (or reference
+//! and sum) over all keys, and `D_i = ⟨do_i, o_i⟩`, where `o_i` is the row's output. Both numbers come from the merged
+//! states of the forward pass. So tasks exchange no keys, and their shares need no common denominator: they are added
 //! ([`GradientMerge`](super::GradientMerge)).
 //!
 //! # The loop
@@ -52,7 +52,7 @@ pub struct BackwardTaskPlan {
     /// The plans of the calls, one for each shape.
     plans: Vec<BackwardPlan>,
     workspace: Option<BackwardWorkspace>,
-    /// Backward problem with the tokens of the task. Its gradients have the shapes of the task's shares.
+    /// Backward problem that has only the tokens of the task. Its gradients have the shapes of the task's shares.
     shares: BackwardProblem,
     /// Room for the gradients of one call.
     part: TaskGradients,
@@ -60,12 +60,12 @@ pub struct BackwardTaskPlan {
     rows: [Vec<f32>; 2],
 }
 
-/// Report of the run of a task's backward pass.
+/// Report of a run of a task's backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.
     pub calls: usize,
-    /// Number of calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that were not executed, because causality, windows or lengths exclude all their query-key pairs.
     pub skipped: usize,
     /// Number of query-key pairs per head that the task owns.
     pub pairs: u128,
@@ -116,7 +116,7 @@ impl BackwardTaskPlan {
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 
-    /// Returns the task: its runs of queries and keys, and which of them are paired.
+    /// Returns the task, which contains its runs of queries and keys and states which runs are paired.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
@@ -146,8 +146,9 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. `forward` must
-    /// be at least the number of additions through which a weight passes on its way into a sum of the forward pass.
+    /// Returns the structure from which the error bound of the shares is computed; `None` if the task has no calls.
+    /// `forward` must be at least the number of additions through which a weight passes on its way into a sum of the
+    /// forward pass.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;
@@ -158,11 +159,11 @@ impl BackwardTaskPlan {
         Some(structure)
     }
 
-    /// Computes the task's shares of the gradients and writes them to `shares` in dense order:
-    /// `[batch, heads, queries, d]` for queries, `[batch, kv_heads, keys, d]` for keys and
-    /// `[batch, kv_heads, keys, d_v]` for values, with the task's tokens in the task's order. Output, upstream gradient
-    /// and statistics are results of the complete attention, for the queries in the problem's tensors. Allocates
-    /// nothing. The bits depend neither on the number of threads nor on other tokens in the tensors.
+    /// Computes the task's shares of the gradients and writes them to `shares` in dense order: `[batch, heads, queries,
+    /// d]` for queries, `[batch, kv_heads, keys, d]` for keys and `[batch, kv_heads, keys, d_v]` for values, with the
+    /// task's tokens in the task's order. The output, the upstream gradient and the statistics must be those of the
+    /// complete attention, for the queries in the problem's tensors. Allocates nothing. The bits depend neither on the
+    /// number of threads nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error and writes nothing if the data do not match the problem, or if the shares do not have the sizes

@@ -14,8 +14,8 @@ use elsa_core::view::{Layout, View};
 pub enum Held {
     /// The tensors contain all tokens of the complete problem.
     Whole,
-    /// The tensors contain only the task's tokens, in the task's order. This also applies to the axes of a mask that
-    /// are not broadcast.
+    /// The tensors contain only the task's tokens, in the task's order. Each axis of a mask also contains only these
+    /// tokens, unless the axis is broadcast.
     Gathered {
         /// Number of query tokens in the complete problem.
         queries: usize,
@@ -32,7 +32,7 @@ pub(super) struct Call {
     pub shape: usize,
 }
 
-/// The calls of a task, the problem of each call's shape, and room for the largest tile of a mask.
+/// The calls of a task, one problem for each distinct shape of a call, and room for the largest tile of a mask.
 #[derive(Debug)]
 pub(super) struct Calls {
     problem: Problem,
@@ -82,7 +82,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Lists the calls of every query run, and the distinct shapes of calls.
+    /// Fills the lists of the calls of every query run and of the distinct shapes of calls.
     fn prepare(&mut self) -> Result<(), PlanError> {
         let mut largest_tile = 0;
         for run in self.task.queries() {
@@ -156,7 +156,7 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns the lengths `given`, with a chunk that covers all queries and keys of the complete problem.
+    /// Returns `given` with its chunk replaced by one that covers all queries and keys of the complete problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }

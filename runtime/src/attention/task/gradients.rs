@@ -41,7 +41,8 @@ impl GradientSizes {
         }
     }
 
-    /// Returns these sizes with the numbers of tokens of a task instead of those of the complete problem.
+    /// Returns a copy of `self` in which the numbers of tokens are those of `task` instead of those of the complete
+    /// problem.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
         GradientSizes { queries: task.query_tokens(), keys: task.key_tokens(), ..self }
@@ -112,8 +113,8 @@ impl TaskGradients {
 /// tasks 0 1 2 3 4 5 6:  ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
 /// ```
 ///
-/// The share of a token that a task does not have is zero, so the bits depend only on the shares. An element takes
-/// part in at most [`GradientMerge::additions`] additions, each of which is rounded once.
+/// The share of a token that a task does not have is zero, so the bits of the sum depend only on the shares. An element
+/// takes part in at most [`GradientMerge::additions`] additions, each of which is rounded once.
 #[derive(Debug)]
 pub struct GradientMerge {
     sizes: GradientSizes,
@@ -123,7 +124,7 @@ pub struct GradientMerge {
 }
 
 impl GradientMerge {
-    /// Allocates a merge of the shares of `tasks` tasks, for a problem with gradients of these sizes.
+    /// Allocates a merge of the shares of `tasks` tasks, for a problem whose gradients have the sizes `sizes`.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory. The merge needs one set of gradients of the complete problem,

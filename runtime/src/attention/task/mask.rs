@@ -30,8 +30,8 @@ impl MaskTile {
         })
     }
 
-    /// Copies `rows` and `columns` of the mask. A broadcast axis keeps its single element. Columns beyond the end of
-    /// the mask are masked.
+    /// Copies the part of the mask in the ranges `rows` and `columns`. A broadcast axis keeps its single element. In
+    /// the copy, columns beyond the end of the mask are masked.
     pub fn cut(
         &mut self,
         view: &MaskView,

@@ -8,8 +8,8 @@ use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
 
 /// A merge of the states of all tasks in a [`Tree`](elsa_core::quorum::Tree). States are merged in the order of the
-/// tasks, pairwise in a balanced binary tree. A task's states are empty for rows that it does not have, so the bits
-/// depend only on the states.
+/// tasks, pairwise in a balanced binary tree. A task's states are empty for rows that it does not have, so the bits of
+/// the result depend only on the states.
 #[derive(Debug)]
 pub struct TaskMerge {
     /// Number of sequences: batch times heads.

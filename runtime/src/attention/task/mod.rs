@@ -18,10 +18,10 @@
 //!     the root of the tree is the state of the run's rows
 //! ```
 //!
-//! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
-//! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without subtracting a maximum, or
-//! recomputes its denominator as `exp(lse)`. Both overflow f32 for scores of 88.7 or more. Here every state has its own
-//! maximum.
+//! A call has the [`Chunk`] of its query run and key range. Two kinds of tiles are not computed: those that the task
+//! does not own, and those that causality, windows or lengths exclude completely. The paper adds `exp` without
+//! subtracting a maximum, or recomputes its denominator as `exp(lse)`. Both overflow f32 for scores of 88.7 or more.
+//! Here every state has its own maximum.
 //!
 //! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
 //! and room for the largest tile of a mask.
@@ -90,7 +90,7 @@ pub struct TaskPlan {
 pub struct TaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.
     pub calls: usize,
-    /// Number of calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that were not executed, because causality, windows or lengths exclude all their query-key pairs.
     pub skipped: usize,
     /// Number of query-key pairs per head that the task owns.
     pub pairs: u128,
@@ -111,8 +111,8 @@ impl TaskPlan {
     /// # Errors
     /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if the
     /// problem has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a
-    /// bias), if the options have an error budget or a schedule other than the exact one (their states have one more
-    /// sum), if a plan cannot be made, or if memory is not available.
+    /// bias), if the options have an error budget or a schedule other than the exact one (the states of these runs
+    /// contain one more sum), if a plan cannot be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -156,7 +156,7 @@ impl TaskPlan {
         self.calls.problem()
     }
 
-    /// Returns the task: its runs of queries and keys, and which of them are paired.
+    /// Returns the task, which contains its runs of queries and keys and states which runs are paired.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
@@ -181,9 +181,9 @@ impl TaskPlan {
     }
 
     /// Computes the states of the task's queries and writes them to `states`, with the queries in the task's order. The
-    /// shape of `m` and `S` is `[batch, heads, queries]`, and that of `W` is `[batch, heads, queries, d_v]`. Allocates
-    /// nothing of the size of a tensor. The bits depend neither on the number of threads nor on other tokens in the
-    /// tensors.
+    /// shape of `m` and `S` is `[batch, heads, queries]`, and that of `W` is `[batch, heads, queries, d_v]`. Makes no
+    /// allocation whose size grows with the tensors. The bits depend neither on the number of threads nor on other
+    /// tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error and writes nothing if the data do not match the problem. If a run fails or is cancelled

@@ -46,8 +46,8 @@ impl RowStates {
     /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns an error that names the first number that cannot be part of such a result ([`misfit`]), its array and
-    /// its row.
+    /// Returns an error if a number cannot be part of such a result ([`misfit`]). The error contains the first such
+    /// number, its array and its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {
@@ -112,8 +112,8 @@ impl RowStates {
         place(self.dim(), &self.w, w);
     }
 
-    /// Writes the outputs `W / S` of all rows, in the order of batch, head and query, to the rows of `view`; zeros for
-    /// empty states. Each element is rounded to f32, and then to the type of `out`.
+    /// Writes the outputs `W / S` of all rows, in the order of batch, head and query, to the rows of `view`. The output
+    /// of an empty state is zero. Each element is rounded to f32, and then to the type of `out`.
     ///
     /// There must be one state per row of the view, and `out` must contain the view's elements.
     pub fn output(&self, view: &View, out: &mut ElementsMut<'_>) {
@@ -128,7 +128,7 @@ impl RowStates {
         }
     }
 
-    /// Computes the log-sum-exp of each row: `m + log S`, in f64; `−∞` for empty states.
+    /// Returns the log-sum-exp of each row. It is `m + log S`, computed in f64, and `−∞` for empty states.
     pub fn log_sum_exp(&self) -> impl Iterator<Item = f32> + '_ {
         self.m.iter().zip(&self.s).map(|(m, s)| match is_empty(*m, *s) {
             true => f32::NEG_INFINITY,

@@ -63,7 +63,7 @@ macro_rules! api {
     };
 }
 
-/// The functions that a library needs to take part in a capture.
+/// The functions that a library needs if it enqueues work in a stream that is being captured.
 #[allow(non_snake_case, reason = "the names are the driver's")]
 pub struct CaptureApi {
     pub cuStreamGetCaptureInfo: unsafe extern "C" fn(CUstream, *mut c_uint, *mut u64) -> c_uint,
@@ -131,10 +131,10 @@ api! {
 /// Error codes of the driver that this library handles specially.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    /// Codes after which a context is unusable. For most of these codes, the driver's header states that all further
-    /// work returns the same error. The header does not state this for six codes: the driver shuts down (4), the
-    /// context is invalid (201) or destroyed (709), the memory (214) or a link (220) has an uncorrectable error, or the
-    /// error is unknown (999).
+    /// Error codes after which a context is unusable. For most of these codes, the driver's header states that all
+    /// further work returns the same error. The header does not state this for six codes: 4 (the driver shuts down),
+    /// 201 (the context is invalid), 709 (the context is destroyed), 214 (the memory has an uncorrectable error), 220
+    /// (a link has an uncorrectable error) and 999 (the error is unknown).
     pub const STICKY: [u32; 19] =
         [4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 }
@@ -173,13 +173,13 @@ pub mod jit {
     pub const LOG_BYTES: usize = 4096;
 }
 
-/// Flags for page-locked memory that every context can use, mapped into the address space of devices.
+/// Flags for page-locked memory that every context can use and that is mapped into the address space of devices.
 pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
-/// Largest handle that denotes the default stream. The handles of this stream are null and `CU_STREAM_LEGACY`.
+/// Largest handle that denotes the default stream. Two handles denote this stream: null and `CU_STREAM_LEGACY`.
 pub const DEFAULT_STREAM: usize = 1;
 /// Flag for a stream that does not synchronise with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
-/// Flag for a context whose waiting threads block instead of spinning.
+/// Flag for a context in which a thread that waits for the device blocks instead of spinning.
 pub const CONTEXT_BLOCKING: c_uint = 4;
 /// Flags for an event that records its time.
 pub const EVENT_TIMING: c_uint = 0;

@@ -1,7 +1,7 @@
 //! Streams that are captured as CUDA graphs.
 //!
 //! A captured stream executes nothing: enqueued work becomes part of a graph, which the owner of the stream launches
-//! later, any number of times. The driver imposes three rules on a library that works in such a stream.
+//! later, any number of times. The driver imposes three rules on a library that enqueues work in a captured stream.
 //!
 //! 1. A captured stream cannot wait for work outside the capture, and nothing outside the capture can wait for an event
 //!    recorded in it.
@@ -17,17 +17,17 @@ use super::stream::RawStream;
 use crate::error::DeviceError;
 use std::marker::PhantomData;
 
-/// The number of a capture, unique in the process.
+/// The driver's number of a capture. It is unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture(u64);
 
-/// Status that the driver reports for a stream that is not captured.
+/// Capture status that the driver reports for a stream that is not being captured.
 const NOT_CAPTURED: u32 = 0;
 /// The driver's number for the mode *relaxed*, which permits calls that might disturb captures.
 const RELAXED: u32 = 2;
 
 impl RawStream {
-    /// Returns the capture that the stream belongs to; `None` if it is not captured.
+    /// Returns the capture that the stream belongs to; `None` if the stream is not being captured.
     ///
     /// Returns the error that the driver reports. For the default stream, the driver reports an error if another stream
     /// is being captured and that stream waits for the default stream.

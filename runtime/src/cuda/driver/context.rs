@@ -1,4 +1,4 @@
-//! Contexts, and the proof that a context is current.
+//! Contexts, and a value ([`Entered`]) that proves that a context is current.
 
 use super::api::{Api, CONTEXT_BLOCKING, code};
 use super::device::{Device, Driver};
@@ -22,7 +22,7 @@ impl Device {
         Ok(Context::new(self, raw, Origin::Primary))
     }
 
-    /// Creates a new context. Logs nothing, so a caller may hold a lock.
+    /// Creates a new context. Logs nothing, so the caller may hold a lock while it calls this function.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -75,7 +75,7 @@ enum Origin {
     Callers,
 }
 
-/// A context, which several threads may use.
+/// A context. Several threads may use it.
 #[derive(Debug)]
 pub struct Context {
     device: Device,
@@ -131,7 +131,7 @@ impl Context {
         Ok(Entered { context: self, thread: PhantomData })
     }
 
-    /// Releases the context. All its resources must have been released.
+    /// Releases the context. All resources of the context must have been released before.
     fn release(&self) -> Result<(), DeviceError> {
         let driver = self.device.driver;
         if driver.usable().is_err() {
@@ -156,7 +156,8 @@ impl Drop for Context {
     }
 }
 
-/// Logs an error that occurs while a value is dropped, because a drop cannot return an error.
+/// Logs the error in `done`, if there is one. This function is called while a value is dropped, because a drop cannot
+/// return an error.
 pub(super) fn log_error(done: Result<(), DeviceError>) {
     if let Err(e) = done {
         log::debug!("while releasing a GPU resource: {e}");

@@ -30,7 +30,7 @@ impl Driver {
     ///
     /// # Errors
     /// Returns an error if the library or a function is missing, or if the driver cannot be initialised. Also returns
-    /// an error if this process was forked from a process that has initialised the driver.
+    /// an error if this process is a child of `fork` and the parent has initialised the driver.
     pub fn open() -> Result<Driver, DeviceError> {
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
@@ -58,7 +58,7 @@ impl Driver {
     /// has initialised.
     ///
     /// # Errors
-    /// Returns [`DeviceError::Forked`] in such a child.
+    /// Returns [`DeviceError::Forked`] in a child whose parent has initialised the driver.
     pub fn usable(self) -> Result<(), DeviceError> {
         if self.process.is_current() { Ok(()) } else { Err(DeviceError::Forked) }
     }
@@ -173,7 +173,7 @@ impl Device {
     }
 }
 
-/// Returns the text up to the first zero byte.
+/// Returns the bytes before the first zero byte as text.
 pub(super) fn until_zero(bytes: &[u8]) -> String {
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).trim().to_owned()

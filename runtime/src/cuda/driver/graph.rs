@@ -62,7 +62,7 @@ impl Graph {
     /// Enqueues the recorded work in `stream`.
     ///
     /// # Safety
-    /// *room* and *alive* for every address in the recorded work.
+    /// The clauses *room* and *alive* hold for every address in the recorded work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -21,7 +21,7 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Allocates `bytes` bytes. An empty buffer makes no call to the driver.
+    /// Allocates `bytes` bytes. Does not call the driver if `bytes` is zero.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -80,7 +80,7 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
-    /// Allocates `bytes` bytes and sets them to zero. An empty buffer makes no call to the driver.
+    /// Allocates `bytes` bytes and sets them to zero. Does not call the driver if `bytes` is zero.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -11,8 +11,8 @@
 //!    `Entered` as proof. Dropping the `Entered` restores the thread's previous context.
 //! 4. *A context can be lost* after an error from which the driver cannot recover. Resources of a lost context are
 //!    not passed to the driver again; the driver frees their memory with the context.
-//! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent: every
-//!    use returns [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
+//! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent. Every use of
+//!    the context returns [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
 //! 6. *Resources of a workspace have a function `close`*, which returns the driver's error. Dropping a resource also
 //!    releases it, but logs the error.
 //!
@@ -23,7 +23,7 @@
 //! - *current*: the context of the resource is current, which an [`Entered`] of the same context proves.
 //! - *handle*: the handle was returned by the driver and has not been released.
 //! - *room*: a pointer is valid for all bytes that are read or written through it.
-//! - *lent*: while its buffer exists, the caller's device memory is valid, and nothing else uses it.
+//! - *lent*: while its buffer exists, the caller's device memory is valid, and nothing else uses this memory.
 //! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or until the stream's
 //!   context is lost.
 

@@ -1,4 +1,4 @@
-//! Modules, and the kernels in them.
+//! Modules, and the kernels that they contain.
 
 use super::api::jit;
 use super::context::Context;

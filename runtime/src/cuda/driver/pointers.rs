@@ -5,7 +5,7 @@ use super::context::Entered;
 use crate::error::DeviceError;
 use std::ffi::{c_uint, c_void};
 
-/// Device memory that was allocated as one piece, or a range of addresses that was reserved as one piece.
+/// A piece of device memory from a single allocation, or a range of addresses from a single reservation.
 struct Allocation {
     start: u64,
     bytes: usize,
@@ -28,8 +28,8 @@ impl Entered<'_> {
     }
 
     /// Returns the device memory of this context that contains `address`; `None` if no such memory contains it. If the
-    /// driver reports ranges as attributes, one call to the driver is enough. This matters, because this function is
-    /// called for every tensor of every run on device tensors.
+    /// driver reports ranges as attributes, one call to the driver is enough. The number of calls matters, because this
+    /// function is called for every tensor of every run on device tensors.
     fn allocation(&self, address: u64) -> Option<Allocation> {
         let (mut kind, mut context, mut start, mut bytes) = (0_u32, 0_usize, 0_u64, 0_usize);
         let mut attributes =

@@ -1,5 +1,5 @@
-//! Releases the resources of a context. `close` releases a resource and returns the driver's error. A drop releases a
-//! resource and logs the driver's error.
+//! Releases the resources of a context. The function `close` releases a resource and returns the driver's error.
+//! Dropping a resource also releases it, but logs the driver's error.
 
 /// Implements the release of a resource by the driver function `$free`, which takes the handle in the field `$field`.
 macro_rules! resource {

@@ -10,7 +10,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The handle of a stream: the caller's, or one created by this library.
+/// The handle of a stream that belongs to the caller or that this library created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawStream(CUstream);
 
@@ -68,7 +68,7 @@ impl RawStream {
     /// Enqueues a copy of `bytes` bytes from the host to the device.
     ///
     /// # Safety
-    /// *room* for `bytes` bytes on the host and on the device, *alive*.
+    /// The clause *room* holds for `bytes` bytes on the host and on the device. The clause *alive* holds for both.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -90,7 +90,7 @@ impl RawStream {
     /// Enqueues a copy of `bytes` bytes from the device to the host.
     ///
     /// # Safety
-    /// *room* for `bytes` bytes on the host and on the device, *alive*.
+    /// The clause *room* holds for `bytes` bytes on the host and on the device. The clause *alive* holds for both.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -112,7 +112,8 @@ impl RawStream {
     /// Enqueues a kernel with `blocks` blocks of `threads` threads.
     ///
     /// # Safety
-    /// `parameter` points to the function's only parameter; *room* and *alive* for every address in it.
+    /// `parameter` points to the function's only parameter. The clauses *room* and *alive* hold for every address in
+    /// the parameter.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -222,7 +223,7 @@ impl Event {
         entered.check("cuEventRecord", code)
     }
 
-    /// Makes the stream wait for the event before it executes work that is enqueued after this call. The calling thread
+    /// Makes `stream` wait for the event before it executes work that is enqueued after this call. The calling thread
     /// does not wait. An event that has not been recorded counts as done.
     ///
     /// # Errors
@@ -243,7 +244,8 @@ impl Event {
         entered.check("cuEventSynchronize", code)
     }
 
-    /// Returns the time on the device since `earlier`, in milliseconds. Both events must be timed and done.
+    /// Returns the time on the device between `earlier` and this event, in milliseconds. Both events must be timed and
+    /// done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

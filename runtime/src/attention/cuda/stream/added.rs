@@ -1,5 +1,5 @@
-//! Describes the values added to the scores of a step: boxes of mask, bias and index, and the table of relative
-//! positions.
+//! Describes the values that a step adds to scores: boxes of the mask, the bias and the index, and the table of
+//! relative positions.
 
 use super::call::StreamBox;
 use super::memory::Area;
@@ -35,7 +35,8 @@ pub const fn indexed(problem: &Problem) -> bool {
     matches!(problem.spec().bias, Some(BiasView::Table(table)) if table.indexed)
 }
 
-/// Returns the number of elements in the table of relative positions, and the bytes per element.
+/// Returns the number of elements in the table of relative positions, and the size in bytes of an element; `None` if
+/// the bias is not a table.
 pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     match &problem.spec().bias {
         Some(bias @ BiasView::Table(_)) => Some([bias.extent(), bias.dtype().size()]),
@@ -44,8 +45,9 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
 }
 
 /// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. A
-/// box for all sequences has the batch axis of the mask. This axis may be shorter than the batch; it then repeats. A box
-/// for some sequences has one element per sequence along this axis, unless the axis is broadcast.
+/// box for all sequences is as long along the batch axis as the mask itself. If this axis is shorter than the batch,
+/// its entries repeat. A box for some sequences has one element per sequence along this axis, unless the axis is
+/// broadcast.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();
     let batch = if group == problem.spec().query.batch() { b } else { group };
@@ -53,8 +55,8 @@ pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, key
     [of(b, batch), h, of(q, rows), of(k, keys.min(k))]
 }
 
-/// Returns the box of `operand` that a step needs, and the bytes per element; `None` if the problem does not have the
-/// operand, or if the operand is transferred once for all steps.
+/// Returns the box of `operand` that a step needs, and the size in bytes of an element; `None` if the problem does not
+/// have the operand, or if the operand is transferred once for all steps.
 pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamBox, usize)> {
     let [mask, bias] = views(problem);
     let view = match operand {

@@ -1,4 +1,4 @@
-//! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, queries.
+//! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, and queries.
 
 use super::added;
 use super::call::{StreamBox, StreamKeys, StreamTokens};
@@ -60,8 +60,8 @@ impl Run<'_, '_, '_> {
                 None if memory.is_copied(area) => {
                     let bytes = rows * dim * size;
                     if let Some((from, _)) = memory.on_host(area) {
-                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and
-                        // runs wait for copies.
+                        // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the
+                        // stream, and runs wait for copies.
                         unsafe { copies.copy_in(entered, to, from, bytes)? };
                     }
                 }
@@ -118,8 +118,8 @@ impl Run<'_, '_, '_> {
             check_index(&stream.plan.problem, part, slice)?;
         }
         if stream.memory.is_copied(area) {
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
-            // copies.
+            // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the stream, and
+            // runs wait for copies.
             unsafe { stream.copy.raw().copy_in(entered, stream.memory.on_device(area), data, bytes)? };
         }
         Ok(())
@@ -156,19 +156,19 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No pending work reads it: it was last read
-            // by the step before the previous one, and the work of that step is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No pending work reads the area: it was last
+            // read by the step before the previous one, and the work of that step is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
-            // copies.
+            // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the stream, and
+            // runs wait for copies.
             unsafe { stream.copy.raw().copy_in(self.entered, stream.memory.on_device(area), table, bytes)? };
         }
         Ok(())
     }
 
-    /// Fills the queries of a block, and enqueues their copy if the device has separate memory.
+    /// Fills the area of the queries with those of a block, and enqueues its copy if the device has separate memory.
     pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, problem) = (self.stream, &self.stream.plan.problem);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();
@@ -184,8 +184,8 @@ impl Run<'_, '_, '_> {
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;
         if stream.memory.is_copied(Area::Query) {
             let (to, compute) = (stream.memory.on_device(Area::Query), stream.compute.raw());
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
-            // copies.
+            // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the stream, and
+            // runs wait for copies.
             unsafe { compute.copy_in(self.entered, to, data, bytes)? };
         }
         Ok(())

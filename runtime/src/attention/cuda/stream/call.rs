@@ -4,7 +4,7 @@ use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// A range of tokens in a range of sequences. A function fills or receives these tokens.
+/// A range of tokens in a range of sequences. One of the caller's functions fills or receives the rows of these tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
     /// Range of indices along the batch axis of the tensors.
@@ -13,10 +13,10 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index. A function fills the box. It has a first element and a size along batch, heads,
-/// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
-/// follows the last index. A table of relative positions is always complete, with size `[1, 1, entries, heads]`; the
-/// box of the table's index has size `[1, 1, queries, keys]`.
+/// A box of a mask, a bias or an index, which one of the caller's functions fills. Its first element and its size are
+/// given along the axes batch, heads, queries and keys. A broadcast axis has a single element. The batch axis of a mask
+/// or a bias wraps around: index 0 follows the last index. A table of relative positions is always complete, with size
+/// `[1, 1, entries, heads]`; the box of the table's index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// The operand of the box: mask, bias or index.
@@ -27,10 +27,10 @@ pub struct StreamBox {
     pub count: [usize; 4],
 }
 
-/// A function that fills the rows of a range of tokens: `[batch][head][token][dim]`, dense, in the problem's element
-/// type.
+/// A function that fills the rows of a range of tokens. The rows are dense in the order `[batch][head][token][dim]`,
+/// and have the problem's element type.
 pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that fills the keys and the values of a range of tokens, each `[batch][head][token][dim]`.
+/// A function that fills the keys and the values of a range of tokens, each in the order `[batch][head][token][dim]`.
 pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
 /// A function that fills a box of a mask or a bias in dense order: `[batch][head][query][key]`.
 pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
@@ -39,13 +39,13 @@ pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
 /// Source of the keys and values of a run.
 pub enum StreamKeys<'a> {
-    /// Function that fills the keys and values of a chunk.
+    /// Function that fills the keys and values of one chunk at a time.
     Function(&'a mut FillKeys<'a>),
     /// Host memory with keys and values in the layout of the problem's views.
     Host {
-        /// Bytes of the key view.
+        /// Contents of the key view.
         key: &'a [u8],
-        /// Bytes of the value view.
+        /// Contents of the value view.
         value: &'a [u8],
     },
     /// Device memory with keys and values in the layout of the problem's views.
@@ -63,7 +63,7 @@ impl DeviceKeys {
     /// Wraps the device addresses of the first key element and the first value element.
     ///
     /// # Safety
-    /// The memory stays allocated as long as a run uses it. During this time, nothing writes the memory.
+    /// The caller keeps the memory allocated as long as a run uses it. During this time, nothing writes the memory.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }
@@ -74,19 +74,21 @@ impl DeviceKeys {
 pub struct StreamCall<'a, 'k> {
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
-    /// Function that fills the queries of a block.
+    /// Function that fills the rows of a block of queries.
     pub queries: &'a mut FillRows<'a>,
     /// Source of keys and values.
     pub keys: StreamKeys<'k>,
     /// Function that fills boxes of mask, bias and index. Required if the problem has one of these operands.
     pub added: Option<&'a mut FillAdded<'a>>,
-    /// Function that receives the final results of each block.
+    /// Function that receives the final results of each block of queries.
     pub results: &'a mut TakeRows<'a>,
-    /// Number of blocks to skip, because an earlier run with the same division has already returned their results.
+    /// Number of query blocks to skip, because an earlier run with the same division has already returned their
+    /// results.
     pub from: usize,
 }
 
-/// The results of a block of queries, dense: `[batch][head][token]`. Results that were not requested are empty.
+/// The results of a block of queries. They are dense, in the order `[batch][head][token]`. Results that were not
+/// requested are empty.
 #[derive(Clone, Debug)]
 pub struct StreamRows<'a> {
     /// Range of sequences, as indices along the batch axis.
@@ -103,12 +105,12 @@ pub struct StreamRows<'a> {
     pub s: &'a [f32],
     /// Weighted sums of the states, `[batch][head][token][value_dim]`.
     pub w: &'a [f32],
-    /// Bytes of `output`, `lse`, `m`, `s` and `w`.
+    /// The contents of `output`, `lse`, `m`, `s` and `w` as bytes.
     pub(super) bytes: [&'a [u8]; 5],
 }
 
 impl StreamRows<'_> {
-    /// Returns the bytes of an output; empty if it was not requested.
+    /// Returns the contents of an output as bytes. The slice is empty if the output was not requested.
     #[must_use]
     pub fn bytes(&self, operand: Operand) -> &[u8] {
         match operand {
@@ -139,7 +141,8 @@ pub struct StreamTimes {
     /// Transferred bytes of keys, values, masks and biases. A transfer reads data into page-locked memory, copies it to
     /// the device, or both.
     pub bytes: u64,
-    /// Bytes that a sink has received.
+    /// Number of bytes passed to the sink of [`GpuStream::run_between`](super::GpuStream::run_between); zero for runs
+    /// without a sink.
     pub written: u64,
     /// Number of chunks that were computed, summed over the query blocks.
     pub chunks: u64,

@@ -57,8 +57,8 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// Stream for products. Before a run returns, it waits for this stream and for `copy`. No work then uses the fields
-    /// below.
+    /// Stream for products. Before a run returns, it waits for this stream and for `copy`. After the run, no work uses
+    /// the fields below.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,
@@ -113,7 +113,7 @@ impl GpuStream {
     }
 
     /// Returns the number of query rows per thread block of the kernel for this problem. [`StreamDivision::rows`] is a
-    /// multiple of this number.
+    /// multiple of this number, or the number of all queries per sequence and head.
     ///
     /// # Errors
     /// Returns an error if the engine has no GPU, or if no kernel supports the problem.
@@ -122,8 +122,8 @@ impl GpuStream {
         Ok(choice.kernel.rows)
     }
 
-    /// Returns the bytes of device memory and of page-locked memory that a stream would allocate. On an integrated GPU
-    /// both are memory of the host.
+    /// Returns the number of bytes of device memory and the number of bytes of page-locked memory that a stream would
+    /// allocate. On an integrated GPU, both kinds are memory of the host.
     ///
     /// # Errors
     /// Returns an error if the engine has no GPU, or if the problem or the division is not supported.
@@ -141,7 +141,8 @@ impl GpuStream {
         &self.plan.problem
     }
 
-    /// Returns the bytes of device memory and of page-locked memory that the stream has allocated.
+    /// Returns the number of bytes of device memory and the number of bytes of page-locked memory that the stream has
+    /// allocated.
     #[must_use]
     pub fn bytes(&self) -> [usize; 2] {
         self.memory.bytes()
@@ -153,8 +154,8 @@ impl GpuStream {
         self.plan.options.division
     }
 
-    /// Returns the number of query rows that are resident at once, summed over heads and sequences. Packed sequences
-    /// may have fewer.
+    /// Returns the number of query rows that are resident at once, summed over heads and sequences. With packed
+    /// sequences, fewer rows may be resident.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         let problem = &self.plan.problem;
@@ -162,7 +163,8 @@ impl GpuStream {
         rows.saturating_mul(problem.heads()).saturating_mul(steps::at_once(problem))
     }
 
-    /// Frees everything. Dropping a stream does the same, but logs errors instead of returning them.
+    /// Frees all memory and all driver objects of the stream. Dropping the stream does the same, but logs errors
+    /// instead of returning them.
     ///
     /// # Errors
     /// Returns the first error that the driver reports. Everything else is freed even after an error.

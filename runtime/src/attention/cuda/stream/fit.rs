@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// its queries and writes a partial state; the shorter the splits, the more often this happens.
 const SPLIT: [usize; 2] = [1024, 8192];
 /// Smallest number of chunks per run; if splits already have their smallest length, there may be fewer. The copy of the
-/// first chunk is not hidden by computation, so it should be short.
+/// first chunk is not hidden by computation, so the first chunk should be short.
 const CHUNKS: usize = 32;
 /// Largest total size in bytes of two splits, one for each of the two chunk buffers.
 const SPLIT_BYTES: usize = 16 << 20;
@@ -49,9 +49,10 @@ pub struct StreamWants {
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// Length of a chunk, as a multiple of the default length (ELSA-Lean's `η`, appendix I of the paper). The number of
-    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it; the bits stay the same.
+    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it. The bits of the results
+    /// do not depend on `eta`.
     pub eta: f64,
-    /// Division of an earlier run that this stream continues; `None` searches for one.
+    /// Division of an earlier run that this stream continues. If it is `None`, a division is searched for.
     pub division: Option<StreamDivision>,
 }
 
@@ -69,7 +70,7 @@ impl StreamWants {
     }
 }
 
-/// A stream that fits, or the reason why the CPU must compute.
+/// A stream that fits into memory, or the reason why the CPU must compute.
 #[derive(Debug)]
 pub enum Fitted {
     /// The GPU computes, with this stream.
@@ -78,7 +79,7 @@ pub enum Fitted {
     Cpu {
         /// Error of the last attempt.
         reason: StreamError,
-        /// Number of times that memory was refused.
+        /// Number of attempts for which memory was refused.
         refused: usize,
     },
 }
@@ -94,9 +95,9 @@ struct Search<'a> {
 }
 
 impl GpuStream {
-    /// Creates the stream with the largest number of resident queries that fits `budget`, and allocates all its memory.
-    /// If the device, the system or the budget refuses the memory, the number of resident tasks is reduced first, and
-    /// then the size of a task. If `wants` has a division, only that division is tried.
+    /// Creates the stream with the largest number of resident queries that fits `budget`, and allocates all memory of
+    /// the stream. If the device, the system or the budget refuses the memory, the number of resident tasks is reduced
+    /// first, and then the size of a task. If `wants` has a division, only that division is tried.
     ///
     /// # Errors
     /// Returns an error if the engine has no GPU, if `eta` is not a positive finite number, if the problem is not
@@ -181,7 +182,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the result of a search that found no stream: the CPU, or an error, depending on the engine's fallback.
+    /// Returns the result of a search that found no stream. Depending on the engine's fallback, it is [`Fitted::Cpu`]
+    /// or an error.
     fn given_up(&self, reason: StreamError, refused: usize) -> Result<Fitted, StreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
@@ -217,8 +219,8 @@ impl Search<'_> {
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU, both
-    /// numbers are the total of device and page-locked memory.
+    /// Returns the number of bytes of device memory and the number of bytes of page-locked memory that a division
+    /// needs. On an integrated GPU, both numbers are the total of device and page-locked memory.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -276,7 +278,8 @@ impl Search<'_> {
 
     /// Returns the numbers with which the search starts: queries per task, tasks, and splits per chunk. The number of
     /// splits is the smallest with which the thread blocks fill the device, and the number of queries is the largest
-    /// that fits the budget. A task has the rows of one thread block, or more if there would be too many tasks.
+    /// that fits the budget. A task has the rows of one thread block. It has more rows if there would otherwise be too
+    /// many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
@@ -323,7 +326,7 @@ impl Search<'_> {
     }
 
     /// Returns the number of additional tasks that fit into the unused part of the budget and of the device's memory.
-    /// Computes this number from the bytes that one more task would need.
+    /// Computes this number from the number of bytes that one more task would need.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

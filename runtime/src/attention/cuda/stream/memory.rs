@@ -5,8 +5,8 @@ use crate::cuda::driver::{Context, DeviceBuffer, PinnedBuffer};
 use crate::error::DeviceError;
 use std::sync::Arc;
 
-/// An area of a stream's memory, named by its contents. Areas with an index exist twice: one chunk is computed while
-/// the next one is filled.
+/// An area of a stream's memory, named by its contents. Areas with an index exist twice, so that one chunk is computed
+/// while the next one is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
     /// Queries of the resident block, `[batch][head][token][head_dim]`.
@@ -86,10 +86,10 @@ impl Area {
     }
 }
 
-/// Offsets of areas in a buffer, multiples of 256.
+/// Offsets of areas in a buffer. Each offset is a multiple of 256 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaOffsets {
-    /// Offset and size of each area in [`ALL`], in bytes; `None` if the buffer does not have the area.
+    /// Offset and size in bytes of each area, in the order of [`ALL`]; `None` if the buffer does not have the area.
     at: [Option<(usize, usize)>; AREAS],
     /// Total number of bytes.
     pub bytes: usize,
@@ -162,7 +162,7 @@ impl Memory {
         self.layouts[0].area(area).is_some() && self.layouts[1].area(area).is_some()
     }
 
-    /// Returns the bytes of device memory and of page-locked memory.
+    /// Returns the size in bytes of the device buffer and of the page-locked buffer.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }

@@ -1,4 +1,4 @@
-//! Decisions of a stream that are made once per shape: the kernel, the division, the layout of its memory.
+//! Decisions that a stream makes once per shape: the kernel, the division, and the layout of the stream's memory.
 
 use super::memory::{Area, AreaOffsets};
 use super::{added, steps};
@@ -188,7 +188,7 @@ impl StreamPlan {
         }
     }
 
-    /// Returns the bytes of device memory and of page-locked memory.
+    /// Returns the size in bytes of the device buffer and of the page-locked buffer.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }

@@ -58,8 +58,9 @@ impl GpuStream {
     /// keys; [`GpuStream::run_between`] writes present tensors.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
-    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's memory.
+    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run
+    /// was cancelled ([`Engine::cancel`](crate::Engine::cancel)). Even after an error, no pending work uses the
+    /// caller's memory.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, StreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
@@ -114,8 +115,8 @@ impl GpuStream {
         })
     }
 
-    /// Returns the tensors of keys and values, unless a function fills them. Checks that the keys come from the source
-    /// that the stream was created for, and that the device can use their memory.
+    /// Returns the tensors of keys and values; `None` if a function fills them. Checks that the keys come from the
+    /// source that the stream was created for, and that the device can use their memory.
     fn tensors(
         &self,
         entered: &Entered<'_>,
@@ -244,7 +245,7 @@ impl Run<'_, '_, '_> {
         &self.stream.marks[number % MARKS]
     }
 
-    /// Adds the times of a step to the times of the run, after waiting for the step to finish.
+    /// Waits for step `number` to finish, and adds its times to the times of the run.
     pub(super) fn read_times(&mut self, number: usize) -> Result<(), StreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
@@ -279,7 +280,8 @@ impl Run<'_, '_, '_> {
         Lengths { keys: self.call.lengths.keys, chunk: Some(chunk), ..Lengths::default() }
     }
 
-    /// Returns the views of the keys and the values of a step as the kernels read them, and their addresses.
+    /// Returns the views through which the kernels read the keys and the values of a step, and the addresses of the
+    /// keys and the values.
     pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], StreamError> {
         let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
         let areas = [Area::Key(number % 2), Area::Value(number % 2)];
@@ -337,8 +339,8 @@ impl Run<'_, '_, '_> {
             .check()
     }
 
-    /// Enqueues the products of a step and the merge of their states. Both start after the step's keys have been
-    /// copied.
+    /// Enqueues the products of a step, and the merge of the resulting states. The products wait until the step's keys
+    /// have been copied.
     fn compute(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if step.first {
             self.bring_queries(step)?;
@@ -410,9 +412,9 @@ impl Run<'_, '_, '_> {
         let heads = problem.heads() / choice.heads_at_once.max(1);
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
-        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
-        // keys used in place have the bytes of their views. *alive*: the memory belongs to the stream or to the call,
-        // and runs wait for their kernels.
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have room for the largest chunk and the largest
+        // block, and keys used in place have all bytes of their views. *alive*: the memory belongs to the stream or to
+        // the call, and runs wait for their kernels.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
@@ -438,8 +440,8 @@ impl Run<'_, '_, '_> {
         ];
         for (area, bytes) in areas {
             if let (true, Some((to, _))) = (memory.is_copied(area), memory.on_host(area)) {
-                // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait
-                // for copies.
+                // SAFETY: *room*: both areas have at least `bytes` bytes. *alive*: the memory belongs to the stream,
+                // and runs wait for copies.
                 unsafe { stream.compute.raw().copy_out(entered, to, memory.on_device(area), bytes)? };
             }
         }
@@ -458,8 +460,8 @@ impl Run<'_, '_, '_> {
             if bytes.is_empty() {
                 return &[][..];
             }
-            // SAFETY: *room*: the slice has these bytes. Areas are aligned to 256 bytes, and every bit pattern is a
-            // number.
+            // SAFETY: *room*: the new slice covers no more bytes than `bytes`. Areas are aligned to 256 bytes, and
+            // every bit pattern is a number.
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
         let rows = StreamRows {

@@ -1,5 +1,5 @@
-//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk. It also states how many
-//! pending states merge with the state of the chunk.
+//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk. Each step also contains the
+//! number of pending states that merge with the state of its chunk.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
@@ -59,7 +59,7 @@ impl Step {
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Returns the step's keys as a range of tokens. Tokens are counted over the past tensor and then the new tensor.
+    /// Returns the step's keys as a range of tokens. This range counts the past tokens first, then the new tokens.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end

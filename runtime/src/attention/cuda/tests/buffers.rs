@@ -18,8 +18,8 @@ fn problem(queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-/// Positions in one buffer: of queries, keys, values and output, and of the states' references, sums and weighted sums.
-/// There are gaps between these parts.
+/// Positions of the parts of one buffer: queries, keys, values, output, and the references, sums and weighted sums of
+/// the states. There are gaps between these parts.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
