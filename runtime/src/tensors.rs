@@ -1,4 +1,5 @@
-//! Lists the tensors of a call: their memory, whether runs read or write them, and their location.
+//! Lists the tensors of a call. For each tensor, the list states its memory, whether runs read or write it, and its
+//! location.
 //!
 //! Every operator has its own list of operands. Binding, staging and fallback are generic over that list.
 
@@ -25,7 +26,7 @@ pub struct TensorSpec {
     /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
     /// later tokens.
     pub kept: Option<usize>,
-    /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
+    /// `true` if only few calls have the tensor. Copies of this tensor are then in a separate buffer.
     pub apart: bool,
     /// Name of the problem's option that forbids the tensor; `None` if the tensor is allowed.
     pub forbidden: Option<&'static str>,
@@ -89,8 +90,8 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Wraps f32 tensors at these addresses. During `'a`, each address must have the memory that the problem states for
-    /// its tensor.
+    /// Wraps f32 tensors at these addresses. For the lifetime `'a`, the memory that the problem states for a tensor
+    /// must be available at the tensor's address.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }

@@ -45,14 +45,14 @@ pub type ConvolutionBound<'a> = bound::Bound<'a, Convolution>;
 
 /// The input tensors of a recurrence in device memory. Shapes and strides are those of the problem.
 pub type RecurrenceDeviceInputs = recurrence::InputTensors<DeviceElements, u64>;
-/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; parameters are
-/// dense f32.
+/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; the elements of
+/// the parameters are f32 without gaps.
 pub type SelectiveDeviceInputs = selective::InputTensors<DeviceElements, u64>;
-/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; parameters are
-/// dense f32.
+/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; the elements of
+/// the parameters are f32 without gaps.
 pub type ConvolutionDeviceInputs = convolution::InputTensors<DeviceElements, u64>;
 
-/// Implements [`Operator`] for a module of `elsa_core::series`.
+/// Implements [`Operator`] for the operator that a module of `elsa_core::series` defines.
 macro_rules! operator {
     ($operator:ident, $module:ident, $device:ty) => {
         impl Operator for $operator {

@@ -57,9 +57,9 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the number of parts is out of bounds, or if the smallest workspace exceeds the budget or
-    /// overflows. With [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the limits of
-    /// the GPU's kernel, or if the GPU fails.
+    /// Returns an error if the number of parts is outside its allowed range, or if the smallest workspace exceeds the
+    /// budget or overflows. With [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the
+    /// limits of the GPU's kernel, or if the GPU fails.
     pub fn recurrence_plan(
         &self,
         problem: &recurrence::Problem,
@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
-    /// GPU contains a standby plan for the CPU. The GPU does not support problems whose states have more than 128
-    /// numbers, so the CPU computes these problems, too.
+    /// GPU contains a standby plan for the CPU. The GPU does not support problems with more than 128 state values per
+    /// channel, so the CPU computes these problems.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
@@ -108,8 +108,9 @@ impl Engine {
 
     /// Creates a plan for a causal convolution of each channel. Such a convolution is linear attention with a relative
     /// decay. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The
-    /// CPU also computes convolutions by FFT, which the GPU does not support. The FFT is used if the options request
-    /// it. It is also chosen above 16,384 weights per token, because it is faster there.
+    /// GPU does not support the FFT, so with a GPU and a standby plan, the CPU computes two kinds of convolutions:
+    /// those for which the options request the FFT, and those with more than 16,384 weights per token for which the
+    /// options request no method. For these numbers of weights, the FFT on the CPU is faster.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With

@@ -13,8 +13,8 @@ pub trait Source<N> {
     /// stored in memory, little-endian, without a header.
     ///
     /// # Errors
-    /// Returns the cause if the bytes cannot be read. If a tensor ends early, returns
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    /// Returns the cause if the bytes cannot be read. If the stored bytes of a tensor end before the requested range
+    /// does, returns [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     fn read(&mut self, name: N, offset: u64, to: &mut [u8]) -> io::Result<()>;
 }
 
@@ -65,7 +65,7 @@ pub struct PieceError {
 }
 
 impl PieceError {
-    /// Creates the error for a piece that is not within the buffer.
+    /// Creates the error for the piece at `offset`, whose destination `place` is not within the buffer.
     fn outside(offset: u64, place: &Range<usize>) -> PieceError {
         PieceError { offset, bytes: place.len(), source: io::ErrorKind::UnexpectedEof.into() }
     }

@@ -1,5 +1,6 @@
-//! Scans in two levels. First, the tokens of each part of a sequence are folded to an affine map. Then a scan over the
-//! maps computes the state before each part. Finally, the outputs of each part are computed from the state before it.
+//! Computes a call by a scan with two levels. First, the tokens of each part of a sequence are folded to an affine map.
+//! Then a scan over the maps computes the state before each part. Finally, the outputs of each part are computed from
+//! the state before it.
 //!
 //! The tokens of a part map the state `S` before the part to `A S + b`. Two successive parts combine to
 //! `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
@@ -121,7 +122,7 @@ impl<'a> ResidentHead<'a> {
     }
 }
 
-/// Returns the strips of an affine map: those of `b`, then those of `A`.
+/// Returns the strips of the affine map `S → A S + b` at `element`: first the strips of `b`, then the strips of `A`.
 fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let choice = c.choice;
     let at = &c.layout.element;
@@ -137,7 +138,8 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     [target(at.state.start, choice.columns, true), target(at.transition.start, columns, false)]
 }
 
-/// Calls `each(row, column, index)` for every value of a target's strips. `index` is the value's index in memory.
+/// Calls `each(row, column, index)` for every value of a target's strips. `index` is the value's index in memory,
+/// relative to the first strip of the matrix.
 fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usize, usize)) {
     let rows = c.choice.rows;
     for strip in target.strips.0..target.strips.1 {
@@ -195,8 +197,8 @@ unsafe fn fold_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worke
     }
 }
 
-/// Returns the address of an element's marks. There is one mark for each row of the state before the part; it is
-/// nonzero if the part clears the row. Only a gated delta rule has marks.
+/// Returns the address of the marks that belong to the affine map at `element`. There is one mark for each row of the
+/// state before the part; it is nonzero if the part clears the row. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
@@ -331,7 +333,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the marks of the rows that an element clears; empty unless the rule is a gated delta rule.
+    /// Returns the marks of part `part`, which state the rows that the part clears; empty unless the rule is a gated
+    /// delta rule.
     ///
     /// # Safety
     /// - The invariants. No other reference to the marks exists.
@@ -345,7 +348,7 @@ impl Parts<'_> {
         targets(self.c, self.head.element(self.c, part))
     }
 
-    /// Returns the values of a matrix, with its padding.
+    /// Returns the values of the matrix in `target`, including its padding.
     ///
     /// # Safety
     /// - The invariants. No other reference to the matrix exists.

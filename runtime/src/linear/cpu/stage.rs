@@ -66,7 +66,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// Returns the columns of the stretch's strips, with padding.
+    /// Returns the range of columns in the stretch's strips, including padding columns.
     pub fn columns(&self, c: &Context<'_>) -> Range<usize> {
         c.choice.strips.columns(c.choice.columns, &self.strips)
     }
@@ -76,8 +76,8 @@ impl Stretch<'_> {
 /// zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has the operand with this head; the tokens are in the sequence; `dims` is
-///   within the head size and has at most `width` elements.
+/// - The invariants of [`Context`]. The call has the operand, and the operand has this head; the tokens are in the
+///   sequence; `dims` is within the head size and has at most `width` elements.
 /// - `range.len() · width` f32 values are writable and initialised at `dst`, and no other worker uses them.
 unsafe fn copy(
     c: &Context<'_>,

@@ -136,7 +136,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     if c.choice.form != Form::Chunk || !aim.outputs {
         for range in chunks(s, c.choice.chunk) {
             let keep = aim.keep || range.end < s.tokens.end;
-            // SAFETY: `chunk` has the clauses of this function.
+            // SAFETY: the safety clauses of `chunk` are those of this function.
             unsafe { chunk(c, s, &range, &targets, part, Aim { keep, ..aim }) };
         }
         return;
@@ -147,8 +147,8 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     let span = c.choice.chunk.saturating_mul(count);
     for first in s.tokens.clone().step_by(span.max(1)) {
         let some = Stretch { tokens: first..s.tokens.end.min(first.saturating_add(span)), ..s.clone() };
-        // SAFETY: the region has room for the state of each chunk in a span (layout); `chunk` has the clauses of this
-        // function.
+        // SAFETY: the region has room for the state of each chunk in a span (layout); the safety clauses of `chunk` are
+        // those of this function.
         unsafe {
             for (n, range) in chunks(&some, c.choice.chunk).enumerate() {
                 before.add(n * size).copy_from_nonoverlapping(target.data, size);
@@ -171,7 +171,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
 ///   strips of the stretch; `part` is the worker's region.
 pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], part: *mut f32) {
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: without outputs, `chunk` has the clauses of this function.
+        // SAFETY: without outputs, the safety clauses of `chunk` are those of this function.
         unsafe { chunk(c, s, &range, targets, part, Aim { outputs: false, keep: true }) };
     }
 }

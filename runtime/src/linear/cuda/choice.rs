@@ -54,10 +54,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// The chooser's decisions for a GPU.
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
-/// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options. They do not depend
-/// on the batch or on other sequences packed with it, with one exception. If the options leave the form open and the
-/// workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit is a
-/// quarter of the device's memory.
+/// bits of a sequence's results depend on the rule, the head sizes, the number of its tokens and the options. They do
+/// not depend on the batch or on other sequences packed with it, with one exception. If the options leave the form open
+/// and the workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit
+/// is a quarter of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that updates the states.
@@ -85,8 +85,8 @@ pub struct LinearGpuChoice {
     /// only once. The bits stay the same, with one exception: if a product of queries and keys is not finite, all heads
     /// that read the state are computed token by token.
     pub shares: bool,
-    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. It does not change
-    /// the bits.
+    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. This limit does not
+    /// change the bits of the result.
     pub pairs: usize,
     /// `true` if keys have too many dims for chunks: the kernel that updates the states then computes token by token.
     pub(super) steps: bool,

@@ -131,7 +131,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Describes the f32 outputs in the workspace, which have no gaps.
+    /// Returns a description of the f32 outputs in the workspace. Their rows are stored without gaps.
     fn dense_answers(&self) -> DeviceTensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
@@ -172,7 +172,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the states of `parts` parts at offset `at` of the workspace.
+    /// Returns a description of the states of `parts` parts, which are at offset `at` in the workspace.
     fn states(&self, parts: usize, at: u64) -> States {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
@@ -249,8 +249,8 @@ impl Call<'_> {
         self.push(with_states(resuming, initial, last, after))
     }
 
-    /// Lists the scan over the folded parts, in Blelloch's order. The addresses in `at` are those of
-    /// [`marshal::carry`].
+    /// Lists the scan over the folded parts, in Blelloch's order. `at` contains the three addresses that
+    /// [`marshal::carry`] requires.
     fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
         let problem = self.problem;
         let gates = gates(problem);
@@ -290,8 +290,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a pass in which every token updates the state in order. It writes the outputs and boundary states that
-    /// `args` describe, if any.
+    /// Lists a pass in which the tokens update the state one after another. It writes the outputs and boundary states
+    /// that `args` describe, if any.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
         let Some(prepare) = self.kernels.prepare.clone() else {
@@ -341,7 +341,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a launch that updates states, with the kernel that suits it best.
+    /// Lists a launch that updates states. If the launch can use the kernel that shares states, or the kernel with half
+    /// the columns per block, it uses that kernel. Otherwise it uses the ordinary kernel.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),

@@ -21,7 +21,7 @@ pub struct Sequences {
     /// Device address of the table of sequences. It is zero if sequences are not packed; each sequence then has all
     /// tokens.
     pub table: u64,
-    /// Total number of chunks that are prepared, over all sequences.
+    /// Total number of prepared chunks in all sequences.
     pub chunks: usize,
     /// Number of chunks in the longest sequence.
     pub longest: usize,

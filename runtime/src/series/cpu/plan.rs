@@ -26,7 +26,7 @@ pub struct CpuPlan<O> {
     problem: PhantomData<O>,
 }
 
-/// Returns the series kernels of the engine's CPU.
+/// Returns the kernels of the per-channel operators for the engine's CPU.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernels.
@@ -72,8 +72,8 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
 
 /// Checked call on the CPU, consisting of a plan, its tensors and a workspace.
 ///
-/// Invariant: from `base` on, the workspace has room for the plan's layout, is initialised and aligned to 64 bytes, and
-/// nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
+/// Invariant: `base` is 64-byte aligned. From `base` on, the workspace has room for the plan's layout, its values are
+/// initialised, and nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
 #[derive(Debug)]
 pub struct CpuCall<'a, O: OnCpu> {
     plan: &'a CpuPlan<O>,

@@ -54,7 +54,7 @@ impl RecurrenceCall<'_> {
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
-    /// - The values of a tile are readable and writable at `state`, and at the address of a fold.
+    /// - The values of a tile are readable and writable at `state` and, for [`Pass::Fold`], at the address in `Fold`.
     /// - No other worker processes these tokens of the tile.
     unsafe fn pass(
         &self,

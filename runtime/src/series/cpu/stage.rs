@@ -380,8 +380,8 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states. The result
-    /// holds for any number of channels.
+    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states. The number
+    /// of channels does not change the result.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }

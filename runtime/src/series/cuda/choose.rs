@@ -55,7 +55,7 @@ pub struct SeriesGpuChoice {
     pub bytes: usize,
 }
 
-/// Returns an error if `found` exceeds `most`. `what` names the count in the message.
+/// Returns an error if `found` exceeds `most`. The error message calls this number `what`.
 fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
     if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
@@ -81,9 +81,9 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
-/// channels and sequences. If the memory exceeds the budget, there are two cases: if the options request the parts,
-/// returns an error; otherwise returns the choice of a single pass.
+/// Returns the decisions for `parts` parts, with the memory that these parts need. `states` is the number of state
+/// values in all channels and sequences. If the memory exceeds the budget, there are two cases: if the options request
+/// the parts, returns an error; otherwise returns the decisions for a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,
