@@ -1,8 +1,8 @@
-//! Accounts of the stages: numbers of passed and failed checks, and faults.
+//! Records the results of stages: the numbers of passed and failed checks, and the faults.
 
 use crate::shell::side_by_side;
 
-/// Account of a stage, or of one of its commands.
+/// The account of a stage or of one of its commands: counts of its checks, and its faults.
 #[derive(Debug, Default)]
 pub struct Ran {
     /// Number of passed checks.

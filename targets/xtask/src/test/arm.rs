@@ -40,7 +40,7 @@ const AS_WELL: [&str; 17] = [
     "tasks::",
 ];
 
-/// Modules of the tool's tests that compute. All others test files, flags, refusals, ports and statistics.
+/// Modules of the tool's tests that compute. All other modules test files, flags, refusals, ports and statistics.
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 

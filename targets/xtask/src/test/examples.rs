@@ -24,7 +24,7 @@ const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 /// CMake arguments that leave out [`WITH_OTHERS`].
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
-/// Requests that the loop rejects, with text from the message.
+/// Arguments that `cpp-realtime` must reject, each with a text that the error message must contain.
 const REFUSED: [(&str, &str); 10] = [
     ("--rate 50", "--model"),
     ("--model Cargo.toml", "model: Cargo.toml"),
@@ -117,7 +117,7 @@ fn says_ok(out: &Output) -> Result<String, String> {
     }
 }
 
-/// Returns the command that runs the loop and prints its summary.
+/// Returns the command that runs the loop of `cpp-realtime`, which prints a summary at the end.
 fn asked(tree: &Tree, front: &str, dir: &Path, rest: &str) -> Run {
     program(tree, front, dir, "elsa-realtime").args(&format!("--json --model {MODEL} {rest}")).quiet()
 }

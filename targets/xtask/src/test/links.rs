@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const CONSUMER: &str = "targets/xtask/consumer";
 
-/// Copies a folder to another place and preserves its symbolic links.
+/// Copies the folder `dist` to `to` and preserves its symbolic links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     empty(to)?;
     let run = Run::new(tree, "cp -a").arg(dist.join(".")).arg(to);

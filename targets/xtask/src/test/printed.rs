@@ -50,8 +50,8 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the number that a JSON object stores under `name`. The object is the end of the first line of `text` whose object
-/// has such a number.
+/// Returns the number that a JSON object in `text` stores under `name`. A line of `text` may end with a JSON object.
+/// The number comes from the first of these objects that has it.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());

@@ -1,7 +1,7 @@
-//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's Python, and
-//! the stage `python` Python 3.6. Each stage runs the tests with and without the folder's compiled module. A module that
-//! replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models` runs the tests that need
-//! torch.
+//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's
+//! Python, and the stage `python` uses Python 3.6. Each stage runs the tests with and without the folder's compiled
+//! module. A module that replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models`
+//! runs the tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;

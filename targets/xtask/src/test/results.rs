@@ -108,7 +108,8 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// Returns the outcome of a stage if it passed with a search of at least `minutes`.
+    /// Returns the recorded outcome of `stage` for this content of the tree. Returns `None` if the stage did not pass,
+    /// or if fewer than `minutes` minutes were requested for it.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const THREAD: &str = "-Zbuild-std=std,test --config profile.dev.package.elsa-kernels.opt-level=1 \
                       --config profile.dev.package.elsa-core.opt-level=1";
 
-/// Instruction sets that each add a third to the compile time of the kernels.
+/// Instruction sets with a long compile time: each increases the compile time of the kernels by a third.
 pub const WIDE: [&str; 2] = ["avx2", "avx512"];
 
 /// A sanitizer of the nightly compiler, and its build.

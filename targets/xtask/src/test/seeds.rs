@@ -300,7 +300,7 @@ fn journal() -> Vec<Vec<u8>> {
     vec![of(0, ""), of(3, ""), of(12, "commit [\"1:2 3\",\"\"]\n"), of(2, "unit 1\n"), of(1, "commit 3\n")]
 }
 
-/// Builds tables of elsa bench: single ones, and two separated by a zero byte.
+/// Builds tables of elsa bench: single tables, and a pair of tables separated by a zero byte.
 fn table() -> Vec<Vec<u8>> {
     let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
     let row = |shape: &str, ms: &str| {

@@ -203,7 +203,8 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
 /// Largest plausible trip count. If a trip count is larger, the counter was misread.
 const MOST_TRIPS: usize = 256;
 
-/// Returns the path `way` with the body of every loop repeated as often as `counts` says.
+/// Returns the path `way` with the body of every loop repeated. `counts` contains the number of repetitions for each
+/// loop.
 pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {
@@ -287,8 +288,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Makes instructions of eight bytes each. A line contains a predicate (may be empty), the text of the instruction,
-    /// and the index of the instruction to which it jumps.
+    /// Makes instructions of eight bytes each. Each entry of `lines` contains a predicate (may be empty), the text of
+    /// the instruction, and the index of the instruction to which the instruction jumps.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,

@@ -12,7 +12,7 @@ const TORCH: [&str; 3] = [
     "runtime/python/tests/test_operator.py",
     "runtime/python/tests/test_compiled.py",
 ];
-/// Test of linear attention layers whose recurrences the tool computes.
+/// Script that tests layers of linear attention. The tool computes the recurrences of these layers.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
 /// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch, and compares it with

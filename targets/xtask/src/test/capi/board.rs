@@ -1,5 +1,5 @@
-//! Runs programs of `tests/capi` on an emulated Cortex-A57, as a part of the stage `boards`. They are linked statically and
-//! dynamically with a board's folder, which is renamed before they run.
+//! Runs programs of `tests/capi` on an emulated Cortex-A57, as a part of the stage `boards`. The programs are linked
+//! statically and dynamically with the libraries in a board's folder. This folder is renamed before the programs run.
 
 use super::programs::{Compilers, checks};
 use crate::files::{at, empty};

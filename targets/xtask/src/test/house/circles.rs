@@ -11,7 +11,7 @@
 use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Target of a path.
+/// What a path refers to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// A module.

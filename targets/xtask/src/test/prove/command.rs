@@ -11,8 +11,9 @@
 //! | `address program FILE` | as `program`, with library and program under AddressSanitizer |
 //! | `xtask …` | runs a command of the project, such as a short stage |
 //!
-//! Each command has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. Building
-//! and running are separate steps, because a fault that does not compile is not detected by a test.
+//! Each command has the profile, the packages and the flags of its stage, so that nothing is built twice in the copy of
+//! the tree in which faults are planted. Building and running are separate steps, because a fault that does not compile
+//! is not detected by a test.
 
 use crate::boards::build::PRODUCTS;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
@@ -25,7 +26,7 @@ use crate::test::cargo::with_standin;
 use crate::test::sanitizers::Sanitizer;
 use std::time::Duration;
 
-/// Time limit of a command; one that takes longer counts as hung.
+/// Time limit of a command. A command that takes longer counts as hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
 
 /// Build and run steps of a command.
