@@ -25,7 +25,7 @@ pub enum DeviceError {
         call: &'static str,
         /// The driver's error code.
         code: u32,
-        /// The driver's name for the code.
+        /// Name of the error code, as the driver reports it.
         name: &'static str,
     },
     /// The driver could not allocate memory.
@@ -55,12 +55,13 @@ pub enum DeviceError {
     TooOld {
         /// Name of the device.
         device: String,
-        /// Major compute capability.
+        /// Major number of the device's compute capability.
         major: u32,
-        /// Minor compute capability.
+        /// Minor number of the device's compute capability.
         minor: u32,
     },
-    /// The options request the caller's current context, but the thread has none.
+    /// The options request the CUDA context that is current on the calling thread, but this thread has no current
+    /// context.
     #[error("context: none is current; allowed: a thread with a current context, or the primary context")]
     NoContext,
     /// This build lacks a GPU kernel.
@@ -81,7 +82,7 @@ pub enum DeviceError {
         isa: &'static str,
         /// CUDA version of the driver, `(major, minor)`.
         driver: (u32, u32),
-        /// Log of the driver's compiler; may be empty.
+        /// Log of the driver's compiler for PTX. The log may be empty.
         log: String,
         /// Error of the failed driver call.
         source: Box<DeviceError>,
@@ -131,7 +132,7 @@ pub enum PlanError {
     NotStreamed {
         /// Name of the option or feature.
         option: &'static str,
-        /// The allowed values.
+        /// The values that a streamed run allows.
         allowed: &'static str,
     },
     /// The budget of a streamed run exceeds the memory that is available to the process. The machine, a control group
@@ -142,8 +143,8 @@ pub enum PlanError {
     Beyond {
         /// The budget in bytes.
         budget: usize,
-        /// Largest allowed budget in bytes: memory that the process needs for other purposes, plus the memory that
-        /// is still available.
+        /// Largest allowed budget in bytes. This is the sum of two amounts: the memory that the process needs in
+        /// addition to the run's buffers, and the memory that is still available.
         available: u64,
     },
     /// The caller passed a null pointer as the memory for a workspace.
@@ -244,7 +245,7 @@ pub enum PlanError {
     /// The system could not start a thread.
     #[error("threads: the system started {started} of {wanted}: {reason}")]
     Spawn {
-        /// Number of running threads, including the caller.
+        /// Number of threads that were running when the system refused a thread, including the calling thread.
         started: usize,
         /// The requested number of threads.
         wanted: usize,
@@ -283,7 +284,7 @@ pub enum PlanError {
         /// Name of the option.
         option: &'static str,
     },
-    /// Cores or a priority were requested for threads that the host lends.
+    /// Cores or a priority were requested for threads that the host program lends to the engine.
     #[error("{option}: given for threads that the host lends; allowed for them: none")]
     Lent {
         /// Name of the option.
@@ -303,9 +304,9 @@ pub enum PlanError {
     TunedOther {
         /// The property that differs: device, compute capability, SMs, driver or library.
         what: &'static str,
-        /// Value in the file.
+        /// Value of the property in the file.
         found: String,
-        /// Actual value on this machine.
+        /// Value of the property on this machine.
         allowed: String,
     },
     /// An entry of a tuned file is invalid, or has the same shape as an earlier entry.

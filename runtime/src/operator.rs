@@ -12,7 +12,8 @@ use std::fmt::Debug;
 
 /// The type whose values name the operands of operator `O`.
 pub type OperandOf<O> = <<O as Operator>::Problem as Problem>::Operand;
-/// Host data of an operator's call in addition to its tensors: lengths and bounds of sequences.
+/// Data in host memory that a call of operator `O` has in addition to its tensors: the lengths and boundaries of
+/// sequences.
 pub type LengthsOf<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 
 /// An operator, such as attention. The trait defines the operator's types, its checks and its records of runs.
@@ -44,7 +45,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the sequence lengths and bounds of a call whose tensors are in host memory.
+    /// Returns the lengths and boundaries of the sequences in a call whose tensors are in host memory.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
     /// For a call on device tensors, checks that the lengths match the problem and that the call has the outputs that
@@ -58,7 +59,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the sequence lengths and bounds of a call whose tensors are in device memory.
+    /// Returns the lengths and boundaries of the sequences in a call whose tensors are in device memory.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 

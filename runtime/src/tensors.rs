@@ -17,7 +17,7 @@ pub struct TensorSpec {
     pub argument: &'static str,
     /// Memory of the elements; `None` if the problem does not have the tensor.
     pub memory: Option<Memory>,
-    /// `true` if a run reads the tensor's contents at its start.
+    /// `true` if a run reads the contents that the tensor has when the run starts.
     pub read: bool,
     /// `true` if a run writes the tensor.
     pub written: bool,

@@ -22,7 +22,7 @@ pub type LinearPlan = plan::Plan<Linear>;
 /// The memory that runs of a linear attention plan need in addition to their tensors. Only one run at a time can use
 /// it.
 pub type LinearWorkspace = workspace::Workspace<Linear>;
-/// A plan of linear attention with the host tensors of a call. It may run any number of times.
+/// A plan of linear attention with the host tensors of a call. This bound plan may run any number of times.
 pub type LinearBound<'a> = bound::Bound<'a, Linear>;
 /// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
 pub type LinearDeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Linear>;

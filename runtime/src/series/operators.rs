@@ -36,11 +36,11 @@ pub type RecurrenceWorkspace = workspace::Workspace<Recurrence>;
 pub type SelectiveWorkspace = workspace::Workspace<Selective>;
 /// The memory that runs of a convolution plan need in addition to their tensors. Only one run at a time can use it.
 pub type ConvolutionWorkspace = workspace::Workspace<Convolution>;
-/// A plan of a recurrence with the host tensors of a call. It may run any number of times.
+/// A plan of a recurrence with the host tensors of a call. This bound plan may run any number of times.
 pub type RecurrenceBound<'a> = bound::Bound<'a, Recurrence>;
-/// A plan of a selective scan with the host tensors of a call. It may run any number of times.
+/// A plan of a selective scan with the host tensors of a call. This bound plan may run any number of times.
 pub type SelectiveBound<'a> = bound::Bound<'a, Selective>;
-/// A plan of a convolution with the host tensors of a call. It may run any number of times.
+/// A plan of a convolution with the host tensors of a call. This bound plan may run any number of times.
 pub type ConvolutionBound<'a> = bound::Bound<'a, Convolution>;
 
 /// The input tensors of a recurrence in device memory. Shapes and strides are those of the problem.

@@ -155,7 +155,8 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Returns the properties of runs on `backend`. A run states its back end in its [`Report`](crate::Report).
+    /// Returns the properties that determine the error bound and the bits of runs on `backend`. A run states its back
+    /// end in its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
@@ -172,8 +173,8 @@ where
         }
     }
 
-    /// Returns the chooser's decisions for the CPU, whether the CPU computes or stands by; `None` for a GPU plan
-    /// without fallback.
+    /// Returns the chooser's decisions for the CPU, if the CPU computes or if the plan has a standby plan for the CPU.
+    /// Returns `None` for a GPU plan without a standby plan.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)

@@ -19,7 +19,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Value for absent rows.
+    /// The value that represents rows that do not exist.
     pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
 
     /// Returns the same rows without the first `t` tokens and the first `x` columns.
@@ -94,7 +94,7 @@ unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
     /// Creates a context. The tensors must have been checked against the problem. From `base` on, the workspace must
-    /// have room for the layout. The engine must have the kernel's instruction set.
+    /// have room for the layout. The CPU must have the instruction set of the plan's kernel.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,

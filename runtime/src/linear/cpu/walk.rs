@@ -57,7 +57,7 @@ pub(super) struct Aim {
     pub keep: bool,
 }
 
-/// Computes a task: a group of strips of one state of a sequence.
+/// Computes a task. The task is a group of strips that belong to one state in one sequence.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has these strips or this worker number.

@@ -77,7 +77,7 @@ pub struct LinearGpuChoice {
     pub columns: usize,
     /// Largest number of parts of a sequence that are computed in parallel.
     pub parts: usize,
-    /// Number of key dims that the kernel computes. Keys are padded to it.
+    /// Number of key dims that the kernel processes. Keys are padded to this number of dims.
     pub dims: usize,
     /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,

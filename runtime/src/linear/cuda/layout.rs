@@ -13,7 +13,8 @@ const ALIGNMENT: usize = 256;
 pub struct RegionOffsets {
     /// Size of the table of sequences, which is at offset zero.
     pub table: usize,
-    /// Records of the prepared chunks, f32 `[output heads, chunks, record]`.
+    /// Prepared data of the chunks: a record of f32 values for each output head and chunk, `[output heads, chunks,
+    /// record]`.
     pub records: u64,
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
@@ -35,7 +36,7 @@ pub struct RegionOffsets {
     pub sums: u64,
     /// Size of the transitions in bytes.
     pub transition_bytes: usize,
-    /// Total number of bytes.
+    /// Size of the workspace in bytes.
     pub bytes: usize,
 }
 

@@ -38,14 +38,16 @@ pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usi
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// Describes states of the view `[sequences, heads, d_k, d_v]` at the device address `data`; empty if `data` is zero.
+/// Returns a description of the states at the device address `data`, whose shape is `[sequences, heads, d_k, d_v]` and
+/// whose strides are those of `view`. The description is empty if `data` is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
     States { data, sequence, head, part: 0, row }
 }
 
-/// Describes the states of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`, at the address `data`.
+/// Returns a description of the states of `parts` parts at the address `data`. The states are stored without gaps, with
+/// the shape `[sequences, heads, parts, d_k, row]`.
 pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     let row = row as i64;
     let part = problem.key_dim() as i64 * row;
@@ -53,7 +55,8 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
 }
 
-/// Describes the past and the present states of a call; empty for states that the call omits.
+/// Returns descriptions of the past and of the present states of a call. The description of states that the call omits
+/// is empty.
 pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     let spec = problem.spec();
     let past = states(spec.past_state.as_ref(), at[problem.past_source()]);
@@ -176,8 +179,8 @@ pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
 }
 
-/// Describes the values that tokens write to the workspace at `data`: a row per token and state, padded to a multiple
-/// of four elements.
+/// Returns a description of the values that tokens write to the workspace at `data`. There is one row per token and
+/// state, and each row is padded to a multiple of four elements.
 pub fn written(problem: &Problem, data: u64) -> DeviceTensor {
     let token = padded(problem.value_dim()) as i64;
     let head = problem.spec().output.tokens() as i64 * token;

@@ -121,8 +121,8 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the pass over a part whose earlier state is known. The pass either computes the outputs, or only the
-    /// part's last state.
+    /// Returns the result that a pass must compute for a part whose preceding state is known: the outputs if the call
+    /// has an output tensor, otherwise only the state after the part.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

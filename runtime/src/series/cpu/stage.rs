@@ -40,7 +40,7 @@ pub struct ChannelTile {
 /// A block of tokens, and the direction in which a pass visits them.
 #[derive(Clone, Debug)]
 pub struct TokenBlock {
-    /// Indices of the tokens in memory.
+    /// Range of the tokens' indices in the tensor.
     pub tokens: Range<usize>,
     /// `true` if the pass visits the last token first.
     pub reverse: bool,

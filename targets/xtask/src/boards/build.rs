@@ -276,7 +276,8 @@ fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
 }
 
-/// Templates of the package descriptions, in `runtime/capi`, and the paths of the descriptions in the assembled folder.
+/// Templates in `runtime/capi` for the package descriptions of CMake and pkg-config. Each is listed with the path of
+/// its description in the assembled folder.
 const PACKAGES: [(&str, &str); 4] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),

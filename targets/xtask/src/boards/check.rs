@@ -106,7 +106,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Returns the strings of all entries of the dynamic section that have this tag.
+/// Returns the strings of all entries with this tag in the file's dynamic section.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
@@ -195,7 +195,8 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Checks that the names `found` are exactly those of the interface.
+/// Checks that a library exports exactly the names `wanted`, which are the functions of the interface. `found` are the
+/// names that it exports.
 fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     let (alien, absent) = (found.difference(wanted), wanted.difference(found));
     let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
@@ -278,7 +279,7 @@ pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     }
 }
 
-/// Patterns for the names of functions that may contain newer instructions.
+/// Patterns for the names of functions that may contain instructions beyond ARMv8.0-A.
 pub struct Exceptions(Vec<String>);
 
 impl Exceptions {

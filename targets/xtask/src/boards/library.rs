@@ -37,7 +37,7 @@ pub struct Abi {
     pub major: u32,
     /// Minor version, which increases when functions are added.
     pub minor: u32,
-    /// Names of functions.
+    /// Names of the exported functions.
     pub functions: BTreeSet<String>,
 }
 

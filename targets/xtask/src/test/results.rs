@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the result of a stage that ended without reporting one.
+    /// Creates the outcome of a stage that ended without reporting an outcome.
     pub fn untold(how: &str) -> Outcome {
         let faults = vec![format!("ended without a result: {how}")];
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }

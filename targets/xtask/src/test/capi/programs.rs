@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Command of valgrind. Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns,
-/// so that a spinning thread does not block the others.
+/// Command of valgrind. Memory errors are failures. If no pointer to allocated memory exists when the program ends,
+/// this is a failure too. Threads take turns, so that a spinning thread does not block the others.
 pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite \
      --leak-check=full --suppressions=tests/capi/valgrind.supp";
 

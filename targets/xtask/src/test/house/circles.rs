@@ -41,7 +41,8 @@ pub struct Circle {
     pub uses: Vec<String>,
 }
 
-/// Names that are being looked up, each with its module. A lookup that needs one of them again finds nothing.
+/// Names that are being looked up, each with its module. If a lookup needs one of these names again, the lookup finds
+/// nothing.
 type Open = Vec<(usize, String)>;
 
 struct Names<'a> {
