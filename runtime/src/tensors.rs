@@ -10,12 +10,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Properties of a tensor that a problem determines for all its calls.
+/// Properties of a tensor. They are determined by the problem, and are the same for all calls with this problem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TensorSpec {
     /// Name in error messages.
     pub argument: &'static str,
-    /// Memory of the elements; `None` if the problem does not have the tensor.
+    /// Size and layout of the tensor's memory; `None` if the problem does not have the tensor.
     pub memory: Option<Memory>,
     /// `true` if a run reads the contents that the tensor has when the run starts.
     pub read: bool,
@@ -23,8 +23,8 @@ pub struct TensorSpec {
     pub written: bool,
     /// `true` if a call may omit the tensor.
     pub optional: bool,
-    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
-    /// later tokens.
+    /// For a tensor to which runs append tokens: the number of tokens at its start that a run keeps and reads. The run
+    /// writes the later tokens.
     pub kept: Option<usize>,
     /// `true` if only few calls have the tensor. Copies of this tensor are then in a separate buffer.
     pub apart: bool,
@@ -55,7 +55,8 @@ pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the element types that the locations of a call's tensors state; f32 for tensors without a stated type.
+/// Returns the element types that the locations of a call's tensors state; f32 for tensors whose location states no
+/// type.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
@@ -78,7 +79,7 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 }
 
 impl<'a, O: Operand> HostTensors<'a, O> {
-    /// Wraps the tensors of a call. Their data must have been checked against the problem.
+    /// Wraps the tensors of a call. The data of the tensors must have been checked against the problem.
     pub fn new(
         mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
         mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,

@@ -14,7 +14,7 @@ use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// The embedded files of one board, and the names by which it is recognised.
+/// The embedded files of one board, and the names by which the board is recognised.
 struct Files {
     name: &'static str,
     soc: &'static str,

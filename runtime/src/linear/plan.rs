@@ -1,4 +1,4 @@
-//! Plans linear attention, and reports the properties of its plans.
+//! Plans linear attention, and reports the properties of such plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::LinearGpuChoice;
@@ -21,7 +21,7 @@ pub struct LinearDivision {
     pub form: Form,
     /// Number of tokens per chunk.
     pub chunk: usize,
-    /// Maximum number of parts of a sequence that are computed in parallel.
+    /// Largest number of parts that are computed in parallel in one sequence.
     pub parts: usize,
 }
 

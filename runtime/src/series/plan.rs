@@ -1,4 +1,4 @@
-//! Plans recurrences, selective scans and convolutions, and reports the properties of their plans.
+//! Plans recurrences, selective scans and convolutions, and reports the properties of such plans.
 
 use super::cpu::plan::{CpuPlan, kernel};
 use super::cpu::{OnCpu, Transforms};
@@ -27,7 +27,7 @@ pub struct SeriesDivision {
     pub parts: usize,
     /// Method of a convolution; irrelevant for other operators.
     pub method: Method,
-    /// Length of the transforms of a convolution by FFT; zero for everything else.
+    /// Length of the transforms of a convolution by FFT; zero for other methods and other operators.
     pub fft_length: usize,
     /// Accuracy of the elementary functions in the kernel.
     pub precision: Precision,

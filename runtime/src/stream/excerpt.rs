@@ -39,8 +39,8 @@ impl Excerpt {
         }
     }
 
-    /// Calls `each(offset in the tensor, range in the buffer)`, both in bytes, for every piece that is contiguous in
-    /// both.
+    /// Calls `each(offset in the tensor, range in the buffer)`, both in bytes, for every piece that is contiguous both
+    /// in the tensor and in the buffer.
     ///
     /// # Errors
     /// Returns the first error of `each`.
@@ -87,7 +87,7 @@ impl Excerpt {
         Some(self.at * self.size..end)
     }
 
-    /// Returns the offset in bytes at which the first row of the excerpt begins in the tensor.
+    /// Returns the offset in bytes from the start of the tensor to the first row of the excerpt.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let [batch, head, token] = self.first;

@@ -145,7 +145,7 @@ where
 }
 
 /// Reads one part after another into buffers as they become free. Stops when no part is left, when a read fails, or
-/// when the caller no longer receives.
+/// when the caller no longer receives messages.
 fn forward<'b, P, B, E>(
     parts: &mut impl Iterator<Item = P>,
     read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// Checks that exactly one part is read ahead: while a part is computed, the next part is read, but no part after
-    /// the next.
+    /// Checks that exactly one part is read ahead: while a part is computed, the next part is read, and the part after
+    /// the next part is not read.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);

@@ -4,8 +4,8 @@ use super::excerpt::Excerpt;
 use std::io;
 use std::ops::Range;
 
-/// Source of the bytes of tensors: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight
-/// of a layer.
+/// Source of the bytes of tensors, such as files, a network or a callback. `N` names a tensor: an operand of a call, or
+/// a weight of a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
@@ -24,7 +24,7 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// Destination of the bytes of outputs: files, a network, a callback. `N` names an output.
+/// Destination of the bytes of outputs, such as files, a network or a callback. `N` names an output.
 pub trait Sink<N> {
     /// Writes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is passed exactly
     /// once; bytes between rows are never passed.

@@ -1,4 +1,5 @@
-//! Runs commands. A command is printed before it runs. Its output is shown while it runs, and kept for counting.
+//! Runs commands. A command is printed before it runs. The output of a command is shown while the command runs. The
+//! output is also kept, so that results can be counted.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

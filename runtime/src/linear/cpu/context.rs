@@ -55,9 +55,9 @@ impl Past {
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,
-    /// Index of the state, and of the value head that updates it.
+    /// Index of the state. The value head with the same index updates this state.
     pub state: usize,
-    /// Range of tokens, in the order in which they update the state.
+    /// Range of tokens. Tokens are counted in the order in which they update the state.
     pub tokens: Range<usize>,
     /// `true` if the last token of the sequence updates the state first.
     pub reverse: bool,

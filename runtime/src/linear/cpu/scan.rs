@@ -155,7 +155,7 @@ fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usiz
 /// Sets a transition to the identity, which is the transition for an empty range of tokens.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The strips are writable, and no other worker uses them.
+/// - The invariants of [`Context`] hold. The strips are writable, and no other worker uses them.
 unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     let delta = c.choice.rule.is_delta();
     each_place(c, transition, |row, column, place| {
@@ -174,7 +174,7 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
 /// nothing for the last part, because no later state needs its map.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has this part or this worker number.
+/// - The invariants of [`Context`] hold. No other worker has this part or this worker number.
 unsafe fn fold_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part).filter(|_| part < head.last(c)) else { return };
     let all = targets(c, head.element(c, part));
@@ -207,7 +207,7 @@ fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
 /// Does nothing unless the rule is a gated delta rule.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
+/// - The invariants of [`Context`] hold. `marks` are the marks of the part, and no other worker uses them or `region`.
 unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks: *mut f32) {
     let len = c.layout.element.cleared.len;
     if len == 0 {
@@ -239,7 +239,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
 /// Copies the state before a part to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The maps of the earlier parts have become states, and a state can be written to
+/// - The invariants of [`Context`] hold. The maps of the earlier parts have become states, and a state can be written to
 ///   `to`.
 unsafe fn state_before(c: &Context<'_>, head: &ResidentHead<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
     // SAFETY: the state can be written to `to` (clause), and the state of the earlier part is only read.
@@ -258,7 +258,7 @@ unsafe fn state_before(c: &Context<'_>, head: &ResidentHead<'_>, s: &Stretch<'_>
 /// the state after the last part, too.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker
+/// - The invariants of [`Context`] hold. All parts of the head were folded, and no other worker has this head or this worker
 ///   number.
 unsafe fn combine(c: &Context<'_>, head: &ResidentHead<'_>, worker: usize) {
     let mut states = [false; MOST_PARTS];
@@ -283,7 +283,7 @@ unsafe fn combine(c: &Context<'_>, head: &ResidentHead<'_>, worker: usize) {
 /// Computes the outputs of a part from the state before it. For the last part, also computes the state after it.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
+/// - The invariants of [`Context`] hold. The head was combined. No other worker has this part or this worker number.
 unsafe fn compute_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part) else { return };
     let last = head.last(c);
@@ -309,7 +309,7 @@ unsafe fn compute_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, wo
 /// Copies the state after the last part to the present state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All parts of the head were computed, and no other worker has this head.
+/// - The invariants of [`Context`] hold. All parts of the head were computed, and no other worker has this head.
 unsafe fn finish(c: &Context<'_>, head: &ResidentHead<'_>) {
     let last = head.last(c);
     if let Some(s) = head.part(c, last) {
@@ -337,7 +337,7 @@ impl Parts<'_> {
     /// delta rule.
     ///
     /// # Safety
-    /// - The invariants. No other reference to the marks exists.
+    /// - The invariants of this type hold. No other reference to the marks exists.
     unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
         let marks = cleared(self.c, self.head.element(self.c, part));
         // SAFETY: the element has initialised marks (layout), and nothing else uses them (invariants, clause).
@@ -351,7 +351,7 @@ impl Parts<'_> {
     /// Returns the values of the matrix in `target`, including its padding.
     ///
     /// # Safety
-    /// - The invariants. No other reference to the matrix exists.
+    /// - The invariants of this type hold. No other reference to the matrix exists.
     unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
         let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
         // SAFETY: the element has these initialised strips (layout), and nothing else uses them (invariants, clause).

@@ -31,8 +31,8 @@ pub struct Sequences {
     pub long: bool,
 }
 
-/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among the chunks of all
-/// sequences.
+/// Converts a sequence to the kernels' format. `chunk0` is the index of the sequence's first chunk among the chunks of
+/// all sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
@@ -155,8 +155,8 @@ fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
     LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
 }
 
-/// Returns `filled` with `parts` parts of a scan. If there is a table of sequences, it determines the length of the
-/// parts.
+/// Returns `filled` with `parts` parts of a scan. If there is a table of sequences, this table determines the length of
+/// the parts.
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
@@ -217,7 +217,8 @@ pub fn with_answers(
     filled
 }
 
-/// Returns `filled` with these states: before the first token, after the last, and at the boundaries of parts.
+/// Returns `filled` with these states: the states before the first token, after the last token, and at the boundaries
+/// of parts.
 pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
     (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
     let columns = filled.value_dim as usize;
@@ -239,7 +240,8 @@ pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// Returns `filled`, changed to compute the transitions of its parts instead of their last states.
+/// Returns `filled` with changes, so that the launch computes the transitions of the parts instead of the parts' last
+/// states.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;

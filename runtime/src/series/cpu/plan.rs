@@ -1,4 +1,4 @@
-//! Plans of per-channel operators for the CPU, and their calls.
+//! Plans for per-channel operators on the CPU, and the calls of these plans.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
@@ -21,7 +21,7 @@ pub struct CpuPlan<O> {
     pub kernel: &'static SeriesKernel,
     pub choice: SeriesChoice,
     pub layout: SeriesLayout,
-    /// The transforms of a convolution by FFT; `None` for everything else.
+    /// The transforms of a convolution by FFT; `None` for other methods and other operators.
     pub transforms: Option<Transforms>,
     problem: PhantomData<O>,
 }
@@ -35,7 +35,8 @@ pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
 }
 
 impl<O> CpuPlan<O> {
-    /// Creates a plan from a choice and its layout, with transforms for a convolution by FFT.
+    /// Creates a plan from the chooser's decisions and their layout. A plan for a convolution by FFT also needs the
+    /// transforms.
     pub fn new(
         kernel: &'static SeriesKernel,
         (choice, layout): (SeriesChoice, SeriesLayout),

@@ -36,7 +36,8 @@ enum Pass {
     Outputs,
     /// Only the state after the last token.
     Last,
-    /// The affine map of all tokens. Its factor is written to this address, and its addend to the state.
+    /// The affine map of all tokens. The factor of the map is written to this address. The addend of the map is written
+    /// to the state.
     Fold(*mut f32),
 }
 
@@ -53,7 +54,7 @@ impl RecurrenceCall<'_> {
     /// Updates the state of a tile, in place at `state`, with the tokens of `steps`.
     ///
     /// # Safety
-    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
+    /// - The clauses of [`OnCpu::run`] hold; `worker` is the number of the calling worker.
     /// - The values of a tile are readable and writable at `state` and, for [`Pass::Fold`], at the address in `Fold`.
     /// - No other worker processes these tokens of the tile.
     unsafe fn pass(

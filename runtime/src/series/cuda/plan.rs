@@ -13,7 +13,7 @@ use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Problem of a per-channel operator, with the launches that compute it on a GPU.
+/// Problem of a per-channel operator, with the launches that compute the problem on a GPU.
 pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// Name of the operator in error messages about the operator's kernel.
     const ROLE: &'static str;

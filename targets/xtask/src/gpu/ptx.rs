@@ -41,7 +41,8 @@ const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
-/// Limits of an SM with compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
+/// Limits of an SM with compute capability 5.3 or 6.2. The limits are, in order: registers, bytes of shared memory,
+/// threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
 /// The resources that ptxas reports for a kernel. Each is the maximum over the targets in [`ASSEMBLED`].
@@ -127,7 +128,7 @@ fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
 
-/// Generates all files again and compares them with those in the tree.
+/// Generates all files again and compares them with the files in the tree.
 pub fn check(tree: &Tree) -> Ran {
     Ran::of("modules", |ran| {
         let made = make(tree)?;
@@ -228,7 +229,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     Ok(made)
 }
 
-/// Compiles a source to packed PTX. Returns the text, the resources of the kernel, and its cost.
+/// Compiles a source file to packed PTX. Returns the text, and the resources and the cost of the kernel.
 fn compile(
     tree: &Tree,
     tools: &Tools,
@@ -309,7 +310,8 @@ fn fill(text: &str) -> String {
     filled + "\n"
 }
 
-/// Renames the compiler's registers to a letter for their class and a number. Frequent registers get short numbers.
+/// Renames the compiler's registers. A new name consists of a letter for the class of the register, and a number.
+/// Frequent registers get short numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];

@@ -1,5 +1,5 @@
-//! `cargo xtask count`: counts the instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and
-//! estimates the speed of the call on that processor.
+//! `cargo xtask count`: counts the instructions that the NEON kernel executes for an attention call on an emulated
+//! Cortex-A57, and estimates the speed of this call on a real Cortex-A57.
 
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -30,10 +30,12 @@ struct Counted {
 const CLOCK: f64 = 2.0;
 /// Number of micro-operations that a Cortex-A57 dispatches in a cycle.
 const DISPATCHED: f64 = 3.0;
-/// Assumed stall in cycles for a line from L2 and for a line from memory, if nothing hides it.
+/// Assumed stall in cycles for a cache line from L2, and for a cache line from memory, if no other work hides the
+/// stall.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
-/// Estimates the cycles of a call twice: from the busiest pipe alone, and with the stalls of all cache lines added.
+/// Returns two estimates of the number of cycles of a call: the cycles of the busiest pipe, and the sum of these cycles
+/// and the stalls for all cache lines.
 fn estimate(call: &Counted) -> [f64; 2] {
     // A load or store of two registers is two micro-operations. All other frequent instructions here are one.
     let moved = call.loads + call.stores;

@@ -67,7 +67,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs the tool with the arguments `line`, in which `@` stands for the folder, and returns its report.
+    /// Runs the tool with the arguments in `line`, and returns the tool's report. In `line`, `@` stands for the folder
+    /// with the files.
     fn elsa(&self, line: &str) -> Result<Value, String> {
         let run = Run::new(self.tree, "").arg(self.tree.target.join("release/elsa"));
         let folder = format!("{}/", self.folder.display());

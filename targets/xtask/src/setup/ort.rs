@@ -1,4 +1,4 @@
-//! Requirements for the tests of the ONNX Runtime operator: libraries of the runtime, and Python environments.
+//! Requirements for the tests of the ONNX Runtime operator: libraries of ONNX Runtime, and Python environments.
 
 use super::{BOARD_ROOT, file, old_python, program, python};
 use crate::files::{self, at};

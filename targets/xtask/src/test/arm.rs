@@ -44,7 +44,8 @@ const AS_WELL: [&str; 17] = [
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// Returns the folder of the build outputs. It is separate from the host's, so that neither build waits for the other.
+/// Returns the folder of the build outputs. This folder is separate from the folder of builds for the host, so that
+/// neither build waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }

@@ -151,8 +151,8 @@ fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) 
     }
 }
 
-/// Runs the loop on this machine: with pictures, without pictures, until a signal ends it, and on a GPU that works, is missing
-/// or is lost.
+/// Runs the loop on this machine: with pictures, without pictures, until a signal ends it, with a GPU that works,
+/// without a GPU, and with a GPU that is lost.
 fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path) {
     let here = |rest: &str| asked(tree, "", dir, rest);
     let out = here("--rate 200 --frames 360 --backend scalar").arg(pictures).run();

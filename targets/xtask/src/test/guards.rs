@@ -58,8 +58,8 @@ fn passed(tree: &Tree) -> PathBuf {
     tree.target.join("test-results/guards.json")
 }
 
-/// Returns the stages whose guarded files have changed. They differ from the files of the last long run, and also from the
-/// files with which the stage last passed on this machine.
+/// Returns the stages whose guarded files have changed. The guarded files of these stages differ both from the files of
+/// the last long run and from the files with which the stage last passed on this machine.
 pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     let Some(written) = written(tree)? else {
         println!("{FILE}: absent; cargo xtask test --all writes it");

@@ -27,7 +27,7 @@ np.save("padding.npy", np.arange(197).reshape(1, 1, 1, 197) < 150)
 np.save("lengths.npy", np.array([150]))
 "#;
 
-/// A fenced block: its language, the reason why it is untested, and its text.
+/// A fenced block: its language, its text and, if the block is marked as untested, the reason.
 #[derive(Debug, PartialEq)]
 struct Fence<'a> {
     language: &'a str,

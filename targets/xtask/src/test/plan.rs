@@ -1,4 +1,4 @@
-//! Schedules stages: parts of the long run, lanes of a part, and the remaining time.
+//! Schedules stages: divides the long run into parts, assigns stages to lanes, and estimates the remaining time.
 
 use super::results::Outcome;
 use super::stages::Stage;
@@ -68,7 +68,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of `stages`; `known` contains the seconds of their last runs.
+    /// Creates the progress of `stages`; `known` contains the seconds that each stage took when it last ran.
     pub fn new(stages: &[&'static Stage], known: &BTreeMap<String, f64>, minutes: u64) -> Progress {
         let count = stages.iter().map(|stage| stage.lane + 1).max().unwrap_or(0);
         let lane = |lane| stages.iter().filter(|stage| stage.lane == lane).copied().collect::<Vec<_>>();

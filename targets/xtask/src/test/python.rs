@@ -46,7 +46,7 @@ pub fn oldest(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the tests with the interpreter `python` and counts them.
+/// Runs the tests with the interpreter `python`, and counts the tests.
 fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
     let hidden = format!("{}:{}", tree.root.join(UNCOMPILED).display(), module.display());

@@ -48,7 +48,8 @@ fn promise(script: &str) -> Result<&str, String> {
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// Creates a folder with files from blocks of the page: the name of each file, and the first line of its block.
+/// Creates a folder with files that contain blocks of `page`. `files` lists the name of each file, and the first line
+/// of the block that it contains.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {

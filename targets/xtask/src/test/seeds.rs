@@ -108,8 +108,8 @@ fn npz() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds files of quorum tasks of a problem with two tokens in three chunks: intact files, and for each array a file in
-/// which this array is changed.
+/// Builds files of quorum tasks for a problem with two tokens in three chunks: intact files, and for each array a file
+/// in which this array is changed.
 fn states() -> Vec<Vec<u8>> {
     let list = |data: &[i64]| {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -120,7 +120,7 @@ fn within(error: f64, allowed: f64) -> bool {
     error <= allowed
 }
 
-/// Compares the program's report with the record. If `backend` is given, the report must name it.
+/// Compares the program's report with the record. If `backend` is given, the report must name this back end.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {

@@ -1,4 +1,4 @@
-//! Fuzzes the error bounds: checks that no error exceeds its bound, whatever bytes the tensors contain.
+//! Fuzzes the error bounds: checks that no error exceeds its bound, for any contents of the tensors.
 #![no_main]
 #![forbid(unsafe_code)]
 

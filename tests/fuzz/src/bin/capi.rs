@@ -32,7 +32,7 @@ struct Known {
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
     streams: Vec<elsa_stream>,
-    /// Memory of the workspaces, kept until all of them are destroyed.
+    /// Memory of the workspaces, kept until all workspaces are destroyed.
     memories: Vec<Vec<u64>>,
 }
 

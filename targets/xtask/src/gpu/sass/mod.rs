@@ -101,7 +101,7 @@ pub fn table(costs: &[(String, Cost)]) -> String {
     text
 }
 
-/// Suffixes in the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
+/// Suffixes of the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
 /// bias and is not predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
 /// Prefixes in the names of kernels that have no predicted time: linear attention and series.
@@ -135,7 +135,7 @@ pub fn cost(
     Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
 }
 
-/// Rows and keys per tile, and head size, parsed from a kernel's name.
+/// Number of rows and keys per tile, and the head size. These numbers are parsed from a kernel's name.
 struct Shape {
     rows: usize,
     keys: usize,
@@ -162,7 +162,7 @@ impl Shape {
     }
 }
 
-/// Largest number of rows in a tile for which several lanes share a row.
+/// Several lanes share a row in tiles with at most this number of rows.
 const FEW: usize = 8;
 
 fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<Cost, String> {

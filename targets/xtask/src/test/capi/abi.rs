@@ -66,7 +66,7 @@ struct Lists {
     board: String,
 }
 
-/// Compiles `source` for this machine and for the boards, and runs it to get the lists.
+/// Compiles `source` for this machine and for the boards, and runs both programs, which print the lists.
 fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     let boards = Compilers::boards(tree)?;
     let file = home.join("abi.c");

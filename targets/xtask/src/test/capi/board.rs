@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Programs whose behaviour depends on the processor or the C library, and one that calls the library from C++.
+/// Programs whose behaviour depends on the processor or the C library, and one program that calls the library from C++.
 const PROGRAMS: [&str; 11] = [
     "plain.c",
     "floats.c",
@@ -28,7 +28,7 @@ const PROGRAMS: [&str; 11] = [
 /// Linker flags for the libraries that a static libelsa needs with zig.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
-/// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs them.
+/// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs the programs.
 pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));

@@ -50,7 +50,7 @@ pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> R
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
 }
 
-/// Returns the line numbers of the marked lines, from one, and the reasons why they must not compile.
+/// Returns the line numbers of the marked lines, counted from one, and the reasons why they must not compile.
 fn marked(text: &str) -> Vec<(usize, &str)> {
     let mark = |(number, line)| -> Option<(usize, &str)> { Some((number, str::split_once(line, MARK)?.1)) };
     (1..).zip(text.lines()).filter_map(mark).collect()

@@ -46,7 +46,8 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("whole.cpp", "-DELSA_THROW"),
     ("windows.cpp", ""),
 ];
-/// Programs that run on the stand-in driver, each with the driver faults and the device of the run.
+/// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
+/// device that the driver simulates.
 const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
@@ -147,7 +148,7 @@ impl Compiled {
     }
 }
 
-/// Runs a program that prints the number of its checks at the end, and counts them.
+/// Runs a program that prints the number of its checks at the end, and counts these checks.
 pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     // Under valgrind, on a busy machine, the longest program takes more than five minutes. A program that exceeds this limit

@@ -11,7 +11,7 @@
 use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a path refers to.
+/// The module or item to which a path refers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// A module.
@@ -29,7 +29,8 @@ pub struct Use {
     pub path: String,
 }
 
-/// Uses, by the indices of the module that names the item and of the module that defines it.
+/// The uses of modules by other modules. A key consists of the index of the module that names an item, and the index of
+/// the module that defines the item.
 pub type Uses = BTreeMap<(usize, usize), Use>;
 
 /// Modules that use each other, directly or through others.

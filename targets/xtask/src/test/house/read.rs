@@ -65,7 +65,7 @@ pub struct Module {
     pub mentions: Vec<Mention>,
 }
 
-/// Function that reads a source file; `None` if it does not exist.
+/// Function that returns the text of a source file, or `None` if the file does not exist.
 pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// Returns the modules of the crate with this root file, the root first.
@@ -302,7 +302,7 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
     found
 }
 
-/// Keywords that precede a name that they declare.
+/// Keywords that declare the name after them.
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 

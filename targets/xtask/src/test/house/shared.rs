@@ -68,7 +68,8 @@ fn named(stream: TokenStream) -> Option<&'static str> {
     None
 }
 
-/// Finds shared files that name an operator but are not in the document's list, and listed files that name none.
+/// Finds shared files that name an operator but are not in the document's list, and files in the list that name no
+/// operator.
 pub fn shared(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let Some((_, list)) = text.split_once(EXCEPT) else {
         return vec![format!("{document}: has no '{EXCEPT}'")];

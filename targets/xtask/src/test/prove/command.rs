@@ -93,7 +93,7 @@ impl Command {
         Kind::parse(line).map(|_| ())
     }
 
-    /// Parses the command of a line, in this tree, and sets up its requirements.
+    /// Parses the command in `line`, which will run in `tree`, and installs the requirements of the command.
     ///
     /// # Errors
     /// Returns an error if the line is not a command, a tool is missing, or the stand-in driver does not compile.
