@@ -25,12 +25,13 @@ impl Ran {
         Ran { counted, ..Ran::default() }
     }
 
-    /// Creates the account of a stage that could not run.
+    /// Creates the account of a stage that could not run, with the fault `fault`.
     pub fn fault(counted: &'static str, fault: String) -> Ran {
         Ran { counted, faults: vec![fault], ..Ran::default() }
     }
 
-    /// Runs a stage and returns its account; an error of the stage is its last fault.
+    /// Runs a stage and returns its account. If the stage returns an error, this error is the last fault of the
+    /// account.
     pub fn of(counted: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
         let mut ran = Ran::none(counted);
         if let Err(fault) = stage(&mut ran) {

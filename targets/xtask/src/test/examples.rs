@@ -97,7 +97,7 @@ pub fn snippets(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Resul
     Ok(())
 }
 
-/// Runs snippets here and through the stand-in driver.
+/// Runs snippets on this machine, first without and then with the stand-in GPU.
 fn run_snippets(tree: &Tree, ran: &mut Ran, names: &[&str], dir: &Path, driver: &Path) {
     for name in names {
         ran.note(name, says_ok(&program(tree, "", dir, name).quiet().run()));

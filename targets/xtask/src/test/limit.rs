@@ -4,9 +4,9 @@ use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
 const LIMIT: f64 = 1200.0;
-/// Factor by which a run on a quiet machine may exceed the limit.
+/// On a quiet machine, a run may take at most this factor times the limit.
 const OVER: f64 = 1.2;
-/// Maximum share of the processors' time that other programs use on a quiet machine.
+/// Largest share of the processors' time that other programs may use on a quiet machine.
 const QUIET: f64 = 0.05;
 
 /// Measures the time of a run and the concurrent load of the machine.

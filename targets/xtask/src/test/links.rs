@@ -44,7 +44,7 @@ fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     }
 }
 
-/// A way to build and run the program with CMake: on this machine, or for a board.
+/// Settings for building and running the program with CMake, on this machine or for a board.
 struct Way<'a> {
     what: String,
     cmake: PathBuf,
@@ -232,7 +232,7 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// Returns the CMake argument with the path of zig.
+/// Returns the CMake argument that states the path of zig.
 fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }

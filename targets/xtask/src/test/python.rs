@@ -23,7 +23,7 @@ const TESTS: [&str; 4] = [
 ];
 /// Tests on the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
-/// A folder with a module that hides the compiled module.
+/// A folder with a module that replaces the compiled module, so that the compiled module is not loaded.
 const UNCOMPILED: &str = "runtime/python/tests/uncompiled";
 /// The oldest Python that elsa.py supports, as in JetPack 4.
 const OLDEST: &str = "3.6";

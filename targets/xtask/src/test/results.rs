@@ -92,7 +92,7 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Results for the present content of the tree, and the latest duration of each stage.
+/// Results for the current content of the tree, and the latest duration of each stage.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,

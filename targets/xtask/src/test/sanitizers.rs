@@ -97,7 +97,7 @@ impl<'a> Sanitizer<'a> {
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
 
-    /// Runs the kernels and the CUDA back end on the stand-in GPU, with small sizes.
+    /// Runs tests of the kernels and of the CUDA back end on the stand-in GPU, with problems of small sizes.
     fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.

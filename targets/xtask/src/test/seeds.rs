@@ -1,4 +1,4 @@
-//! Generates the fuzzer's initial inputs, in every run, from integer seeds.
+//! Generates the initial inputs of the fuzzer from integer seeds. They are generated again in every run.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};

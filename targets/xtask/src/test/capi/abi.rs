@@ -85,7 +85,8 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     })
 }
 
-/// Returns the C source of a program that prints the list of `header`, as the compiler sees it.
+/// Returns the C source of a program that prints the list for `header`, with the values and layouts that the compiler
+/// uses.
 fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");

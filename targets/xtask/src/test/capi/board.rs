@@ -25,7 +25,7 @@ const PROGRAMS: [&str; 11] = [
     "sizes.c",
     "whole.cpp",
 ];
-/// Linker flags for the libraries that a static libelsa needs with zig.
+/// Linker flags for the libraries that programs need if zig links them with the static libelsa.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
 /// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs the programs.

@@ -6,7 +6,7 @@ use crate::shell::Tree;
 
 const HEADERS: &str = "runtime/capi/include/elsa";
 
-/// The declarations in all headers, each kind in the order of the text.
+/// The declarations in all headers. Declarations of the same kind are in the order in which the headers contain them.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header {
     /// Names of constants.

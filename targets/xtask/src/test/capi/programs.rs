@@ -94,7 +94,7 @@ impl Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
-    /// Prepares the compilers for the boards, with the emulators of their programs.
+    /// Installs the tools that compile for the boards and that emulate them. Returns the commands of the compilers.
     pub fn boards(tree: &Tree) -> Result<Compilers, String> {
         setup::board(tree)?;
         let python = setup::zig(tree)?.join("python");
@@ -110,7 +110,7 @@ impl Compilers {
         Ok(Compilers { c: zig("cc"), cpp: zig("c++") })
     }
 
-    /// Compiles and links a source with the headers of a folder; returns whether this succeeded.
+    /// Compiles and links a source file with the headers in a folder. Returns whether this succeeded.
     pub fn compile(
         &self,
         tree: &Tree,
@@ -159,7 +159,7 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds and runs the programs whose source and flags `choose` accepts.
+/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`.
 pub fn chosen(
     tree: &Tree,
     ran: &mut Ran,

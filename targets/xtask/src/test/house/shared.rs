@@ -3,10 +3,10 @@
 use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// First words of ARCHITECTURE.md's list of files that may name operators.
+/// First words of the sentence in ARCHITECTURE.md that lists the files that may name operators.
 const EXCEPT: &str = "Shared files name no operator, except";
 
-/// Source folders of crates that have a module per operator.
+/// Source folders of the crates that have a separate module for each operator.
 const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
 
 /// Names of the operators' modules.
@@ -42,7 +42,7 @@ pub fn without_tests(stream: TokenStream) -> Vec<TokenTree> {
     rest
 }
 
-/// Returns the first operator whose module occurs in a path of the code. Items for tests do not count.
+/// Returns the first operator whose module occurs in a path of the code. Ignores items that only tests compile.
 fn named(stream: TokenStream) -> Option<&'static str> {
     let mut tokens = without_tests(stream).into_iter().peekable();
     while let Some(token) = tokens.next() {

@@ -43,7 +43,7 @@ enum Kind<'a> {
     Tests(How, &'a str),
     Program(How, &'a str),
     Xtask(&'a str),
-    /// Searches a file for a word and builds nothing; for tests of the modules that use this one.
+    /// Searches a file for a word and builds nothing; for tests of the modules that use this module.
     #[cfg(test)]
     Check(&'a str),
 }

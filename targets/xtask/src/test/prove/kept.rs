@@ -1,4 +1,4 @@
-//! Results of proving a commit. They are stored in a file, which a run writes after each proof.
+//! Results of the proofs for one commit. The results are stored in a file, which is written after each proof.
 
 use crate::shell::Tree;
 use serde_json::{Map, Value, json};

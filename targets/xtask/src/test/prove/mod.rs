@@ -49,13 +49,13 @@ const SHARED: [&str; 9] = [
     "nvdisasm",
 ];
 
-/// Row of the table: the result for a fault.
+/// A row of the summary table. It contains the result for one fault.
 struct Row {
     name: String,
     stage: String,
     run: String,
     seconds: f64,
-    /// The stage that turned red, or the reason why nothing is proved.
+    /// The stage that turned red, or the reason why the run proves nothing.
     found: Result<String, String>,
 }
 
