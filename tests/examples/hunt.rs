@@ -36,7 +36,7 @@ fn number(flag: &str) -> Result<Option<u64>, String> {
     text.parse().map(Some).map_err(|_| format!("{flag}: {text:?}; allowed: a whole number"))
 }
 
-/// Formats the percentiles 1, 50 and 99.
+/// Formats the percentiles 1, 50 and 99 of the numbers in `all`.
 fn spread(mut all: Vec<f64>) -> String {
     all.sort_by(f64::total_cmp);
     let at = |percent: usize| all.get((all.len() * percent / 100).min(all.len().saturating_sub(1)));

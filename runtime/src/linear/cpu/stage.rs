@@ -5,7 +5,7 @@ use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};
 use std::ops::Range;
 
-/// Change that is applied to rows after they are copied.
+/// A change that is applied to rows after the rows are copied.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
@@ -110,8 +110,8 @@ unsafe fn copy(
     }
 }
 
-/// Rows of a chunk's tokens that all columns share: queries, keys, decays and rates. Rows that the problem does not
-/// have, and queries that are not needed, are null.
+/// The rows of a chunk that are the same for all columns: the queries, keys, decays and rates of the chunk's tokens.
+/// Rows that the problem does not have, and queries that are not needed, are null.
 pub(super) struct Heads {
     pub queries: Rows,
     pub keys: Rows,

@@ -26,8 +26,8 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// Returns the columns of a stretch in the past state. Returns zeros if there is no past state, and `None` if the past
-/// state is in the memory of the present state.
+/// Returns the columns of a stretch in the past state. Returns columns of zeros if there is no past state, and `None`
+/// if the past state is in the memory of the present state.
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);
