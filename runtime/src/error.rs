@@ -25,7 +25,7 @@ pub enum DeviceError {
         call: &'static str,
         /// The driver's error code.
         code: u32,
-        /// The driver's name for the code.
+        /// Name of the error code, as the driver reports it.
         name: &'static str,
     },
     /// The driver could not allocate memory.
@@ -55,12 +55,13 @@ pub enum DeviceError {
     TooOld {
         /// Name of the device.
         device: String,
-        /// Major compute capability.
+        /// Major number of the device's compute capability.
         major: u32,
-        /// Minor compute capability.
+        /// Minor number of the device's compute capability.
         minor: u32,
     },
-    /// The options request the caller's current context, but the thread has none.
+    /// The options request the CUDA context that is current on the calling thread, but this thread has no current
+    /// context.
     #[error("context: none is current; allowed: a thread with a current context, or the primary context")]
     NoContext,
     /// This build lacks a GPU kernel.
@@ -81,7 +82,7 @@ pub enum DeviceError {
         isa: &'static str,
         /// CUDA version of the driver, `(major, minor)`.
         driver: (u32, u32),
-        /// Log of the driver's compiler; may be empty.
+        /// Log of the driver's compiler for PTX. The log may be empty.
         log: String,
         /// Error of the failed driver call.
         source: Box<DeviceError>,
@@ -117,13 +118,13 @@ pub enum DeviceError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An option is out of bounds, or cannot be combined with another option.
+    /// The value of an option is outside its allowed range, or the option cannot be combined with another option.
     #[error(transparent)]
     Option(#[from] ArgumentError),
     /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
-    /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
+    /// The GPU failed, and the fallback policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
     /// A streamed run does not support an option, or a feature of the problem.
@@ -131,7 +132,7 @@ pub enum PlanError {
     NotStreamed {
         /// Name of the option or feature.
         option: &'static str,
-        /// The allowed values.
+        /// The values that a streamed run allows.
         allowed: &'static str,
     },
     /// The budget of a streamed run exceeds the memory that is available to the process. The machine, a control group
@@ -142,11 +143,11 @@ pub enum PlanError {
     Beyond {
         /// The budget in bytes.
         budget: usize,
-        /// Largest allowed budget in bytes: memory that the process needs for other purposes, plus the memory that
-        /// is still available.
+        /// Largest allowed budget in bytes. This is the sum of two amounts: the memory that the process needs in
+        /// addition to the run's buffers, and the memory that is still available.
         available: u64,
     },
-    /// The caller's memory for a workspace is null.
+    /// The caller passed a null pointer as the memory for a workspace.
     #[error("memory: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
     Null {
         /// Size of the given memory in bytes.
@@ -174,7 +175,7 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// The engine computes on a GPU, which does not support the operator.
+    /// The engine computes on a GPU, but the operator has no implementation for GPUs.
     #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
     NotOnGpu {
         /// Name of the operator.
@@ -195,7 +196,7 @@ pub enum PlanError {
         /// The back end that computes.
         found: Backend,
     },
-    /// The caller's device memory is not aligned.
+    /// The address of the caller's device memory is not a multiple of the required alignment.
     #[error("memory: address {address:#x}; allowed: a multiple of {alignment}")]
     Alignment {
         /// The given address.
@@ -203,7 +204,7 @@ pub enum PlanError {
         /// The required alignment in bytes.
         alignment: usize,
     },
-    /// The plan's device cannot use the memory at the caller's address.
+    /// The plan's device cannot use the memory at the address that the caller passed.
     #[error(
         "memory: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
     )]
@@ -231,7 +232,7 @@ pub enum PlanError {
         /// Names of the available back ends.
         present: String,
     },
-    /// A GPU was requested but cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
+    /// A GPU was requested but cannot be used, and the fallback policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda cannot be used: {reason}")]
     Unusable {
         /// Reason why the GPU cannot be used.
@@ -244,7 +245,7 @@ pub enum PlanError {
     /// The system could not start a thread.
     #[error("threads: the system started {started} of {wanted}: {reason}")]
     Spawn {
-        /// Number of running threads, including the caller.
+        /// Number of threads that were running when the system refused a thread, including the calling thread.
         started: usize,
         /// The requested number of threads.
         wanted: usize,
@@ -256,7 +257,7 @@ pub enum PlanError {
     CoreRange {
         /// The requested core.
         found: usize,
-        /// The first number that is too large.
+        /// The smallest core number that is not supported.
         max: usize,
     },
     /// The system does not allow a worker to run on the requested core.
@@ -283,7 +284,7 @@ pub enum PlanError {
         /// Name of the option.
         option: &'static str,
     },
-    /// Cores or a priority were requested for threads that the host lends.
+    /// Cores or a priority were requested for threads that the host program lends to the engine.
     #[error("{option}: given for threads that the host lends; allowed for them: none")]
     Lent {
         /// Name of the option.
@@ -303,12 +304,12 @@ pub enum PlanError {
     TunedOther {
         /// The property that differs: device, compute capability, SMs, driver or library.
         what: &'static str,
-        /// Value in the file.
+        /// Value of the property in the file.
         found: String,
-        /// Actual value on this machine.
+        /// Value of the property on this machine.
         allowed: String,
     },
-    /// An entry of a tuned file is impossible, or has the shape of an earlier entry.
+    /// An entry of a tuned file is invalid, or has the same shape as an earlier entry.
     #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
     TunedEntry {
         /// Number of the entry in the file, counted from one.
@@ -323,7 +324,7 @@ pub enum PlanError {
     /// The division into quorum tasks is invalid, or has no task with the requested number.
     #[error("task: {0}")]
     Task(#[source] ChooseError),
-    /// The system refused host memory for a task or its results.
+    /// The system could not allocate host memory for a quorum task or its results.
     #[error("task: {bytes} bytes of memory were refused by the system")]
     TaskMemory {
         /// The requested number of bytes.
@@ -398,7 +399,7 @@ pub enum BindError {
         /// The required alignment: the size of an element in bytes.
         alignment: usize,
     },
-    /// The allocation that contains a tensor ends before the tensor's view does.
+    /// The allocation that contains a tensor ends before the last byte of the tensor's view.
     #[error("{argument}: {found} bytes to the end of its allocation; allowed: at least {needed}")]
     DeviceShort {
         /// Name of the tensor.
@@ -408,7 +409,7 @@ pub enum BindError {
         /// Size of the view in bytes.
         needed: usize,
     },
-    /// The stream belongs to another context.
+    /// The CUDA stream belongs to a context that differs from the plan's context.
     #[error("stream: it belongs to another context; allowed: a stream of the plan's context")]
     Stream,
     /// The GPU failed, and there is no fallback.
@@ -430,7 +431,7 @@ pub enum RunError {
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
-    /// The system refused host memory for the tensors of a warm-up.
+    /// The system could not allocate host memory for the tensors of a warm-up.
     #[error(transparent)]
     Memory(DeviceError),
     /// The data do not match the problem of a quorum task, the workspace of a warm-up belongs to another plan, or the
@@ -441,7 +442,7 @@ pub enum RunError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The workspace contains no certificate. There are three possible reasons: there was no run, the last run failed,
-    /// or the plan of the last run does not certify.
+    /// or the plan of the last run does not compute certificates.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]

@@ -10,12 +10,13 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::operands::ByOperand;
 use std::fmt::Debug;
 
-/// The operands of an operator.
+/// The type whose values name the operands of operator `O`.
 pub type OperandOf<O> = <<O as Operator>::Problem as Problem>::Operand;
-/// Host data of an operator's call in addition to its tensors: lengths and bounds of sequences.
+/// Data in host memory that a call of operator `O` has in addition to its tensors: the lengths and boundaries of
+/// sequences.
 pub type LengthsOf<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 
-/// An operator, such as attention: its types, checks and records.
+/// An operator, such as attention. The trait defines the operator's types, its checks and its records of runs.
 pub trait Operator: Sized + Debug + 'static {
     /// The checked problem.
     type Problem: Problem;
@@ -37,28 +38,28 @@ pub trait Operator: Sized + Debug + 'static {
     /// Checks host tensors against the problem.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error that describes the first mismatch.
     fn check(
         problem: &Self::Problem,
         inputs: &Self::Inputs<'_>,
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the sequence lengths and bounds of a call whose tensors are in host memory.
+    /// Returns the lengths and boundaries of the sequences in a call whose tensors are in host memory.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
-    /// Checks the lengths and the set of outputs of a call on device tensors against the problem. Does not check the
-    /// addresses of the tensors.
+    /// For a call on device tensors, checks that the lengths match the problem and that the call has the outputs that
+    /// the problem requires. Does not check the addresses of the tensors.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error that describes the first mismatch.
     fn check_on_device(
         problem: &Self::Problem,
         inputs: &Self::DeviceInputs<'_>,
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the sequence lengths and bounds of a call whose tensors are in device memory.
+    /// Returns the lengths and boundaries of the sequences in a call whose tensors are in device memory.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 

@@ -23,7 +23,8 @@ pub(crate) enum Execution<O: Operator> {
 }
 
 impl<O: Operator> Execution<O> {
-    /// Returns the plan for the CPU, whether the CPU computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the plan for the CPU, if the CPU computes or if there is a standby plan for the CPU. Returns `None` for
+    /// a GPU plan without a standby plan.
     pub fn cpu(&self) -> Option<&O::Cpu> {
         match self {
             Execution::Cpu(cpu) => Some(cpu),
@@ -39,7 +40,7 @@ impl<O: Operator> Execution<O> {
     }
 }
 
-/// The plan of one device.
+/// The plan for one device: for the CPU or for the GPU.
 pub(crate) enum DevicePlan<'a, O: Operator> {
     Cpu(&'a O::Cpu),
     Gpu(&'a O::Gpu),
@@ -157,8 +158,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the device memory for copies of host tensors during a run, in bytes; zero on the CPU. Copies of rarely
-    /// used tensors, such as the states of rows, are not counted.
+    /// Returns the size in bytes of the device memory that a run uses for copies of host tensors. Returns zero if the
+    /// CPU computes. Copies of rarely used tensors, such as the states of rows, are not counted.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
         match &self.execution {

@@ -1,4 +1,4 @@
-//! Lists the back ends that are available: this build contains them, and this machine can execute them.
+//! Lists the available back ends. A back end is available if this build contains it and this machine can execute it.
 
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};

@@ -9,14 +9,14 @@ use std::fmt::Debug;
 pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// The tensors of a call.
     type Operand: Operand;
-    /// Host data of a call in addition to its tensors: lengths and bounds of sequences.
+    /// Data in host memory that a call has in addition to its tensors: the lengths and boundaries of sequences.
     type Lengths<'a>: Copy + Debug + Send + Sync;
 
     /// Returns the number of sequences of a call.
     fn sequences(&self) -> usize;
 
-    /// Returns the properties of a tensor of a call. If the problem leaves the element type to the call, the elements
-    /// are of type `dtype`.
+    /// Returns the properties that the tensor `operand` has in a call. If the problem leaves the element type to the
+    /// call, the elements are of type `dtype`.
     fn tensor(&self, operand: Self::Operand, dtype: DType) -> TensorSpec;
 
     /// Returns the properties of a call's tensors. `types` are the element types of these tensors.

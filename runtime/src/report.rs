@@ -34,8 +34,8 @@ pub struct Report {
     pub backend: Backend,
     /// Number of workers that shared the work: threads of the CPU, or thread blocks of the GPU.
     pub workers: usize,
-    /// Number of bytes of tensors that were copied between host and GPU. Zero on the CPU, and if the GPU used all
-    /// tensors in place.
+    /// Number of bytes of tensors that were copied between host and GPU. The number is zero if the CPU computed, or if
+    /// the GPU used all tensors in place.
     pub copied: usize,
     /// Reason why the CPU computed instead of a GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,

@@ -1,4 +1,5 @@
-//! Lists the tensors of a call: their memory, whether runs read or write them, and their location.
+//! Lists the tensors of a call. For each tensor, the list states its memory, whether runs read or write it, and its
+//! location.
 //!
 //! Every operator has its own list of operands. Binding, staging and fallback are generic over that list.
 
@@ -9,23 +10,23 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Properties of a tensor that a problem determines for all its calls.
+/// Properties of a tensor. They are determined by the problem, and are the same for all calls with this problem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TensorSpec {
     /// Name in error messages.
     pub argument: &'static str,
-    /// Memory of the elements; `None` if the problem does not have the tensor.
+    /// Size and layout of the tensor's memory; `None` if the problem does not have the tensor.
     pub memory: Option<Memory>,
-    /// `true` if a run reads the tensor's contents at its start.
+    /// `true` if a run reads the contents that the tensor has when the run starts.
     pub read: bool,
     /// `true` if a run writes the tensor.
     pub written: bool,
     /// `true` if a call may omit the tensor.
     pub optional: bool,
-    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
-    /// later tokens.
+    /// For a tensor to which runs append tokens: the number of tokens at its start that a run keeps and reads. The run
+    /// writes the later tokens.
     pub kept: Option<usize>,
-    /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
+    /// `true` if only few calls have the tensor. Copies of this tensor are then in a separate buffer.
     pub apart: bool,
     /// Name of the problem's option that forbids the tensor; `None` if the tensor is allowed.
     pub forbidden: Option<&'static str>,
@@ -54,7 +55,8 @@ pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the element types that the locations of a call's tensors state; f32 for tensors without a stated type.
+/// Returns the element types that the locations of a call's tensors state; f32 for tensors whose location states no
+/// type.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
@@ -77,7 +79,7 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 }
 
 impl<'a, O: Operand> HostTensors<'a, O> {
-    /// Wraps the tensors of a call. Their data must have been checked against the problem.
+    /// Wraps the tensors of a call. The data of the tensors must have been checked against the problem.
     pub fn new(
         mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
         mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
@@ -89,8 +91,8 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Wraps f32 tensors at these addresses. During `'a`, each address must have the memory that the problem states for
-    /// its tensor.
+    /// Wraps f32 tensors at these addresses. For the lifetime `'a`, the memory that the problem states for a tensor
+    /// must be available at the tensor's address.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }

@@ -3,7 +3,8 @@
 use crate::{Backend, Engine, EngineOptions, Fallback};
 use elsa_core::random;
 
-/// Returns an engine that never falls back to the CPU. Its GPU is that of this machine, or that of the stand-in driver.
+/// Returns an engine that never falls back to the CPU. Its GPU is a GPU of this machine, or the GPU that the stand-in
+/// driver simulates.
 pub fn gpu_engine() -> Engine {
     let options = EngineOptions {
         backend: Some(Backend::Cuda),
@@ -14,7 +15,7 @@ pub fn gpu_engine() -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// Returns `count` numbers that are uniform in −1 ≤ x < 1.
+/// Returns `count` pseudo-random numbers, uniformly distributed in −1 ≤ x < 1.
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     random::noise(seed, count).collect()
 }

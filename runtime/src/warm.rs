@@ -1,4 +1,4 @@
-//! Runs a plan over tensors of zeros, so that all one-time work is done.
+//! Runs a plan over tensors of zeros, so that later runs do no one-time work.
 
 use crate::cuda::memory::HostBuffer;
 use crate::error::{BindError, RunError};

@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// The memory that runs of a plan need in addition to their tensors. Only one run at a time can use a workspace.
 ///
 /// A plan can use every workspace that has at least [`Plan::workspace_bytes`] bytes and is on the plan's device. The
-/// shapes need not match, so a larger workspace fits more plans. A GPU plan also needs host memory, which binding
-/// allocates.
+/// plans may have different shapes, so a larger workspace can serve more plans. A GPU plan also needs host memory,
+/// which binding allocates.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};
@@ -117,7 +117,8 @@ pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseEr
 }
 
 /// Allocates a workspace on `gpu` that is large enough for each of the plans. All plans compute on `gpu`. The workspace
-/// includes the staging, unless the GPU is integrated and may use host memory in place.
+/// includes the device memory for copies of host tensors, unless the GPU is integrated and may use host memory in
+/// place.
 fn allocate<'a, P: GpuPlan + 'a>(
     gpu: &Arc<Gpu>,
     plans: impl Iterator<Item = (&'a P, &'a P::Problem)> + Clone,

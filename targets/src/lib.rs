@@ -14,7 +14,7 @@ use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// The embedded files of one board, and the names by which it is recognised.
+/// The embedded files of one board, and the names by which the board is recognised.
 struct Files {
     name: &'static str,
     soc: &'static str,
@@ -89,13 +89,13 @@ pub enum Error {
     Profile {
         /// Name of the folder.
         board: &'static str,
-        /// The fault that the parser reports.
+        /// The error that the parser reports.
         fault: Box<toml::de::Error>,
     },
     /// A line of the list of required kernels does not parse.
     #[error("required.txt: {fault}")]
     Required {
-        /// The line in question, and the allowed format.
+        /// The line that does not parse, and the allowed format.
         fault: String,
     },
 }
@@ -108,13 +108,13 @@ pub struct Board {
     pub name: String,
     /// Name of the family of modules.
     pub title: String,
-    /// System on chip, by its name in the device tree after `nvidia,`.
+    /// Name of the system on chip: the part after `nvidia,` of the name in the device tree.
     pub soc: String,
     /// Last JetPack release that supports the board, if known.
     pub jetpack: Option<String>,
     /// Keys of the profile whose values are unknown, as paths such as `gpu.mhz`.
     pub unknown: Vec<String>,
-    /// Build settings of programs for the board.
+    /// Settings for building programs that run on the board.
     pub build: Build,
     /// Modules of the family.
     #[serde(default, rename = "module")]
@@ -135,7 +135,7 @@ pub struct Board {
     pub required: Vec<Required>,
 }
 
-/// Build settings of programs for a board.
+/// Settings for building programs that run on a board.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
@@ -147,7 +147,7 @@ pub struct Build {
     pub glibc: Version,
     /// Instruction set that programs may use without checking at run time that the processor has it.
     pub isa: String,
-    /// Architecture of a precompiled GPU kernel that runs on the board.
+    /// Architecture for which GPU kernels are precompiled for the board, such as `sm_53`.
     pub cubin: String,
     /// Newest PTX ISA that the oldest supported driver loads, if known.
     pub ptx: Option<Version>,
@@ -244,7 +244,7 @@ pub struct PowerMode {
     pub id: u32,
     /// Name of the mode.
     pub name: String,
-    /// Description of the cores that are online and their clocks.
+    /// Description of the cores that are online, and of the clocks of these cores.
     pub cpu: String,
     /// Highest clock of the GPU.
     pub gpu_mhz: u32,

@@ -3,11 +3,11 @@
 //! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--schedules]`
 //!
 //! Every problem is designed to be hard. Every row of every output is judged against the bound that is computed along
-//! with the exact values, and against the bound from norms. The scalar code of `elsa-core` also runs inexact schedules,
-//! which freeze references, skip blocks within an error budget, or skip weights below a threshold λ. They are judged
-//! against bounds of their own; `--schedules` runs only these schedules. The hunt ends after `--seconds` (60 by
-//! default), or after `--rows` rows over all back ends, and prints a line of findings per back end. A violation is a
-//! failure.
+//! with the exact values, and against the bound that is computed from norms of the inputs. The scalar code of
+//! `elsa-core` also runs inexact schedules, which freeze references, skip blocks within an error budget, or skip
+//! weights below a threshold λ. Their outputs are judged against separate bounds. With `--schedules`, only these
+//! schedules run. The hunt ends after `--seconds` (60 by default), or after `--rows` rows over all back ends, and
+//! prints a line of findings per back end. A violation is a failure.
 //!
 //! `--tightness` prints the ratio of bounds to errors instead, on Gaussian rows of head size 64.
 
@@ -36,7 +36,7 @@ fn number(flag: &str) -> Result<Option<u64>, String> {
     text.parse().map(Some).map_err(|_| format!("{flag}: {text:?}; allowed: a whole number"))
 }
 
-/// Formats the percentiles 1, 50 and 99.
+/// Formats the percentiles 1, 50 and 99 of the numbers in `all`.
 fn spread(mut all: Vec<f64>) -> String {
     all.sort_by(f64::total_cmp);
     let at = |percent: usize| all.get((all.len() * percent / 100).min(all.len().saturating_sub(1)));

@@ -22,13 +22,13 @@ pub type LinearPlan = plan::Plan<Linear>;
 /// The memory that runs of a linear attention plan need in addition to their tensors. Only one run at a time can use
 /// it.
 pub type LinearWorkspace = workspace::Workspace<Linear>;
-/// A plan of linear attention with the host tensors of a call. It may run any number of times.
+/// A plan of linear attention with the host tensors of a call. This bound plan may run any number of times.
 pub type LinearBound<'a> = bound::Bound<'a, Linear>;
 /// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
 pub type LinearDeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Linear>;
 
-/// The input tensors of a linear attention call: the device address of the first element of each tensor, and the bounds
-/// of packed sequences in host memory. Shapes and strides are those of the problem.
+/// The input tensors of a linear attention call: the device address of the first element of each tensor, and the
+/// boundaries of packed sequences, which are in host memory. Shapes and strides are those of the problem.
 pub type LinearDeviceInputs<'a> = InputTensors<'a, u64, u64>;
 /// The output tensors of a linear attention call: the device address of the first element of each tensor. Shapes and
 /// strides are those of the problem. A call writes the output, the present states, or both.

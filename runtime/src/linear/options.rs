@@ -15,19 +15,21 @@ use elsa_core::setters;
 #[non_exhaustive]
 pub struct LinearPlanOptions {
     /// The order of operations. `None` selects the form that is expected to be fastest. This choice depends only on the
-    /// problem and on the device's crossovers between forms, not on the number of threads or the batch. There is one
-    /// exception: a GPU computes token by token if the chunks of the batch need more memory than the budget. Without a
-    /// budget, the limit is a quarter of the device's memory.
+    /// problem and on the sequence lengths at which the device's fastest form changes. It does not depend on the number
+    /// of threads or on the batch. There is one exception: a GPU computes token by token if the chunks of the batch
+    /// need more memory than the budget. Without a budget, the limit is a quarter of the device's memory.
     pub form: Option<Form>,
-    /// Tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected to be
-    /// fastest. A GPU always has chunks of 16 tokens. On a GPU, the option sets the distance between the stored states
-    /// of [`Form::Chunk`], rounded up to a multiple of 16; the output has the same bits.
+    /// Number of tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected
+    /// to be fastest. A GPU always has chunks of 16 tokens. On a GPU, the option sets the distance between the stored
+    /// states of [`Form::Chunk`], rounded up to a multiple of 16; the output has the same bits.
     pub chunk: Option<usize>,
-    /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives the number from the tokens.
+    /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives this number from the
+    /// number of tokens.
     pub parts: Option<usize>,
-    /// Largest allowed workspace in bytes; `None` is unlimited.
+    /// Largest allowed size of the workspace in bytes; `None` sets no limit.
     pub budget: Option<usize>,
-    /// `true` if all threads take part even if the problem is small; the output has the same bits.
+    /// `true` if all threads of the engine compute, even for a small problem. This option does not change the bits of
+    /// the output.
     pub all_workers: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Plans linear attention, and reports the properties of its plans.
+//! Plans linear attention, and reports the properties of such plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::LinearGpuChoice;
@@ -21,7 +21,7 @@ pub struct LinearDivision {
     pub form: Form,
     /// Number of tokens per chunk.
     pub chunk: usize,
-    /// Maximum number of parts of a sequence that are computed in parallel.
+    /// Largest number of parts that are computed in parallel in one sequence.
     pub parts: usize,
 }
 
@@ -79,14 +79,14 @@ impl Engine {
 }
 
 impl LinearPlan {
-    /// Returns the chooser's decisions for the CPU, whether the CPU computes or stands by; `None` for a GPU plan
-    /// without fallback.
+    /// Returns the chooser's decisions for the CPU, if the CPU computes or if the plan has a standby plan for the CPU.
+    /// Returns `None` for a GPU plan without a standby plan.
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// Returns the order of operations of runs on `backend`. A run states its back end in its
+    /// Returns the order of operations for runs on `backend`. A run states its back end in its
     /// [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {

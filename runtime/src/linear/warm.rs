@@ -1,4 +1,4 @@
-//! Runs a plan of linear attention over tensors of zeros, so that all one-time work is done.
+//! Runs a plan of linear attention over tensors of zeros, so that later runs do no one-time work.
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;

@@ -36,23 +36,23 @@ pub type RecurrenceWorkspace = workspace::Workspace<Recurrence>;
 pub type SelectiveWorkspace = workspace::Workspace<Selective>;
 /// The memory that runs of a convolution plan need in addition to their tensors. Only one run at a time can use it.
 pub type ConvolutionWorkspace = workspace::Workspace<Convolution>;
-/// A plan of a recurrence with the host tensors of a call. It may run any number of times.
+/// A plan of a recurrence with the host tensors of a call. This bound plan may run any number of times.
 pub type RecurrenceBound<'a> = bound::Bound<'a, Recurrence>;
-/// A plan of a selective scan with the host tensors of a call. It may run any number of times.
+/// A plan of a selective scan with the host tensors of a call. This bound plan may run any number of times.
 pub type SelectiveBound<'a> = bound::Bound<'a, Selective>;
-/// A plan of a convolution with the host tensors of a call. It may run any number of times.
+/// A plan of a convolution with the host tensors of a call. This bound plan may run any number of times.
 pub type ConvolutionBound<'a> = bound::Bound<'a, Convolution>;
 
 /// The input tensors of a recurrence in device memory. Shapes and strides are those of the problem.
 pub type RecurrenceDeviceInputs = recurrence::InputTensors<DeviceElements, u64>;
-/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; parameters are
-/// dense f32.
+/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; the elements of
+/// the parameters are f32 without gaps.
 pub type SelectiveDeviceInputs = selective::InputTensors<DeviceElements, u64>;
-/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; parameters are
-/// dense f32.
+/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; the elements of
+/// the parameters are f32 without gaps.
 pub type ConvolutionDeviceInputs = convolution::InputTensors<DeviceElements, u64>;
 
-/// Implements [`Operator`] for a module of `elsa_core::series`.
+/// Implements [`Operator`] for the operator that a module of `elsa_core::series` defines.
 macro_rules! operator {
     ($operator:ident, $module:ident, $device:ty) => {
         impl Operator for $operator {

@@ -12,15 +12,16 @@ use elsa_core::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecurrenceOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
-    /// output has the same bits.
+    /// Largest allowed size of the workspace in bytes; `None` sets no limit. A small budget reduces the number of
+    /// workers; the output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part even if the problem is small; the output has the same bits.
+    /// `true` if all threads of the engine compute, even for a small problem. This option does not change the bits of
+    /// the output.
     pub all_workers: bool,
-    /// Number of parts into which the tokens are divided. Parts help if there are few channels and many tokens. The
-    /// states before all parts are computed first. Then all parts are computed in parallel. On the CPU, `None` means a
-    /// single pass; on a GPU, `None` derives the number from the tokens, the channels and the device. The number
-    /// changes the order of operations, and therefore the last bits.
+    /// Number of parts into which the tokens are divided. More than one part is faster if there are few channels and
+    /// many tokens. The states before all parts are computed first. Then all parts are computed in parallel. On the
+    /// CPU, `None` means a single pass; on a GPU, `None` derives the number from the tokens, the channels and the
+    /// device. The number changes the order of operations, and therefore the last bits.
     pub parts: Option<usize>,
 }
 
@@ -33,10 +34,11 @@ pub struct RecurrenceOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SelectiveOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
-    /// output has the same bits.
+    /// Largest allowed size of the workspace in bytes; `None` sets no limit. A small budget reduces the number of
+    /// workers; the output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part even if the problem is small; the output has the same bits.
+    /// `true` if all threads of the engine compute, even for a small problem. This option does not change the bits of
+    /// the output.
     pub all_workers: bool,
     /// Number of parts into which a GPU divides the tokens. `None` derives the number from the tokens, the channels and
     /// the device. The number changes the order of operations, and therefore the last bits. The CPU always makes a
@@ -54,10 +56,11 @@ pub struct SelectiveOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvolutionOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
-    /// output has the same bits.
+    /// Largest allowed size of the workspace in bytes; `None` sets no limit. A small budget reduces the number of
+    /// workers; the output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part even if the problem is small; the output has the same bits.
+    /// `true` if all threads of the engine compute, even for a small problem. This option does not change the bits of
+    /// the output.
     pub all_workers: bool,
     /// The method. On the CPU, `None` selects the method with fewer operations
     /// ([`method`](elsa_core::series::plan::method())). A GPU only supports the direct method, so on a GPU `None`

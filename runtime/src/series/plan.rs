@@ -1,4 +1,4 @@
-//! Plans recurrences, selective scans and convolutions, and reports the properties of their plans.
+//! Plans recurrences, selective scans and convolutions, and reports the properties of such plans.
 
 use super::cpu::plan::{CpuPlan, kernel};
 use super::cpu::{OnCpu, Transforms};
@@ -27,7 +27,7 @@ pub struct SeriesDivision {
     pub parts: usize,
     /// Method of a convolution; irrelevant for other operators.
     pub method: Method,
-    /// Length of the transforms of a convolution by FFT; zero for everything else.
+    /// Length of the transforms of a convolution by FFT; zero for other methods and other operators.
     pub fft_length: usize,
     /// Accuracy of the elementary functions in the kernel.
     pub precision: Precision,
@@ -57,9 +57,9 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the number of parts is out of bounds, or if the smallest workspace exceeds the budget or
-    /// overflows. With [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the limits of
-    /// the GPU's kernel, or if the GPU fails.
+    /// Returns an error if the number of parts is outside its allowed range, or if the smallest workspace exceeds the
+    /// budget or overflows. With [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the
+    /// limits of the GPU's kernel, or if the GPU fails.
     pub fn recurrence_plan(
         &self,
         problem: &recurrence::Problem,
@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
-    /// GPU contains a standby plan for the CPU. The GPU does not support problems whose states have more than 128
-    /// numbers, so the CPU computes these problems, too.
+    /// GPU contains a standby plan for the CPU. The GPU does not support problems with more than 128 state values per
+    /// channel, so the CPU computes these problems.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
@@ -108,8 +108,9 @@ impl Engine {
 
     /// Creates a plan for a causal convolution of each channel. Such a convolution is linear attention with a relative
     /// decay. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The
-    /// CPU also computes convolutions by FFT, which the GPU does not support. The FFT is used if the options request
-    /// it. It is also chosen above 16,384 weights per token, because it is faster there.
+    /// GPU does not support the FFT, so with a GPU and a standby plan, the CPU computes two kinds of convolutions:
+    /// those for which the options request the FFT, and those with more than 16,384 weights per token for which the
+    /// options request no method. For these numbers of weights, the FFT on the CPU is faster.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
@@ -154,7 +155,8 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Returns the properties of runs on `backend`. A run states its back end in its [`Report`](crate::Report).
+    /// Returns the properties that determine the error bound and the bits of runs on `backend`. A run states its back
+    /// end in its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
@@ -171,8 +173,8 @@ where
         }
     }
 
-    /// Returns the chooser's decisions for the CPU, whether the CPU computes or stands by; `None` for a GPU plan
-    /// without fallback.
+    /// Returns the chooser's decisions for the CPU, if the CPU computes or if the plan has a standby plan for the CPU.
+    /// Returns `None` for a GPU plan without a standby plan.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)

@@ -5,7 +5,7 @@ use crate::tensors::TensorSpec;
 use elsa_core::dtype::DType;
 use elsa_core::series::{convolution, recurrence, selective};
 
-/// Implements [`Problem`] for the problem of a module of `elsa_core::series`.
+/// Implements [`Problem`] for the problem type that a module of `elsa_core::series` defines.
 macro_rules! problem {
     ($module:ident) => {
         impl Problem for $module::Problem {

@@ -35,7 +35,7 @@ impl Place for DeviceElements {
     }
 }
 
-/// Checks the set of outputs of a call on device tensors.
+/// Checks which outputs a call on device tensors has.
 ///
 /// # Errors
 /// Returns an error if the call has no output. With `in_place`, a run reads its past state from the memory of the
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Checks that the sizes of a call's tensors follow from the element types of the call, not from f32.
+    /// Checks that the sizes of a call's tensors are computed from the call's element types, not from the size of f32.
     #[test]
     fn the_types_of_a_call_size_its_tensors() {
         let u = Series::channels_first("u", [1, 6, 70]).unwrap();

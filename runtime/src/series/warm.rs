@@ -1,4 +1,4 @@
-//! Runs a plan of a per-channel operator over tensors of zeros, so that all one-time work is done.
+//! Runs a plan of a per-channel operator over tensors of zeros, so that later runs do no one-time work.
 
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;

@@ -17,7 +17,7 @@ pub struct Excerpt {
     pub count: [usize; 3],
     /// Index of the excerpt's first element within a row of the tensor.
     pub start: usize,
-    /// Number of elements of each row in the excerpt.
+    /// Number of elements that the excerpt contains from each row.
     pub len: usize,
     /// Strides of the axes of batch, heads and tokens in the buffer.
     pub to: [usize; 3],
@@ -26,9 +26,9 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the strides of batch, heads and tokens in a buffer that has room for `room` rows along each of these
-    /// axes. Each row has `len` elements. Heads and tokens are in the same order as in the tensor, so that contiguous
-    /// elements remain contiguous.
+    /// Returns the strides of the axes of batch, heads and tokens for a buffer that has room for `room` rows along each
+    /// of these axes. Each row has `len` elements. Heads and tokens are in the same order as in the tensor, so that
+    /// contiguous elements remain contiguous.
     #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();
@@ -39,8 +39,8 @@ impl Excerpt {
         }
     }
 
-    /// Calls `each(offset in the tensor, range in the buffer)`, both in bytes, for every piece that is contiguous in
-    /// both.
+    /// Calls `each(offset in the tensor, range in the buffer)`, both in bytes, for every piece that is contiguous both
+    /// in the tensor and in the buffer.
     ///
     /// # Errors
     /// Returns the first error of `each`.
@@ -87,7 +87,7 @@ impl Excerpt {
         Some(self.at * self.size..end)
     }
 
-    /// Returns the offset in bytes at which the first row of the excerpt begins in the tensor.
+    /// Returns the offset in bytes from the start of the tensor to the first row of the excerpt.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let [batch, head, token] = self.first;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use elsa_core::view::Layout;
 
-    /// Copies an excerpt in pieces, and checks every element and the number of pieces.
+    /// Copies an excerpt in pieces. Checks every copied element, and that the number of pieces is `pieces`.
     fn check(layout: Layout, dims: &[usize], first: [usize; 3], count: [usize; 3], pieces: usize) {
         let tensor = View::dense("x", layout, dims, None).unwrap();
         let data: Vec<u8> = (0..tensor.extent()).map(|i| (i % 251) as u8).collect();

@@ -1,4 +1,5 @@
-//! Streams work that is larger than memory through two buffers: while one part is computed, the next one is read.
+//! Streams data that are larger than memory through two buffers: while one part of the data is computed, the next part
+//! is read.
 
 mod excerpt;
 mod prefetch;

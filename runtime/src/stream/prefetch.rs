@@ -1,4 +1,4 @@
-//! Fills one buffer in a separate thread while the caller computes the contents of another.
+//! Fills one buffer in a separate thread while the caller computes with the contents of another buffer.
 //!
 //! **The naive loop** reads a part and then computes it, so the storage device idles while the processor works, and
 //! vice versa:
@@ -9,8 +9,8 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Part `i + 1` is read while part `i` is computed.* Each step then takes the longer of the two times. With two
-//!    buffers, no further overlap is possible.
+//! 1. *Part `i + 1` is read while part `i` is computed.* Each step then takes as long as the slower of the two
+//!    operations. With two buffers, no further overlap is possible.
 //! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
 //! 3. *The thread ends with the call*, in all cases. The thread is scoped, and a failure in one thread closes the
 //!    channels on which the other thread waits.
@@ -23,10 +23,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Size of the reader's stack in bytes.
+/// Size in bytes of the stack of the reading thread.
 const STACK: usize = 256 << 10;
 
-/// Times of a call, and the numbers of bytes and parts that it read.
+/// Times of a call to [`prefetch`], the number of bytes that the call read, and the number of parts that it computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Time from the start of the first read to the end of the call.
@@ -44,7 +44,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Returns `1 − wait / total` (equation 26 of the ELSA paper): one if all reading was hidden.
+    /// Returns `1 − wait / total` (equation 26 of the ELSA paper): one if the caller never waited for a read.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         let total = self.total.as_secs_f64();
@@ -65,7 +65,7 @@ impl Times {
     }
 }
 
-/// A message of the reader: a part with the buffer that contains it, or an error.
+/// A message from the reading thread: a part with the buffer that contains it, or an error.
 type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
 
 /// Calls `read` for each of `parts`, in order, with one of `buffers`. Then calls `compute` with the part and the
@@ -145,7 +145,7 @@ where
 }
 
 /// Reads one part after another into buffers as they become free. Stops when no part is left, when a read fails, or
-/// when the caller no longer receives.
+/// when the caller no longer receives messages.
 fn forward<'b, P, B, E>(
     parts: &mut impl Iterator<Item = P>,
     read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// Checks that exactly one part is read ahead: while a part is computed, the next part is read, but no part after
-    /// the next.
+    /// Checks that exactly one part is read ahead: while a part is computed, the next part is read, and the part after
+    /// the next part is not read.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);

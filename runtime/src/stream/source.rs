@@ -4,8 +4,8 @@ use super::excerpt::Excerpt;
 use std::io;
 use std::ops::Range;
 
-/// Source of the bytes of tensors: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight
-/// of a layer.
+/// Source of the bytes of tensors, such as files, a network or a callback. `N` names a tensor: an operand of a call, or
+/// a weight of a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
@@ -13,8 +13,8 @@ pub trait Source<N> {
     /// stored in memory, little-endian, without a header.
     ///
     /// # Errors
-    /// Returns the cause if the bytes cannot be read. If a tensor ends early, returns
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    /// Returns the cause if the bytes cannot be read. If the stored bytes of a tensor end before the requested range
+    /// does, returns [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     fn read(&mut self, name: N, offset: u64, to: &mut [u8]) -> io::Result<()>;
 }
 
@@ -24,7 +24,7 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// Destination of the bytes of outputs: files, a network, a callback. `N` names an output.
+/// Destination of the bytes of outputs, such as files, a network or a callback. `N` names an output.
 pub trait Sink<N> {
     /// Writes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is passed exactly
     /// once; bytes between rows are never passed.
@@ -65,7 +65,7 @@ pub struct PieceError {
 }
 
 impl PieceError {
-    /// Creates the error for a piece that is not within the buffer.
+    /// Creates the error for the piece at `offset`, whose destination `place` is not within the buffer.
     fn outside(offset: u64, place: &Range<usize>) -> PieceError {
         PieceError { offset, bytes: place.len(), source: io::ErrorKind::UnexpectedEof.into() }
     }

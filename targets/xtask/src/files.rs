@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns a function that turns an I/O error into a message with this path.
+/// Returns a function that converts an I/O error to a message that contains `path`.
 pub fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }

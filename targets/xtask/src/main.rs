@@ -1,14 +1,15 @@
 //! Commands for developing this project, run as `cargo xtask …` anywhere in the tree.
 //!
-//! `cargo xtask test` installs its requirements, runs the stages of the short run, and ends with one line per stage
-//! and a line `N passed, N failed`. `--all` runs every stage; `--list` lists them (`test/stages.rs`). `--prove` plants
-//! the faults of `tests/faults` and requires that each turns its stage red. A stage fails when one of its commands fails
-//! or runs nothing. Its log has each command in repeatable form, with the relevant variables.
+//! `cargo xtask test` installs its requirements, runs the stages of the short run, and ends with one line per stage and
+//! a line `N passed, N failed`. `--all` runs every stage; `--list` lists them (`test/stages.rs`). `--prove` plants the
+//! faults of `tests/faults` and requires that each turns its stage red. A stage fails when one of its commands fails or
+//! runs nothing. The log of a stage contains each command, with the relevant environment variables, in a form that can
+//! be run again.
 //!
-//! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`, `neon` or `scalar`);
-//! a stage sets it if unset. `ELSA_ONLY` restricts tests to one back end. `PROPTEST_CASES` is lowered where a case is
-//! slow. Under emulation, programs started by a test need the prefix of cargo's own runner,
-//! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`.
+//! Environment variables: `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`, `neon` or
+//! `scalar`); a stage sets it if the user has not set it. `ELSA_ONLY` restricts tests to one back end. Stages lower
+//! `PROPTEST_CASES` for tests whose cases are slow. Under emulation, programs started by a test need the prefix of
+//! cargo's own runner, `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`.
 //!
 //! Other commands:
 //!

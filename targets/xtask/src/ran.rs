@@ -1,8 +1,8 @@
-//! Accounts of the stages: numbers of passed and failed checks, and faults.
+//! Records the results of stages: the numbers of passed and failed checks, and the faults.
 
 use crate::shell::side_by_side;
 
-/// Account of a stage, or of one of its commands.
+/// The account of a stage or of one of its commands: counts of its checks, and its faults.
 #[derive(Debug, Default)]
 pub struct Ran {
     /// Number of passed checks.
@@ -25,12 +25,13 @@ impl Ran {
         Ran { counted, ..Ran::default() }
     }
 
-    /// Creates the account of a stage that could not run.
+    /// Creates the account of a stage that could not run, with the fault `fault`.
     pub fn fault(counted: &'static str, fault: String) -> Ran {
         Ran { counted, faults: vec![fault], ..Ran::default() }
     }
 
-    /// Runs a stage and returns its account; an error of the stage is its last fault.
+    /// Runs a stage and returns its account. If the stage returns an error, this error is the last fault of the
+    /// account.
     pub fn of(counted: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
         let mut ran = Ran::none(counted);
         if let Err(fault) = stage(&mut ran) {

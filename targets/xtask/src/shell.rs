@@ -1,4 +1,5 @@
-//! Runs commands. A command is printed before it runs. Its output is shown while it runs, and kept for counting.
+//! Runs commands. A command is printed before it runs. The output of a command is shown while the command runs. The
+//! output is also kept, so that results can be counted.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -40,7 +41,7 @@ pub struct Output {
     pub ok: bool,
     /// Exit status; `None` if the command did not start or was killed.
     pub code: Option<i32>,
-    /// Exit status as text, or the reason why it is missing.
+    /// Exit status as text, or the reason why there is no exit status.
     pub how: String,
     /// Standard output.
     pub stdout: String,
@@ -133,13 +134,14 @@ impl Run {
         self
     }
 
-    /// Keeps standard output off the screen, for output that only a program reads.
+    /// Does not show standard output on the screen. Used for output that only a program reads.
     pub fn machine(mut self) -> Run {
         self.show_stdout = false;
         self
     }
 
-    /// Prints the command and its output together after the command has ended, for commands that run in parallel.
+    /// Prints the command and its output together after the command has ended, so that the outputs of commands that run
+    /// in parallel are not mixed.
     pub fn whole(mut self) -> Run {
         self.whole = true;
         self
@@ -198,8 +200,8 @@ impl Run {
         command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
     }
 
-    /// Runs the command until it exits, with standard output and standard error in the file `path`; returns how it
-    /// ended.
+    /// Runs the command until it exits, and writes standard output and standard error to the file `path`. Returns the
+    /// exit status as text, or the reason why there is no exit status.
     pub fn into_file(self, path: &Path) -> String {
         let go = || {
             let at = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -302,7 +304,7 @@ fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Waits until the process ends, or kills it after `limit`.
+/// Waits until the process ends. Kills the process if it has not ended after `limit`.
 fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, String> {
     let text = |error: std::io::Error| error.to_string();
     let Some(limit) = limit else { return child.wait().map_err(text) };

@@ -1,4 +1,4 @@
-//! The error bound from norms of the inputs, for several arithmetics and norms.
+//! Computes the error bound from norms of the inputs, for several element types, options and norms.
 
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::{Problem, Spec, scalar};
@@ -8,8 +8,8 @@ use elsa_core::view::{Layout, View};
 /// Head size.
 const D: usize = 64;
 
-/// Cases: the number of keys, then the largest norm of a query, the largest norm of a key and the largest addend of a
-/// score.
+/// The cases. Each contains the number of keys, the largest norm of a query, the largest norm of a key, and the largest
+/// number that is added to a score.
 const CASES: [(usize, [f64; 3]); 5] = [
     (1, [1.0, 1.0, 0.0]),
     (900, [8.5, 9.25, 0.0]),

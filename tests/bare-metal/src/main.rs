@@ -35,7 +35,7 @@ fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     line(format_args!("end {words}"));
 }
 
-/// Values and the function that returns their bits, formatted in hexadecimal with spaces between the values.
+/// Formats values as hexadecimal numbers with spaces between them. The function returns the bits of a value.
 struct Bits<'a, T>(&'a [T], fn(T) -> u32);
 
 impl<T: Copy> core::fmt::LowerHex for Bits<'_, T> {

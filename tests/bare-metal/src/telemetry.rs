@@ -1,4 +1,4 @@
-//! A stream of telemetry records: encoded, damaged and decoded without an allocator.
+//! Encodes, damages and decodes a stream of telemetry records, without an allocator.
 
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Grid, Record, Start, Throttling, Trace, text};
@@ -44,7 +44,7 @@ fn record(n: usize) -> Record {
     }
 }
 
-/// Encodes a stream, damages it and decodes it. Calls `row` with three kinds of words. `sent` rows contain the bytes of
+/// Encodes a stream, damages it and decodes it. Calls `row` with three kinds of rows. `sent` rows contain the bytes of
 /// each frame. `heard` rows contain the run, the number and the bytes of each decoded record. The `counts` row contains
 /// the counts of the decoder. A stream with unexpected counts adds a row called `refused`.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {

@@ -1,4 +1,4 @@
-//! Small attention problems with generated inputs, computed without an allocator.
+//! Computes small attention problems with generated inputs, without an allocator.
 //!
 //! Inputs come from integer arithmetic and exact scalings, so that they have the same bits everywhere. The
 //! comparison then covers only the arithmetic of `elsa-core`.
@@ -24,7 +24,7 @@ const KEYS: usize = 1100;
 
 /// Number of rows and of columns in a window.
 const SIDE: usize = 3;
-/// Description of the bias table of relative positions.
+/// Description of the table of biases for relative positions.
 const TABLE: TableView =
     TableView { dtype: DType::F32, entries: (2 * SIDE - 1) * (2 * SIDE - 1), heads: HEADS, indexed: false };
 

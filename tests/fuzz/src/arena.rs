@@ -1,5 +1,5 @@
-//! Handles and tensors for hostile calls. Handles are occasionally stale. Tensors are stored in an arena, mostly as
-//! described, occasionally misaligned, short, overlapping or null.
+//! Handles and tensors for hostile calls. Handles are occasionally stale. Tensors are stored in an arena. Most tensors
+//! match their descriptions; some are misaligned, too short, overlapping or null.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -16,7 +16,7 @@ pub fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T>
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
 
-/// Picks memory for a view in an arena, mostly with the required number of bytes.
+/// Picks memory in an arena for a view. In most cases, the memory has the number of bytes that the view requires.
 fn memory(
     u: &mut Unstructured<'_>,
     arena: *mut u8,

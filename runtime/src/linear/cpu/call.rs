@@ -12,7 +12,7 @@ use elsa_core::linear::plan::WorkspaceLayout;
 use elsa_core::linear::{Form, Operand, Problem, Sequence};
 use std::marker::PhantomData;
 
-/// A checked call on the CPU.
+/// A call on the CPU whose tensors have been checked.
 pub struct CpuCall<'a> {
     context: Context<'a>,
     sequences: &'a [Sequence],

@@ -19,7 +19,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Value for absent rows.
+    /// The value that represents rows that do not exist.
     pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
 
     /// Returns the same rows without the first `t` tokens and the first `x` columns.
@@ -41,7 +41,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Returns these columns without the first `x`.
+    /// Returns these columns without the first `x` columns.
     pub fn from(self, x: usize) -> Past {
         if self.data.is_null() {
             return self;
@@ -55,9 +55,9 @@ impl Past {
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,
-    /// Index of the state, and of the value head that updates it.
+    /// Index of the state. The value head with the same index updates this state.
     pub state: usize,
-    /// Range of tokens, in the order in which they update the state.
+    /// Range of tokens. Tokens are counted in the order in which they update the state.
     pub tokens: Range<usize>,
     /// `true` if the last token of the sequence updates the state first.
     pub reverse: bool,
@@ -73,7 +73,8 @@ pub(super) struct Stretch<'a> {
 /// - *inputs*: every row of each input of the call is readable. The length of a row is the input's head size, in
 ///   elements of the input's type.
 /// - *outputs*: every row of each output of the call is writable. The length of a row is the output's head size. The
-///   rows of one tensor share no element. If a present state also contains the past state, its rows are readable, too.
+///   rows of one tensor share no element. If the memory of a present state also contains the past state, the rows of
+///   this memory are readable, too.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -93,7 +94,7 @@ unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
     /// Creates a context. The tensors must have been checked against the problem. From `base` on, the workspace must
-    /// have room for the layout. The engine must have the kernel's instruction set.
+    /// have room for the layout. The CPU must have the instruction set of the plan's kernel.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -108,7 +109,7 @@ impl<'a> Context<'a> {
         Context { kernel, problem, choice, layout, tensors, base }
     }
 
-    /// Returns the tensor of an operand.
+    /// Returns the tensor that the call has for `operand`.
     pub fn tensor(&self, operand: Operand) -> &CpuTensor {
         &self.tensors[operand]
     }
@@ -123,7 +124,7 @@ impl<'a> Context<'a> {
         self.tensors[Operand::PresentState].present
     }
 
-    /// Returns the worker's region of the workspace.
+    /// Returns the address of the workspace region that belongs to `worker`.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }

@@ -16,7 +16,7 @@ pub struct CpuPlan {
     pub layout: WorkspaceLayout,
 }
 
-/// Returns the sizes of the scratch regions that the kernel needs for a choice.
+/// Returns the sizes of the scratch regions that the kernel needs for the decisions `c`.
 fn rooms(c: &Choice) -> Rooms {
     Rooms {
         head: head_room(c.chunk, c.rows, c.readers, c.gates, c.rule.is_delta(), c.pass),

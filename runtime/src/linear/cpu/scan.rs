@@ -1,5 +1,6 @@
-//! Scans in two levels. First, the tokens of each part of a sequence are folded to an affine map. Then a scan over the
-//! maps computes the state before each part. Finally, the outputs of each part are computed from the state before it.
+//! Computes a call by a scan with two levels. First, the tokens of each part of a sequence are folded to an affine map.
+//! Then a scan over the maps computes the state before each part. Finally, the outputs of each part are computed from
+//! the state before it.
 //!
 //! The tokens of a part map the state `S` before the part to `A S + b`. Two successive parts combine to
 //! `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
@@ -121,7 +122,7 @@ impl<'a> ResidentHead<'a> {
     }
 }
 
-/// Returns the strips of an affine map: those of `b`, then those of `A`.
+/// Returns the strips of the affine map `S → A S + b` at `element`: first the strips of `b`, then the strips of `A`.
 fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let choice = c.choice;
     let at = &c.layout.element;
@@ -137,7 +138,8 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     [target(at.state.start, choice.columns, true), target(at.transition.start, columns, false)]
 }
 
-/// Calls `each(row, column, index)` for every value of a target's strips. `index` is the value's index in memory.
+/// Calls `each(row, column, index)` for every value of a target's strips. `index` is the value's index in memory,
+/// relative to the first strip of the matrix.
 fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usize, usize)) {
     let rows = c.choice.rows;
     for strip in target.strips.0..target.strips.1 {
@@ -153,7 +155,7 @@ fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usiz
 /// Sets a transition to the identity, which is the transition for an empty range of tokens.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The strips are writable, and no other worker uses them.
+/// - The invariants of [`Context`] hold. The strips are writable, and no other worker uses them.
 unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     let delta = c.choice.rule.is_delta();
     each_place(c, transition, |row, column, place| {
@@ -172,7 +174,7 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
 /// nothing for the last part, because no later state needs its map.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has this part or this worker number.
+/// - The invariants of [`Context`] hold. No other worker has this part or this worker number.
 unsafe fn fold_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part).filter(|_| part < head.last(c)) else { return };
     let all = targets(c, head.element(c, part));
@@ -195,8 +197,8 @@ unsafe fn fold_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worke
     }
 }
 
-/// Returns the address of an element's marks. There is one mark for each row of the state before the part; it is
-/// nonzero if the part clears the row. Only a gated delta rule has marks.
+/// Returns the address of the marks that belong to the affine map at `element`. There is one mark for each row of the
+/// state before the part; it is nonzero if the part clears the row. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
@@ -205,7 +207,7 @@ fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
 /// Does nothing unless the rule is a gated delta rule.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
+/// - The invariants of [`Context`] hold. `marks` are the marks of the part, and no other worker uses them or `region`.
 unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks: *mut f32) {
     let len = c.layout.element.cleared.len;
     if len == 0 {
@@ -237,7 +239,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
 /// Copies the state before a part to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The maps of the earlier parts have become states, and a state can be written to
+/// - The invariants of [`Context`] hold. The maps of the earlier parts have become states, and a state can be written to
 ///   `to`.
 unsafe fn state_before(c: &Context<'_>, head: &ResidentHead<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
     // SAFETY: the state can be written to `to` (clause), and the state of the earlier part is only read.
@@ -256,7 +258,7 @@ unsafe fn state_before(c: &Context<'_>, head: &ResidentHead<'_>, s: &Stretch<'_>
 /// the state after the last part, too.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker
+/// - The invariants of [`Context`] hold. All parts of the head were folded, and no other worker has this head or this worker
 ///   number.
 unsafe fn combine(c: &Context<'_>, head: &ResidentHead<'_>, worker: usize) {
     let mut states = [false; MOST_PARTS];
@@ -281,7 +283,7 @@ unsafe fn combine(c: &Context<'_>, head: &ResidentHead<'_>, worker: usize) {
 /// Computes the outputs of a part from the state before it. For the last part, also computes the state after it.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
+/// - The invariants of [`Context`] hold. The head was combined. No other worker has this part or this worker number.
 unsafe fn compute_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part) else { return };
     let last = head.last(c);
@@ -307,7 +309,7 @@ unsafe fn compute_part(c: &Context<'_>, head: &ResidentHead<'_>, part: usize, wo
 /// Copies the state after the last part to the present state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All parts of the head were computed, and no other worker has this head.
+/// - The invariants of [`Context`] hold. All parts of the head were computed, and no other worker has this head.
 unsafe fn finish(c: &Context<'_>, head: &ResidentHead<'_>) {
     let last = head.last(c);
     if let Some(s) = head.part(c, last) {
@@ -331,10 +333,11 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the marks of the rows that an element clears; empty unless the rule is a gated delta rule.
+    /// Returns the marks of part `part`, which state the rows that the part clears; empty unless the rule is a gated
+    /// delta rule.
     ///
     /// # Safety
-    /// - The invariants. No other reference to the marks exists.
+    /// - The invariants of this type hold. No other reference to the marks exists.
     unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
         let marks = cleared(self.c, self.head.element(self.c, part));
         // SAFETY: the element has initialised marks (layout), and nothing else uses them (invariants, clause).
@@ -345,10 +348,10 @@ impl Parts<'_> {
         targets(self.c, self.head.element(self.c, part))
     }
 
-    /// Returns the values of a matrix, with its padding.
+    /// Returns the values of the matrix in `target`, including its padding.
     ///
     /// # Safety
-    /// - The invariants. No other reference to the matrix exists.
+    /// - The invariants of this type hold. No other reference to the matrix exists.
     unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
         let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
         // SAFETY: the element has these initialised strips (layout), and nothing else uses them (invariants, clause).

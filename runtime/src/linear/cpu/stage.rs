@@ -5,7 +5,7 @@ use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};
 use std::ops::Range;
 
-/// Change that is applied to rows after they are copied.
+/// A change that is applied to rows after the rows are copied.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
@@ -66,7 +66,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// Returns the columns of the stretch's strips, with padding.
+    /// Returns the range of columns in the stretch's strips, including padding columns.
     pub fn columns(&self, c: &Context<'_>) -> Range<usize> {
         c.choice.strips.columns(c.choice.columns, &self.strips)
     }
@@ -76,8 +76,8 @@ impl Stretch<'_> {
 /// zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has the operand with this head; the tokens are in the sequence; `dims` is
-///   within the head size and has at most `width` elements.
+/// - The invariants of [`Context`] hold. The call has the operand, and the operand has this head; the tokens are in the
+///   sequence; `dims` is within the head size and has at most `width` elements.
 /// - `range.len() · width` f32 values are writable and initialised at `dst`, and no other worker uses them.
 unsafe fn copy(
     c: &Context<'_>,
@@ -110,8 +110,8 @@ unsafe fn copy(
     }
 }
 
-/// Rows of a chunk's tokens that all columns share: queries, keys, decays and rates. Rows that the problem does not
-/// have, and queries that are not needed, are null.
+/// The rows of a chunk that are the same for all columns: the queries, keys, decays and rates of the chunk's tokens.
+/// Rows that the problem does not have, and queries that are not needed, are null.
 pub(super) struct Heads {
     pub queries: Rows,
     pub keys: Rows,
@@ -122,7 +122,7 @@ pub(super) struct Heads {
 /// Returns the rows of a chunk's queries.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, and `part` is the worker's
+/// - The invariants of [`Context`] hold. `range` is in the sequence and no longer than a chunk, and `part` is the worker's
 ///   region.
 pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (problem, choice) = (c.problem, c.choice);
@@ -144,7 +144,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usi
 /// Returns the rows of a chunk that all columns share. Queries are included only if `reads` is `true`.
 ///
 /// # Safety
-/// - As for [`queries`].
+/// - The clauses of [`queries`] hold.
 pub(super) unsafe fn heads(
     c: &Context<'_>,
     s: &Stretch<'_>,
@@ -186,7 +186,7 @@ pub(super) unsafe fn heads(
 /// Returns the rows of a chunk's decays; [`Rows::NONE`] if the problem has no decay.
 ///
 /// # Safety
-/// - As for [`queries`].
+/// - The clauses of [`queries`] hold.
 pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     match &c.problem.spec().decay {
         None => Rows::NONE,
@@ -206,7 +206,7 @@ pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
 /// Returns the rows of a chunk's values, from the first column of the stretch's strips on.
 ///
 /// # Safety
-/// - As for [`queries`].
+/// - The clauses of [`queries`] hold.
 pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let columns = s.columns(c);
     if !c.choice.staged.columns {
@@ -248,7 +248,7 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
 /// second pass adds to the outputs of the first.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, its outputs have been
+/// - The invariants of [`Context`] hold. `range` is in the sequence and no longer than a chunk, its outputs have been
 ///   computed at `rows`, and no other worker writes these tokens and columns.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, rows: Rows) {
     let first_of_two = c.problem.spec().direction == Direction::Bidirectional && !s.reverse;

@@ -26,8 +26,8 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// Returns the columns of a stretch in the past state. Returns zeros if there is no past state, and `None` if the past
-/// state is in the memory of the present state.
+/// Returns the columns of a stretch in the past state. Returns columns of zeros if there is no past state, and `None`
+/// if the past state is in the memory of the present state.
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);
@@ -42,7 +42,7 @@ pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
 /// state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `data` and `stride` come from [`in_place`], and no other worker writes these
+/// - The invariants of [`Context`] hold. `data` and `stride` come from [`in_place`], and no other worker writes these
 ///   columns.
 pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, stride: usize) {
     let (rows, columns) = (c.problem.key_dim(), s.columns(c).len());
@@ -68,7 +68,7 @@ pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, str
 /// Copies a stretch's columns of the past state to strips at `dst`; writes zeros if the problem has no past state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The strips can be written to `dst`, and no other worker uses them.
+/// - The invariants of [`Context`] hold. The strips can be written to `dst`, and no other worker uses them.
 pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
     let (choice, problem) = (c.choice, c.problem);
     let columns = s.columns(c);
@@ -89,7 +89,7 @@ pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
 /// Copies a stretch's strips at `src` to the present state, if the call has one.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `src` is readable for the strips, and no other worker writes these columns of the
+/// - The invariants of [`Context`] hold. `src` is readable for the strips, and no other worker writes these columns of the
 ///   state.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *mut f32) {
     if c.has_present() {

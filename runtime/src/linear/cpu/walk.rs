@@ -57,10 +57,10 @@ pub(super) struct Aim {
     pub keep: bool,
 }
 
-/// Computes a task: a group of strips of one state of a sequence.
+/// Computes a task. The task is a group of strips that belong to one state in one sequence.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker has these strips or this worker number.
+/// - The invariants of [`Context`] hold. No other worker has these strips or this worker number.
 pub(super) unsafe fn attend(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -128,7 +128,7 @@ pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = 
 /// Updates the state with the tokens of a stretch, in the form that was chosen, and computes what `aim` requests.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `target` has the strips of the stretch, packed for [`Form::Chunk`], and no other
+/// - The invariants of [`Context`] hold. `target` has the strips of the stretch, packed for [`Form::Chunk`], and no other
 ///   worker uses them; `part` is the worker's region.
 /// - No other worker writes the outputs of these tokens and strips.
 pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32, aim: Aim) {
@@ -136,7 +136,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     if c.choice.form != Form::Chunk || !aim.outputs {
         for range in chunks(s, c.choice.chunk) {
             let keep = aim.keep || range.end < s.tokens.end;
-            // SAFETY: `chunk` has the clauses of this function.
+            // SAFETY: the safety clauses of `chunk` are those of this function.
             unsafe { chunk(c, s, &range, &targets, part, Aim { keep, ..aim }) };
         }
         return;
@@ -147,8 +147,8 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     let span = c.choice.chunk.saturating_mul(count);
     for first in s.tokens.clone().step_by(span.max(1)) {
         let some = Stretch { tokens: first..s.tokens.end.min(first.saturating_add(span)), ..s.clone() };
-        // SAFETY: the region has room for the state of each chunk in a span (layout); `chunk` has the clauses of this
-        // function.
+        // SAFETY: the region has room for the state of each chunk in a span (layout); the safety clauses of `chunk` are
+        // those of this function.
         unsafe {
             for (n, range) in chunks(&some, c.choice.chunk).enumerate() {
                 before.add(n * size).copy_from_nonoverlapping(target.data, size);
@@ -167,11 +167,11 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
 /// Updates the targets with the tokens of a stretch, without computing outputs.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker uses the targets. Targets to which values are added have the
+/// - The invariants of [`Context`] hold. No other worker uses the targets. Targets to which values are added have the
 ///   strips of the stretch; `part` is the worker's region.
 pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], part: *mut f32) {
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: without outputs, `chunk` has the clauses of this function.
+        // SAFETY: without outputs, the safety clauses of `chunk` are those of this function.
         unsafe { chunk(c, s, &range, targets, part, Aim { outputs: false, keep: true }) };
     }
 }
@@ -179,7 +179,7 @@ pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], 
 /// Updates the targets with a chunk of tokens.
 ///
 /// # Safety
-/// - As for [`pass`], or for [`fold`] if no outputs are computed. `range` is a chunk of the stretch.
+/// - The clauses of [`pass`] hold or, if no outputs are computed, the clauses of [`fold`]. `range` is a chunk of the stretch.
 unsafe fn chunk(
     c: &Context<'_>,
     s: &Stretch<'_>,
@@ -270,7 +270,7 @@ fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
 /// Computes the outputs of a stretch's queries from a state that the tokens do not change.
 ///
 /// # Safety
-/// - As for [`pass`].
+/// - The clauses of [`pass`] hold.
 pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32) {
     let choice = c.choice;
     let start = s.columns(c).start;
@@ -305,8 +305,8 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Returns whether tokens multiply the state in addition to adding to it. If they do, a part of a sequence has a
-/// transition.
+/// Returns whether a token multiplies the state, and does not only add to it. In this case, each part of a sequence has
+/// a transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None
 }

@@ -25,10 +25,11 @@ const TOKENS: usize = 48;
 /// 255 registers each.
 const RESIDENT: usize = 2;
 
-/// Number of tokens per part of a scan. It applies if the chooser determines the number of parts (2 to [`PARTS`]).
+/// Number of tokens per part of a scan. This number applies if the chooser determines the number of parts, which is
+/// then from 2 to [`PARTS`].
 const TOKENS_OF_PART: usize = 512;
 
-/// Maximum number of parts of a scan that the chooser selects.
+/// Largest number of parts that the chooser selects for a scan.
 const PARTS: usize = 16;
 
 /// Returns whether the quadratic form is computed by kernels that sum pair by pair and also compute the last state.
@@ -41,7 +42,8 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
-/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, if the options do not set it.
+/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, if the options do not set this
+/// number.
 pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
 }
@@ -54,10 +56,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// The chooser's decisions for a GPU.
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
-/// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options. They do not depend
-/// on the batch or on other sequences packed with it, with one exception. If the options leave the form open and the
-/// workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit is a
-/// quarter of the device's memory.
+/// bits of a sequence's results depend on the rule, the head sizes, the number of its tokens and the options. They do
+/// not depend on the batch or on other sequences packed with it, with one exception. If the options leave the form open
+/// and the workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit
+/// is a quarter of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that updates the states.
@@ -70,14 +72,14 @@ pub struct LinearGpuChoice {
     /// Number of tokens below which a packed sequence is computed token by token, for every value of `form`; zero if
     /// sequences are not packed or the options determine the form.
     pub recurrent_below: usize,
-    /// Number of chunks between two stored states of [`Form::Chunk`]. In a non-causal call that reads the last state,
-    /// this is the number of chunks per part.
+    /// For [`Form::Chunk`], the number of chunks between two stored states. In a non-causal call that reads the last
+    /// state, this is the number of chunks per part.
     pub boundary: usize,
     /// Number of blocks into which the columns of a state are divided.
     pub columns: usize,
-    /// Largest number of parts of a sequence that are computed in parallel.
+    /// Largest number of parts that are computed in parallel in one sequence.
     pub parts: usize,
-    /// Number of key dims that the kernel computes. Keys are padded to it.
+    /// Number of key dims that the kernel processes. Keys are padded to this number of dims.
     pub dims: usize,
     /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,
@@ -85,12 +87,12 @@ pub struct LinearGpuChoice {
     /// only once. The bits stay the same, with one exception: if a product of queries and keys is not finite, all heads
     /// that read the state are computed token by token.
     pub shares: bool,
-    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. It does not change
-    /// the bits.
+    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. This limit does not
+    /// change the bits of the result.
     pub pairs: usize,
     /// `true` if keys have too many dims for chunks: the kernel that updates the states then computes token by token.
     pub(super) steps: bool,
-    /// Number of parts of [`Form::Scan`] that the options request; `None` leaves the number to the chooser.
+    /// Number of parts that the options request for [`Form::Scan`]; `None` leaves the number to the chooser.
     pub(super) asked_parts: Option<usize>,
 }
 
@@ -122,7 +124,7 @@ impl LinearGpuChoice {
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
-    /// Returns the number of chunks per part of [`Form::Scan`], for a sequence of `tokens` tokens.
+    /// Returns the number of chunks per part, for [`Form::Scan`] and a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)

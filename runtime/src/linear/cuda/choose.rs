@@ -42,7 +42,7 @@ const PAIRED: usize = 2;
 /// Number of blocks per SM that a pass over parts needs to fill the device.
 const BLOCKS_PER_SM: usize = 4;
 
-/// Number of dims per block in the step-by-step kernel, one per thread.
+/// Number of dims per block in the step-by-step kernel. Each thread computes one dim.
 const STEPPED_DIMS: usize = 128;
 
 /// Device properties used by the chooser.

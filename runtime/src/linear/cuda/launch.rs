@@ -88,7 +88,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Lists the passes of a call. `args` are the arguments that all launches share.
+    /// Lists the launches of all passes of a call. `args` are the arguments that all launches share.
     fn fill(&mut self, args: LinearArgs, at: &Operands<u64>) -> Result<(), DeviceError> {
         let spec = self.problem.spec();
         let [past, present] = past_and_present(self.problem, at);
@@ -131,14 +131,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Describes the f32 outputs in the workspace, which have no gaps.
+    /// Returns a description of the f32 outputs in the workspace. Their rows are stored without gaps.
     fn dense_answers(&self) -> DeviceTensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
         DeviceTensor { data: self.scratch + self.plan.layout.sums, batch: heads * head, head, token }
     }
 
-    /// Lists one pass over the tokens. It writes the outputs that `args` describe, if any.
+    /// Lists the launches of one pass over the tokens. The pass writes the outputs that `args` describe, if any.
     fn pass(
         &mut self,
         mut args: LinearArgs,
@@ -172,7 +172,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the states of `parts` parts at offset `at` of the workspace.
+    /// Returns a description of the states of `parts` parts, which are at offset `at` in the workspace.
     fn states(&self, parts: usize, at: u64) -> States {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
@@ -184,16 +184,16 @@ impl Call<'_> {
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists the quadratic form for rules other than delta rules, with at most one gate per head.
+    /// Lists the launches of the quadratic form for rules other than delta rules, with at most one gate per head.
     fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
         let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
         let args = marshal::parallel(args, self.sequences.longest * CHUNK, PARALLEL_ROWS);
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form for delta rules and for per-dim gates. For a delta rule, the first launch computes the
-    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed.
-    /// Finally, the last state is computed, because it may be in the memory of the first state.
+    /// Lists the launches of the quadratic form for delta rules and for per-dim gates. For a delta rule, the first
+    /// launch computes the values that tokens write; later launches read these instead of the call's values. Then the
+    /// outputs are computed. Finally, the last state is computed, because it may be in the memory of the first state.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -215,9 +215,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a scan. All parts except the last are folded to their effect on a state. Then a scan over these parts
-    /// computes the states after them, and every part continues from the state before it. `silent` is a copy of `args`
-    /// without outputs.
+    /// Lists the launches of a scan. All parts except the last are folded to their effect on a state. Then a scan over
+    /// these parts computes the states after them, and every part continues from the state before it. `silent` is a
+    /// copy of `args` without outputs.
     fn scan(
         &mut self,
         args: LinearArgs,
@@ -249,8 +249,8 @@ impl Call<'_> {
         self.push(with_states(resuming, initial, last, after))
     }
 
-    /// Lists the scan over the folded parts, in Blelloch's order. The addresses in `at` are those of
-    /// [`marshal::carry`].
+    /// Lists the launches of the scan over the folded parts, in the order of Blelloch's algorithm. `at` contains the
+    /// three addresses that [`marshal::carry`] requires.
     fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
         let problem = self.problem;
         let gates = gates(problem);
@@ -290,8 +290,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a pass in which every token updates the state in order. It writes the outputs and boundary states that
-    /// `args` describe, if any.
+    /// Lists the launches of a pass in which all tokens update the states in order. The pass writes the outputs and the
+    /// boundary states that `args` describe, if any.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
         let Some(prepare) = self.kernels.prepare.clone() else {
@@ -341,7 +341,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a launch that updates states, with the kernel that suits it best.
+    /// Lists a launch that updates states. If the launch can use the kernel that shares states, or the kernel with half
+    /// the columns per block, it uses that kernel. Otherwise it uses the ordinary kernel.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),
@@ -351,7 +352,7 @@ impl Call<'_> {
         self.store_and_launch(args, kernel)
     }
 
-    /// Stores `args` in the list and lists a launch of `kernel` with them.
+    /// Stores `args` in the list, and lists a launch of `kernel` with these arguments.
     fn store_and_launch(&mut self, args: LinearArgs, kernel: Loaded) -> Result<(), DeviceError> {
         let parameter = self.list.store(&args)?;
         self.launch(&args, parameter, kernel)

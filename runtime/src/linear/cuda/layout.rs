@@ -13,7 +13,8 @@ const ALIGNMENT: usize = 256;
 pub struct RegionOffsets {
     /// Size of the table of sequences, which is at offset zero.
     pub table: usize,
-    /// Records of the prepared chunks, f32 `[output heads, chunks, record]`.
+    /// Prepared data of the chunks: a record of f32 values for each output head and chunk, `[output heads, chunks,
+    /// record]`.
     pub records: u64,
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
@@ -31,11 +32,11 @@ pub struct RegionOffsets {
     /// Values that tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with
     /// padded rows.
     pub written: u64,
-    /// Outputs of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
+    /// For a bidirectional problem, outputs of the first direction, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,
     /// Size of the transitions in bytes.
     pub transition_bytes: usize,
-    /// Total number of bytes.
+    /// Size of the workspace in bytes.
     pub bytes: usize,
 }
 
@@ -67,14 +68,14 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Returns whether the outputs of the first of two directions need separate memory. They need it if the output is not
-/// f32.
+/// Returns whether the outputs of the first direction need separate memory. This is the case for a bidirectional
+/// problem whose output is not f32.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }
 
 impl RegionOffsets {
-    /// Computes the layout for a choice. Returns `None` if its size overflows.
+    /// Computes the layout for a choice. Returns `None` if the size of the workspace overflows.
     pub fn of(problem: &Problem, c: &LinearGpuChoice) -> Option<RegionOffsets> {
         let mut at = 0usize;
         let mut take = |needed: bool, sizes: &[usize]| {

@@ -21,7 +21,7 @@ pub struct Sequences {
     /// Device address of the table of sequences. It is zero if sequences are not packed; each sequence then has all
     /// tokens.
     pub table: u64,
-    /// Total number of chunks that are prepared, over all sequences.
+    /// Total number of prepared chunks in all sequences.
     pub chunks: usize,
     /// Number of chunks in the longest sequence.
     pub longest: usize,
@@ -31,21 +31,23 @@ pub struct Sequences {
     pub long: bool,
 }
 
-/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among the chunks of all
-/// sequences.
+/// Converts a sequence to the kernels' format. `chunk0` is the index of the sequence's first chunk among the chunks of
+/// all sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// Describes states of the view `[sequences, heads, d_k, d_v]` at the device address `data`; empty if `data` is zero.
+/// Returns a description of the states at the device address `data`, whose shape is `[sequences, heads, d_k, d_v]` and
+/// whose strides are those of `view`. The description is empty if `data` is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
     States { data, sequence, head, part: 0, row }
 }
 
-/// Describes the states of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`, at the address `data`.
+/// Returns a description of the states of `parts` parts at the address `data`. The states are stored without gaps, with
+/// the shape `[sequences, heads, parts, d_k, row]`.
 pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     let row = row as i64;
     let part = problem.key_dim() as i64 * row;
@@ -53,7 +55,8 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
 }
 
-/// Describes the past and the present states of a call; empty for states that the call omits.
+/// Returns descriptions of the past and of the present states of a call. The description of states that the call omits
+/// is empty.
 pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     let spec = problem.spec();
     let past = states(spec.past_state.as_ref(), at[problem.past_source()]);
@@ -152,8 +155,8 @@ fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
     LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
 }
 
-/// Returns `filled` with `parts` parts of a scan. If there is a table of sequences, it determines the length of the
-/// parts.
+/// Returns `filled` with `parts` parts of a scan. If there is a table of sequences, this table determines the length of
+/// the parts.
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
@@ -176,8 +179,8 @@ pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
 }
 
-/// Describes the values that tokens write to the workspace at `data`: a row per token and state, padded to a multiple
-/// of four elements.
+/// Returns a description of the values that tokens write to the workspace at `data`. There is one row per token and
+/// state, and each row is padded to a multiple of four elements.
 pub fn written(problem: &Problem, data: u64) -> DeviceTensor {
     let token = padded(problem.value_dim()) as i64;
     let head = problem.spec().output.tokens() as i64 * token;
@@ -214,7 +217,8 @@ pub fn with_answers(
     filled
 }
 
-/// Returns `filled` with these states: before the first token, after the last, and at the boundaries of parts.
+/// Returns `filled` with these states: the states before the first token, after the last token, and at the boundaries
+/// of parts.
 pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
     (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
     let columns = filled.value_dim as usize;
@@ -236,7 +240,8 @@ pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// Returns `filled`, changed to compute the transitions of its parts instead of their last states.
+/// Returns `filled` with changes, so that the launch computes the transitions of the parts instead of the parts' last
+/// states.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;

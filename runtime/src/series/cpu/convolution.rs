@@ -42,7 +42,7 @@ impl ConvolutionCall<'_> {
     /// that a block needs, followed by the inputs of the block, in the order of the pass.
     ///
     /// # Safety
-    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
+    /// - The clauses of [`OnCpu::run`] hold; `worker` is the number of the calling worker, and no other worker has the tile.
     unsafe fn direct(&self, place: &Place<'_>, worker: usize, tile: ChannelTile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, problem) = (k.spec.width, self.problem.spec(), self.problem);
@@ -137,8 +137,8 @@ impl ConvolutionCall<'_> {
     /// Computes a channel of every sequence by FFT.
     ///
     /// # Safety
-    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the channel. The
-    ///   layout was computed for these transforms.
+    /// - The clauses of [`OnCpu::run`] hold; `worker` is the number of the calling worker, and no other worker has the
+    ///   channel. The layout was computed for these transforms.
     unsafe fn spectral(&self, place: &Place<'_>, transforms: &Transforms, worker: usize, channel: usize) {
         let (problem, s, layout) = (self.problem, self.problem.spec(), place.layout);
         let (tokens, history) = (problem.tokens(), problem.history());

@@ -9,7 +9,7 @@ use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
-/// Problem of a per-channel operator, with the functions that compute it on the CPU.
+/// Problem of a per-channel operator, with the functions that compute the problem on the CPU.
 pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;

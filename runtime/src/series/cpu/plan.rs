@@ -1,4 +1,4 @@
-//! Plans of per-channel operators for the CPU, and their calls.
+//! Plans for per-channel operators on the CPU, and the calls of these plans.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
@@ -21,12 +21,12 @@ pub struct CpuPlan<O> {
     pub kernel: &'static SeriesKernel,
     pub choice: SeriesChoice,
     pub layout: SeriesLayout,
-    /// The transforms of a convolution by FFT; `None` for everything else.
+    /// The transforms of a convolution by FFT; `None` for other methods and other operators.
     pub transforms: Option<Transforms>,
     problem: PhantomData<O>,
 }
 
-/// Returns the series kernels of the engine's CPU.
+/// Returns the kernels of the per-channel operators for the engine's CPU.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernels.
@@ -35,7 +35,8 @@ pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
 }
 
 impl<O> CpuPlan<O> {
-    /// Creates a plan from a choice and its layout, with transforms for a convolution by FFT.
+    /// Creates a plan from the chooser's decisions and their layout. A plan for a convolution by FFT also needs the
+    /// transforms.
     pub fn new(
         kernel: &'static SeriesKernel,
         (choice, layout): (SeriesChoice, SeriesLayout),
@@ -72,8 +73,8 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
 
 /// Checked call on the CPU, consisting of a plan, its tensors and a workspace.
 ///
-/// Invariant: from `base` on, the workspace has room for the plan's layout, is initialised and aligned to 64 bytes, and
-/// nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
+/// Invariant: `base` is 64-byte aligned. From `base` on, the workspace has room for the plan's layout, its values are
+/// initialised, and nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
 #[derive(Debug)]
 pub struct CpuCall<'a, O: OnCpu> {
     plan: &'a CpuPlan<O>,

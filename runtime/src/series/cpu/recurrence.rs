@@ -36,7 +36,8 @@ enum Pass {
     Outputs,
     /// Only the state after the last token.
     Last,
-    /// The affine map of all tokens. Its factor is written to this address, and its addend to the state.
+    /// The affine map of all tokens. The factor of the map is written to this address. The addend of the map is written
+    /// to the state.
     Fold(*mut f32),
 }
 
@@ -53,8 +54,8 @@ impl RecurrenceCall<'_> {
     /// Updates the state of a tile, in place at `state`, with the tokens of `steps`.
     ///
     /// # Safety
-    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
-    /// - The values of a tile are readable and writable at `state`, and at the address of a fold.
+    /// - The clauses of [`OnCpu::run`] hold; `worker` is the number of the calling worker.
+    /// - The values of a tile are readable and writable at `state` and, for [`Pass::Fold`], at the address in `Fold`.
     /// - No other worker processes these tokens of the tile.
     unsafe fn pass(
         &self,
@@ -121,8 +122,8 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the pass over a part whose earlier state is known. The pass either computes the outputs, or only the
-    /// part's last state.
+    /// Returns the result that a pass must compute for a part whose preceding state is known: the outputs if the call
+    /// has an output tensor, otherwise only the state after the part.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

@@ -31,8 +31,8 @@ unsafe impl Sync for SelectiveCall<'_> {}
 // SAFETY: a call is equivalent to shared references to the inputs and exclusive references to the outputs.
 unsafe impl Send for SelectiveCall<'_> {}
 
-/// Transposes `n` values per channel, `[channel][n]` from channel `first` on, to `[n][width]` at `to`. Fills columns
-/// beyond `channels` with zeros.
+/// Transposes `n` values per channel from the layout `[channel][n]`, from channel `first` on, to the layout
+/// `[n][width]` at `to`. Fills columns beyond `channels` with zeros.
 ///
 /// # Safety
 /// - `n · width` values are writable at `to`; `channels ≤ width`.
@@ -53,7 +53,8 @@ unsafe fn by_state(
     }
 }
 
-/// A coefficient of a tile: either given per channel and copied once, or given per token and read from a series.
+/// A coefficient for a tile. It either has values per channel, which are copied once, or values per token, which are
+/// read from a series.
 enum TileCoefficient<'a> {
     Channel,
     Token(PassInput<'a>, ChannelTile),
@@ -93,7 +94,7 @@ impl SelectiveCall<'_> {
     /// Computes a tile.
     ///
     /// # Safety
-    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
+    /// - The clauses of [`OnCpu::run`] hold; `worker` is the number of the calling worker, and no other worker has the tile.
     unsafe fn tile(&self, place: &Place<'_>, worker: usize, tile: ChannelTile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, n) = (k.spec.width, self.problem.spec(), self.problem.states());

@@ -6,7 +6,7 @@ use realfft::num_complex::Complex;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use std::sync::Arc;
 
-/// The forward and inverse transforms of one length. Clones share their tables.
+/// The forward and inverse Fourier transforms for one length. Clones of this value share the tables of the transforms.
 #[derive(Clone)]
 pub struct Transforms {
     length: usize,
@@ -21,10 +21,11 @@ impl std::fmt::Debug for Transforms {
 }
 
 impl Transforms {
-    /// Upper limit on the size of the tables, in bytes per transformed value.
+    /// Upper limit on the size of the tables of the transforms, in bytes per transformed value.
     pub const BYTES: usize = 64;
 
-    /// Plans the transforms of `length` values. Returns `None` if the system refuses memory for their tables.
+    /// Creates the transforms for `length` values. Returns `None` if the system cannot allocate memory for their
+    /// tables.
     pub fn new(length: usize) -> Option<Transforms> {
         // The planner ends the process if memory is not available, so this statement first checks that the memory for
         // the tables is available.
@@ -34,7 +35,7 @@ impl Transforms {
         Some(Transforms { length, forward, inverse })
     }
 
-    /// Returns the number of f64 values that the transforms need as scratch.
+    /// Returns the size of the scratch memory that the transforms need, as a number of f64 values.
     pub fn scratch(&self) -> usize {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }

@@ -40,7 +40,7 @@ pub struct ChannelTile {
 /// A block of tokens, and the direction in which a pass visits them.
 #[derive(Clone, Debug)]
 pub struct TokenBlock {
-    /// Indices of the tokens in memory.
+    /// Range of the tokens' indices in the tensor.
     pub tokens: Range<usize>,
     /// `true` if the pass visits the last token first.
     pub reverse: bool,
@@ -96,7 +96,7 @@ impl PassInput<'_> {
     /// Returns the rows of a block in the order of the pass, either in the memory of the series or copied to `to`.
     ///
     /// # Safety
-    /// - As for [`PassInput::copy`].
+    /// - The clauses of [`PassInput::copy`] hold.
     pub unsafe fn rows(
         &self,
         p: &Primitives,
@@ -199,7 +199,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the target for a series whose elements `data` have been checked against its problem.
+    /// Creates the target for a series. Its elements `data` must have been checked against the problem of the call.
     pub fn new(series: Series, data: &mut ElementsMut<'_>) -> Target {
         Target { series, dtype: data.elements().dtype(), data: data.as_mut_ptr() }
     }
@@ -209,7 +209,7 @@ impl Target {
     }
 
     /// Returns the rows to which the kernel writes a block, in the order of the pass, and whether these rows are in the
-    /// memory of the series. If the kernel cannot write them there, the rows are at `buffer`.
+    /// memory of the series. The rows are at `buffer` if the kernel cannot write to the memory of the series.
     pub fn rows(
         &self,
         tile: ChannelTile,
@@ -351,8 +351,8 @@ impl States {
     /// Writes the present states of `channels` channels from `[n][width]` at `from`, if the call outputs them.
     ///
     /// # Safety
-    /// - The clauses of [`States::load`], but the `n · width` values are readable at `from`. No other worker writes
-    ///   these states.
+    /// - The clauses of [`States::load`] hold for `from` instead of `to`: the `n · width` values are readable at
+    ///   `from`. No other worker writes these states.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -380,8 +380,8 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states. The result
-    /// holds for any number of channels.
+    /// Returns `true` if a call with `batch` sequences of `tokens` tokens writes neither outputs nor states. The number
+    /// of channels does not change the result.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }

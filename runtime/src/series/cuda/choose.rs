@@ -31,11 +31,11 @@ const WARPS_PER_SM: usize = 16;
 /// of 256 tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64 parts.
 const TILE_TIME: usize = 20;
 
-/// Time of the two additional launches that parts need, in the same unit as [`TILE_TIME`].
+/// Time for the two additional launches that a computation in parts needs, in the same unit as [`TILE_TIME`].
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// Parts are chosen only if a single pass takes at least this many times as long as parts. Both times are estimates.
-/// The number is above one because parts read the inputs twice.
+/// A computation in parts is chosen only if a single pass takes at least this many times as long. Both times are
+/// estimates. The number is above one because parts read the inputs twice.
 const LEAST_GAIN: usize = 2;
 
 /// Maximum number of parts that the chooser selects.
@@ -51,11 +51,11 @@ pub struct SeriesGpuChoice {
     pub parts: usize,
     /// Number of tiles into which the channels of a sequence are divided.
     pub tiles: usize,
-    /// Device memory that runs need in addition to the tensors, in bytes.
+    /// Size in bytes of the device memory that a run needs in addition to its tensors.
     pub bytes: usize,
 }
 
-/// Returns an error if `found` exceeds `most`. `what` names the count in the message.
+/// Returns an error if `found` exceeds `most`. The error message calls this number `what`.
 fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
     if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
@@ -81,9 +81,9 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
-/// channels and sequences. If the memory exceeds the budget, there are two cases: if the options request the parts,
-/// returns an error; otherwise returns the choice of a single pass.
+/// Returns the decisions for `parts` parts, with the memory that these parts need. `states` is the number of state
+/// values in all channels and sequences. If the memory exceeds the budget, there are two cases: if the options request
+/// the parts, returns an error; otherwise returns the decisions for a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,
@@ -115,8 +115,8 @@ fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError
 /// Chooses how a recurrence is computed.
 ///
 /// # Errors
-/// Returns an error if the number of parts is out of bounds, if a size exceeds the kernel's limits, or if the workspace
-/// exceeds the budget.
+/// Returns an error if the number of parts is outside its allowed range, if a size exceeds the kernel's limits, or if
+/// the workspace exceeds the budget.
 pub fn choose_recurrence(
     problem: &recurrence::Problem,
     sms: usize,
@@ -135,8 +135,8 @@ pub fn choose_recurrence(
 /// Chooses how a selective scan is computed.
 ///
 /// # Errors
-/// Returns an error if the number of parts is out of bounds, if a size exceeds the kernel's limits, or if the workspace
-/// exceeds the budget.
+/// Returns an error if the number of parts is outside its allowed range, if a size exceeds the kernel's limits, or if
+/// the workspace exceeds the budget.
 pub fn choose_selective(
     problem: &selective::Problem,
     sms: usize,
@@ -154,11 +154,11 @@ pub fn choose_selective(
     with_maps(tiles, parts, problem.state_values(), asked.is_some(), options.budget)
 }
 
-/// Chooses how a convolution is computed. A GPU only has the direct method.
+/// Chooses how a convolution is computed. A GPU only supports the direct method.
 ///
 /// # Errors
-/// Returns an error if a size exceeds the kernel's limits, or if the options leave the method open and transforms on
-/// the CPU would be faster.
+/// Returns an error if a size exceeds the kernel's limits, or if the options request no method and transforms on the
+/// CPU would be faster.
 pub fn choose_convolution(
     problem: &convolution::Problem,
     options: &ConvolutionOptions,

@@ -9,7 +9,7 @@ use elsa_core::series::Series;
 use elsa_kernels::cuda::series::SeriesTensor;
 use elsa_kernels::cuda::tensor::Divisor;
 
-/// Describes a series at the device address `data`; empty if the address is zero.
+/// Returns a description of a series at the device address `data`. The description is empty if the address is zero.
 pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
     if data == 0 {
         return SeriesTensor::default();

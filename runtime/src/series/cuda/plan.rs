@@ -13,12 +13,12 @@ use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Problem of a per-channel operator, with the launches that compute it on a GPU.
+/// Problem of a per-channel operator, with the launches that compute the problem on a GPU.
 pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
-    /// Name of the operator in messages about its kernel.
+    /// Name of the operator in error messages about the operator's kernel.
     const ROLE: &'static str;
 
-    /// Returns whether `role` is the role of the kernel of this operator.
+    /// Returns whether a kernel with this `role` computes this operator.
     fn is_own(role: &Role) -> bool;
 
     /// Lists the launches of a run.
@@ -52,7 +52,7 @@ pub struct GpuPlan<P> {
 }
 
 impl<P: OnGpu> GpuPlan<P> {
-    /// Creates a plan from a choice and loads the kernel.
+    /// Creates a plan with the decisions in `choice`, and loads the kernel.
     ///
     /// # Errors
     /// Returns an error if the build has no kernel for the operator, or if the device fails.

@@ -1,5 +1,5 @@
 //! Tests `super::check` with artefacts compiled for a board. Every check is tested with one artefact that it must
-//! refuse, and with one that must pass. The two artefacts differ only in the tested property.
+//! refuse, and with one that it must accept. The two artefacts differ only in the tested property.
 
 use super::build;
 use super::check::{self, Exceptions, Found};
@@ -93,7 +93,7 @@ fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     ))
 }
 
-/// Tests the checks of libraries: their names and exported functions.
+/// Tests the checks of the names of libraries and of the functions that libraries export.
 fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Result<(), String> {
     let abi = Abi { major: 1, minor: 0, functions: ["elsa_start".to_owned()].into() };
     let script = |name: &str, text: &str| files::write(&cc.dir.join(name), text);

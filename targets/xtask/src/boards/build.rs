@@ -39,9 +39,10 @@ const OPERATOR: &str = "libelsa_ort.so";
 /// The compiler emits some of these tables in spite of the tool's flag.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
-/// Path of elsa.py's compiled module, in the folder for this machine.
+/// Path of the compiled module of elsa.py, relative to the folder for this machine.
 pub const MODULE: &str = "share/python/_elsa.abi3.so";
-/// Path of the module's source in the tree. The folder for a board contains this source instead of the module.
+/// Path of the source of elsa.py's module, relative to the tree. The folder for a board contains this source instead of
+/// the module.
 const SOURCE: &str = "runtime/python/_elsa.c";
 /// Python program that prints the folder of Python's headers. It prints the folder only if the headers exist and
 /// support the limited API that the module uses.
@@ -65,8 +66,8 @@ const LIBRARIES: Part = Part {
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
-/// The tool, which aborts on panic. Its flag differs from that of the libraries, so its profile has a separate folder.
-/// If the folder were shared, cargo would rebuild everything.
+/// The tool, which aborts on panic. Its compiler flag differs from the flag of the libraries, so its profile has a
+/// separate folder. If the folder were shared, cargo would rebuild everything.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
 /// Compiler flag that leaves the scalar kernels out of a board's tool. A board's processor always has NEON, so these
@@ -121,7 +122,8 @@ pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Re
     if faults.is_empty() { Ok(dist) } else { Err(format!("{}: {faults}", dist.display())) }
 }
 
-/// Builds for a target, assembles the target's folder and checks it. Returns the results of the checks.
+/// Builds the programs and libraries for a target, assembles the target's folder and checks it. Returns the results of
+/// the checks.
 pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
     let assembled = match target {
         Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
@@ -276,7 +278,8 @@ fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
 }
 
-/// Templates of the package descriptions, in `runtime/capi`, and the paths of the descriptions in the assembled folder.
+/// Templates in `runtime/capi` for the package descriptions of CMake and pkg-config. Each is listed with the path of
+/// its description in the assembled folder.
 const PACKAGES: [(&str, &str); 4] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
@@ -284,7 +287,8 @@ const PACKAGES: [(&str, &str); 4] = [
     ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
-/// Copies a file without its symbols or without its debugging information; the strip option `how` selects which.
+/// Copies a file without its symbols or without its debugging information; `how` is the option of strip that selects
+/// one of the two.
 pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;

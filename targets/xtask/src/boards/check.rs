@@ -15,8 +15,8 @@
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | a stripped binary for a board above [`BINARY`], without cubins; a static library that adds more than [`ADDED`] to a C program |
 //!
-//! A check returns its finding in words, or the fault. `super::bad` tests each check with an artefact that the check
-//! must reject.
+//! A check that passes returns its finding in words. A check that fails returns the fault. `super::bad` tests each
+//! check with an artefact that the check must reject.
 //!
 //! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to find
 //! the boundaries between functions, and between functions and data tables. So instructions are checked before
@@ -39,10 +39,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Maximum size of a stripped binary in bytes.
 pub const BINARY: u64 = 4_320_000;
-/// Maximum number of bytes that the static library adds to a stripped C program.
+/// Largest number of bytes that the static library may add to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
-/// Libraries that a program may need, in addition to the loader, which is recognised by the start of its name.
+/// Libraries that a program may need. A program may also need the loader, which [`libraries`] recognises by the start
+/// of its name.
 const LIBRARIES: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
 const LOADERS: [&str; 2] = ["ld-linux-aarch64.so", "ld-linux-x86-64.so"];
@@ -106,7 +107,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Returns the strings of all entries of the dynamic section that have this tag.
+/// Returns the strings of all entries with this tag in the file's dynamic section.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
@@ -135,8 +136,8 @@ pub fn soname(bytes: &[u8], wanted: &str) -> Found {
     names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
 }
 
-/// Checks that a program loads this project's shared library by its name `soname`, and searches for it in the program's
-/// folder only.
+/// Checks that a program loads this project's shared library by its name `soname`, and that the program searches for
+/// this library only in the folder of the program.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
     let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));
@@ -195,7 +196,8 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Checks that the names `found` are exactly those of the interface.
+/// Checks that a library exports exactly the names `wanted`, which are the functions of the interface. `found` are the
+/// names that it exports.
 fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     let (alien, absent) = (found.difference(wanted), wanted.difference(found));
     let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
@@ -256,7 +258,7 @@ pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
 }
 
 /// Checks that a file contains none of the paths `private` of this machine. A longer path that begins with one of these
-/// paths is refused, too.
+/// paths is also refused.
 pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     let inside = |path: &str| {
         memchr::memmem::find_iter(bytes, path).find(|start| {
@@ -278,7 +280,7 @@ pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     }
 }
 
-/// Patterns for the names of functions that may contain newer instructions.
+/// Patterns for the names of functions that may contain instructions beyond ARMv8.0-A.
 pub struct Exceptions(Vec<String>);
 
 impl Exceptions {
@@ -306,7 +308,7 @@ impl Exceptions {
     }
 }
 
-/// Returns whether `text` matches `pattern`, in which a star stands for any string.
+/// Returns whether `text` matches `pattern`. In the pattern, a star matches any string.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
@@ -405,7 +407,7 @@ fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Returns the PTX modules in the bytes of a file, compressed or not.
+/// Returns the compressed and the uncompressed PTX modules in the bytes of a file.
 fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
     let mut modules = plain(bytes)?;
     for text in unpacked(bytes) {
@@ -448,7 +450,7 @@ fn capability(digits: &str) -> Option<Version> {
     Some(Version { major: number / 10, minor: number % 10 })
 }
 
-/// Checks that the PTX modules in a file are not beyond the ISA `newest`, and that all required kernels run on `gpu`.
+/// Checks that no PTX module in a file needs a newer PTX ISA than `newest`, and that all required kernels run on `gpu`.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
     let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
@@ -466,7 +468,7 @@ pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required
     Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
 }
 
-/// Checks that the file contains every GPU kernel that was assembled for the board, byte for byte.
+/// Checks that the file contains the unchanged bytes of every GPU kernel that was assembled for the board.
 pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
     let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
     let told = format!("{found} of {}", cubins.len());

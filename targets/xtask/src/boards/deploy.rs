@@ -58,7 +58,8 @@ const NO_CONNECTION: i32 = 255;
 pub const UNCLEAN: i32 = 5;
 
 /// A script that prints the facts of the board as `key=value` lines, and omits the facts that it cannot find. `$1` is
-/// the folder for the deployment. Sensors and clocks are left to `elsa info`, which knows the pitfalls of reading them.
+/// the folder for the deployment. The script does not read sensors and clocks, because `elsa info` reads them more
+/// reliably.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -128,7 +129,7 @@ impl<'a> Link<'a> {
         run
     }
 
-    /// Returns the command of this machine that runs `command` in the board's shell.
+    /// Returns the ssh command that runs `command` in the board's shell.
     fn command(&self, command: &str) -> Run {
         self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
@@ -150,14 +151,14 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Returns the rows of a finished `elsa bench`. Accepts an exit status that reports disturbed rows, because such
-    /// rows are marked.
+    /// Returns the rows of a finished `elsa bench`. Also accepts the exit status [`UNCLEAN`], because the rows whose
+    /// measurement was disturbed are marked.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)
     }
 
-    /// Copies the contents of a folder to the board and preserves links.
+    /// Copies the contents of the folder `from` to the folder `dir` on the board, and preserves symbolic links.
     fn copy(&self, from: &Path, dir: &str) -> Result<(), String> {
         let archive = self.socket.path().join("folder.tar");
         let pack = Run::new(self.tree, "tar -cf").arg(&archive).arg("-C").arg(from).arg(".");

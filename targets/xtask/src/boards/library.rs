@@ -37,7 +37,7 @@ pub struct Abi {
     pub major: u32,
     /// Minor version, which increases when functions are added.
     pub minor: u32,
-    /// Names of functions.
+    /// Names of the exported functions.
     pub functions: BTreeSet<String>,
 }
 
@@ -91,8 +91,8 @@ impl Abi {
         format!("libelsa.so.{}.{}", self.major, self.minor)
     }
 
-    /// Returns the symbolic links to the library, each as its name and its target: one for the loader, one for the
-    /// linker.
+    /// Returns two symbolic links to the library: one for the loader and one for the linker. Each link is a name and a
+    /// target.
     pub fn links(&self) -> [(String, String); 2] {
         [(self.soname(), self.file()), ("libelsa.so".to_owned(), self.soname())]
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-bench`: creates a folder for measuring attention on a machine that has an NVIDIA driver but no
 //! Rust. If PyTorch is installed there, attention is also compared with PyTorch. The folder contains the library and
-//! the tool as shipped, the laboratory, a Python script and a shell script.
+//! the tool as shipped, the program of `runtime/lab`, a Python script and a shell script.
 
 use crate::boards::build;
 use crate::boards::target::HOST;

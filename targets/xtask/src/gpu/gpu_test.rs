@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-test`: creates a folder for testing the CUDA back end on a machine that has an NVIDIA driver but no
 //! Rust. It contains release test programs with their PTX, C programs linked with the static library, the tool, the
-//! laboratory and a script.
+//! program of `runtime/lab` and a script.
 
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::files::{self, at};

@@ -23,23 +23,26 @@ const SOURCES: &str = "kernels/cuda";
 /// Folder of the committed PTX modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// Target of the modules: the GPU of the Jetson Nano. It is the oldest GPU with arithmetic on pairs of f16.
+/// Target of the modules: the GPU of the Jetson Nano. This is the oldest GPU with instructions that compute with pairs
+/// of f16 numbers.
 const TARGET: &str = "sm_53";
 /// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs run the same code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
-/// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
+/// Version of the newest PTX ISA that a CUDA 10.2 driver loads, multiplied by ten.
 pub const NEWEST_ISA: u32 = 65;
 /// Maximum total size in bytes of an operator's modules. The operator is named by the folder of its sources. In linear
-/// attention, kernels that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates
-/// takes 0.4 MB. These are separate modules, because a process only compiles the modules of its plans.
+/// attention, the modules of kernels that walk over states have a size of 1.4 MB. The modules of the quadratic form
+/// with delta rules and per-dim gates have a size of 0.4 MB. These are separate modules, because a process only
+/// compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Processor seconds that ptxas should not exceed for a module; on a slow machine, [`MOST_SECONDS`] are allowed. If a
-/// module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
+/// Largest number of processor seconds that ptxas should take for a module. On a slow machine, [`MOST_SECONDS`] are
+/// allowed. If a module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
-/// Limits of an SM with compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
+/// Limits of an SM with compute capability 5.3 or 6.2. The limits are, in order: registers, bytes of shared memory,
+/// threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
 /// The resources that ptxas reports for a kernel. Each is the maximum over the targets in [`ASSEMBLED`].
@@ -125,7 +128,7 @@ fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
 
-/// Generates all files again and compares them with those in the tree.
+/// Generates all files again and compares them with the files in the tree.
 pub fn check(tree: &Tree) -> Ran {
     Ran::of("modules", |ran| {
         let made = make(tree)?;
@@ -226,7 +229,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     Ok(made)
 }
 
-/// Compiles a source to packed PTX. Returns the text, the resources of the kernel, and its cost.
+/// Compiles a source file to packed PTX. Returns the text, and the resources and the cost of the kernel.
 fn compile(
     tree: &Tree,
     tools: &Tools,
@@ -307,7 +310,8 @@ fn fill(text: &str) -> String {
     filled + "\n"
 }
 
-/// Renames the compiler's registers to a letter for their class and a number. Frequent registers get short numbers.
+/// Renames the compiler's registers. A new name consists of a letter for the class of the register, and a number.
+/// Frequent registers get short numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];

@@ -42,7 +42,8 @@ impl Variant {
 const SOURCES: &str = "tests/standin";
 const KERNELS: &str = "kernels/cuda";
 
-/// Names of the programs built next to the library, each from one source; `true` if the program runs thread blocks.
+/// Names of the programs that are built into the library's folder, each from one source file. `true` marks programs
+/// that run thread blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
 /// Returns the time of the latest write to any of `paths`; `None` if one of them is missing.

@@ -1,5 +1,5 @@
-//! `cargo xtask count`: counts the instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and
-//! estimates the speed of the call on that processor.
+//! `cargo xtask count`: counts the instructions that the NEON kernel executes for an attention call on an emulated
+//! Cortex-A57, and estimates the speed of this call on a real Cortex-A57.
 
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -15,11 +15,13 @@ struct Counted {
     memory: u64,
     /// Number of loads and stores of vector registers relative to the stack pointer.
     stack: u64,
-    /// Number of vector operations in units of half a vector (8 bytes). The next two fields count loaded and stored registers.
+    /// Work of the vector operations: an operation on 8 bytes, half a vector, counts as one. The next two fields count
+    /// loaded and stored registers.
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Number of cache lines that missed the L1 cache. The next field counts only the lines that came from memory.
+    /// Number of cache lines that were loaded because they were not in the L1 cache. The next field counts only those
+    /// lines that came from memory.
     lines: u64,
     far_lines: u64,
 }
@@ -28,10 +30,12 @@ struct Counted {
 const CLOCK: f64 = 2.0;
 /// Number of micro-operations that a Cortex-A57 dispatches in a cycle.
 const DISPATCHED: f64 = 3.0;
-/// Assumed stall in cycles for a line from L2 and for a line from memory, if nothing hides it.
+/// Assumed stall in cycles for a cache line from L2, and for a cache line from memory, if no other work hides the
+/// stall.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
-/// Estimates the cycles of a call twice: from the busiest pipe alone, and with the stalls of all cache lines added.
+/// Returns two estimates of the number of cycles of a call: the cycles of the busiest pipe, and the sum of these cycles
+/// and the stalls for all cache lines.
 fn estimate(call: &Counted) -> [f64; 2] {
     // A load or store of two registers is two micro-operations. All other frequent instructions here are one.
     let moved = call.loads + call.stores;

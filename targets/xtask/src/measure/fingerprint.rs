@@ -1,11 +1,12 @@
-//! Prints the lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
+//! Runs `tests/examples/fingerprint.rs` on this machine, on an emulated Cortex-A57 and on the stand-in GPU, and
+//! collects the lines that it prints.
 
 use crate::gpu::standin::{self, Variant};
 use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
 use std::path::Path;
 
-/// Arguments that reduce the number of random problems, for the emulator.
+/// Arguments for the emulated program. They reduce the number of random problems, because the emulator is slow.
 const FEW: &str = "--random 100";
 
 /// Runs `cargo xtask fingerprint`, which writes the lines to `file`. Each line is prefixed with the name of the place

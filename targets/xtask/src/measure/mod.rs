@@ -1,4 +1,4 @@
-//! Measurements that are not part of the tests.
+//! Commands that measure speed, memory or instructions. They are not part of the tests.
 
 pub mod count;
 pub mod fingerprint;

@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: benchmarks of this library compared with other libraries.
+//! `cargo xtask peers`: compares the speed of this library with the speed of other libraries.
 
 use crate::setup;
 use crate::shell::{Run, Tree};

@@ -35,10 +35,10 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "allowed: a positive number, at most 4096".to_owned())
 }
 
-/// Row of the table: quantity, setting, figure, reference.
+/// A row of the table. The cells are: quantity, setting, measured value, reference value.
 type Row = [String; 4];
 
-/// Builds the tool, measures, and prints a table in Markdown.
+/// Builds the tool, measures streamed runs, and prints the results as a table in Markdown.
 pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Run::new(tree, "cargo build --release -p elsa-cli").run().text("the tool does not build")?;
     let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
@@ -60,14 +60,15 @@ pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Tree in which the tool is run, and folder of the measured files.
+/// The tree in which the tool runs, and the folder with the files of the measurements.
 struct Bench<'a> {
     tree: &'a Tree,
     folder: &'a Path,
 }
 
 impl Bench<'_> {
-    /// Runs the tool with the arguments `line`, in which `@` stands for the folder, and returns its report.
+    /// Runs the tool with the arguments in `line`, and returns the tool's report. In `line`, `@` stands for the folder
+    /// with the files.
     fn elsa(&self, line: &str) -> Result<Value, String> {
         let run = Run::new(self.tree, "").arg(self.tree.target.join("release/elsa"));
         let folder = format!("{}/", self.folder.display());
@@ -94,7 +95,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Measures the share of the memory budget that a run uses when its rows do not all fit at once.
+    /// Measures the share of the memory budget that a run uses if not all of its rows fit into the budget at once.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than 800 bytes: two copies of its query, its output and its state.
@@ -118,7 +119,8 @@ impl Bench<'_> {
         ])
     }
 
-    /// Measures the speed of a streamed run, with its files in the page cache, relative to a run in memory.
+    /// Measures the speed of a streamed run relative to the speed of a run in memory. The files of the streamed run are
+    /// in the page cache.
     fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
         self.tensor("q.npy", RESIDENT)?;
         self.tensor("k.npy", KEYS)?;
@@ -194,7 +196,7 @@ fn number(report: &Value, name: &str) -> Result<f64, String> {
     report[name].as_f64().ok_or_else(|| format!("no {name} in the report: {report}"))
 }
 
-/// Returns the bytes before the elements of an `.npy` file of `tokens` rows of one head.
+/// Returns the header of an `.npy` file: the bytes before the elements. The file contains `tokens` rows of one head.
 fn npy_header(tokens: usize) -> Vec<u8> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, {tokens}, {DIM}), }}")
         .into_bytes();
@@ -203,7 +205,8 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// Returns the bytes before the elements of a `.safetensors` file with the tensors `k` and `v` of `keys` rows each.
+/// Returns the header of a `.safetensors` file: the bytes before the elements. The file contains the tensors `k` and
+/// `v` with `keys` rows each.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {
@@ -217,7 +220,8 @@ fn safetensors_header(keys: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Writes `count` random numbers in −1 .. 1, because blocks of zeros could become holes in the file.
+/// Writes `count` random numbers from −1 to 1. Zeros are not used, because blocks of zeros could become holes in the
+/// file.
 fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }

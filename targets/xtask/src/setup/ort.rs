@@ -1,4 +1,4 @@
-//! Requirements for the tests of the ONNX Runtime operator: libraries of the runtime, and Python environments.
+//! Requirements for the tests of the ONNX Runtime operator: libraries of ONNX Runtime, and Python environments.
 
 use super::{BOARD_ROOT, file, old_python, program, python};
 use crate::files::{self, at};
@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Tested versions of ONNX Runtime: two for JetPack 4.6 (the first also has a package for JetPack's Python), the last
-/// version before providers had streams, the first version whose kernels return a status in every build, and the newest
-/// version.
+/// version in which execution providers have no streams, the first version whose kernels return a status in every
+/// build, and the newest version.
 pub const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
 /// The oldest and the newest of [`VERSIONS`].
 pub const ENDS: [&str; 2] = [VERSIONS[0], VERSIONS[4]];
@@ -68,8 +68,8 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     Ok(Runtime { version, here, board })
 }
 
-/// Returns the library for a machine in an unpacked package. A folder on its path is named after the version of
-/// Node.js's interface.
+/// Returns the library for a machine in an unpacked package. The path of the library contains a folder whose name is
+/// the version of Node.js's binary interface.
 fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     let bin = fs::read_dir(part.join("package/bin")).ok()?;
     let folders = bin.filter_map(|entry| Some(entry.ok()?.path().join("linux").join(machine)));

@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
-/// Returns a line for each back end that no stage executed. `stages` are the stages that passed; `info` is the output of
-/// `elsa info --json` on this machine. In a fast run the stage `host` runs no stand-in.
+/// Returns a line for each back end that no stage executed. `stages` are the stages that passed; `info` is the output
+/// of `elsa info --json` on this machine. `fast` is `true` for a fast run, in which the stage `host` does not use the
+/// stand-in driver.
 ///
 /// # Errors
 /// Returns an error for text that does not list the back ends.

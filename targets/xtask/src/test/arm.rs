@@ -14,7 +14,8 @@ use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Package selection of every command; cargo would rebuild crates for other selections.
+/// Arguments that select the same packages in every command. If commands selected different packages, cargo would
+/// rebuild crates.
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-cli \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
@@ -40,11 +41,13 @@ const AS_WELL: [&str; 17] = [
     "tasks::",
 ];
 
-/// Modules of the tool's tests that compute. All others test files, flags, refusals, ports and statistics.
+/// Modules of the tool's tests that perform computations. All other modules test files, flags, refusals, ports and
+/// statistics.
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// Returns the folder of the build outputs. It is separate from the host's, so that neither build waits for the other.
+/// Returns the folder of the build outputs. This folder is separate from the folder of builds for the host, so that
+/// neither build waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }

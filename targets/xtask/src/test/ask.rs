@@ -3,7 +3,7 @@
 /// Parameters of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// `true` to run only the part for an inner loop.
+    /// `true` to run only the checks that developers repeat after every change.
     pub fast: bool,
     /// Total minutes for the fuzz targets and the hunt.
     pub minutes: u64,

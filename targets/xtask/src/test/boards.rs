@@ -13,7 +13,7 @@ use elsa_targets::{Board, NAMES};
 use std::path::Path;
 use std::time::Duration;
 
-/// Files in the folder of every board, except [`OF_LIBRARY`] and [`OF_BOARD`].
+/// Files in the folder of every board, in addition to [`OF_LIBRARY`] and [`OF_BOARD`].
 const HANDED_OUT: [&str; 6] = [
     "bin/elsa",
     "lib/libelsa_ort.so",

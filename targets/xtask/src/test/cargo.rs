@@ -5,7 +5,7 @@ use crate::ran::Ran;
 use crate::shell::{BARE_METAL, Output, Run, Tree, side_by_side};
 use std::path::Path;
 
-/// The flag with which cargo reports in JSON.
+/// The flag that makes cargo print its messages in JSON.
 pub const JSON: &str = "--message-format=json-render-diagnostics";
 
 /// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an emulator
@@ -43,7 +43,7 @@ pub fn widest() -> &'static str {
     if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
 }
 
-/// Runs a libtest command and adds its counts.
+/// Runs a libtest command, and adds the numbers of its tests to `ran`.
 pub fn tests(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.run();
@@ -51,7 +51,7 @@ pub fn tests(ran: &mut Ran, run: Run) -> Output {
     out
 }
 
-/// Adds the counts of a libtest command.
+/// Adds to `ran` the numbers of tests that a libtest command reports.
 pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     let (passed, failed, ignored) = printed::libtest(&out.stdout);
     ran.ignored += ignored;

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An ssh server of this user on the loopback interface, with its own keys in a temporary folder.
+/// An ssh server of this user on the loopback interface, with separate keys in a temporary folder.
 struct Server {
     child: std::process::Child,
     dir: tempfile::TempDir,

@@ -24,7 +24,7 @@ const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 /// CMake arguments that leave out [`WITH_OTHERS`].
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
-/// Requests that the loop rejects, with text from the message.
+/// Arguments that `cpp-realtime` must reject, each with a text that the error message must contain.
 const REFUSED: [(&str, &str); 10] = [
     ("--rate 50", "--model"),
     ("--model Cargo.toml", "model: Cargo.toml"),
@@ -97,7 +97,7 @@ pub fn snippets(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Resul
     Ok(())
 }
 
-/// Runs snippets here and through the stand-in driver.
+/// Runs snippets on this machine, first without and then with the stand-in GPU.
 fn run_snippets(tree: &Tree, ran: &mut Ran, names: &[&str], dir: &Path, driver: &Path) {
     for name in names {
         ran.note(name, says_ok(&program(tree, "", dir, name).quiet().run()));
@@ -117,7 +117,7 @@ fn says_ok(out: &Output) -> Result<String, String> {
     }
 }
 
-/// Returns the command that runs the loop and prints its summary.
+/// Returns the command that runs the loop of `cpp-realtime`, which prints a summary at the end.
 fn asked(tree: &Tree, front: &str, dir: &Path, rest: &str) -> Run {
     program(tree, front, dir, "elsa-realtime").args(&format!("--json --model {MODEL} {rest}")).quiet()
 }
@@ -151,8 +151,8 @@ fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) 
     }
 }
 
-/// Runs the loop on this machine: with pictures, without pictures, until a signal ends it, and on a GPU that works, is missing
-/// or is lost.
+/// Runs the loop on this machine: with pictures, without pictures, until a signal ends it, with a GPU that works,
+/// without a GPU, and with a GPU that is lost.
 fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path) {
     let here = |rest: &str| asked(tree, "", dir, rest);
     let out = here("--rate 200 --frames 360 --backend scalar").arg(pictures).run();

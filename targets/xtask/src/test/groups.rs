@@ -18,7 +18,7 @@ pub fn folder() -> Result<PathBuf, String> {
     Err(why.collect::<Vec<_>>().join(", "))
 }
 
-/// Checks that a group can be created in `folder`, and that groups there limit memory.
+/// Checks that a control group can be created in `folder`, and that control groups in this folder limit memory.
 fn limits(folder: &Path) -> Result<(), String> {
     let group = folder.join(format!("elsa-probe-{}", std::process::id()));
     std::fs::create_dir(&group).map_err(|e| e.to_string())?;

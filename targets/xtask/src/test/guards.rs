@@ -53,13 +53,14 @@ fn written(tree: &Tree) -> Result<Option<Hashes>, String> {
     toml::from_str(&text).map(Some).map_err(|error| fault(&error))
 }
 
-/// Returns the file that records which stages passed on this machine, and for which guarded content.
+/// Returns the path of the file that records which stages passed on this machine. For each stage, the file contains the
+/// hash of the guarded files.
 fn passed(tree: &Tree) -> PathBuf {
     tree.target.join("test-results/guards.json")
 }
 
-/// Returns the stages whose guarded files have changed. They differ from the files of the last long run, and also from the
-/// files with which the stage last passed on this machine.
+/// Returns the stages whose guarded files have changed. The guarded files of these stages differ both from the files of
+/// the last long run and from the files with which the stage last passed on this machine.
 pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     let Some(written) = written(tree)? else {
         println!("{FILE}: absent; cargo xtask test --all writes it");
@@ -69,7 +70,7 @@ pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     Ok(differing(&hashes(tree)?, &[&written, &here]))
 }
 
-/// Returns the stages whose hash in `now` is in none of `known`.
+/// Returns the stages whose hash in `now` differs from the stage's hash in each of `known`.
 fn differing(now: &Hashes, known: &[&Hashes]) -> Vec<&'static Stage> {
     let same = |stage: &&Stage| now.get(stage.name).is_none_or(|hash| knows(known, stage.name, hash));
     STAGES.iter().filter(|stage| !same(stage)).collect()

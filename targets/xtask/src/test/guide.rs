@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Time limit of a command.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Python program that writes the files that the pages use, in addition to those that docs/src/tool.md creates.
+/// Python program that writes the files that the pages use, in addition to the files that docs/src/tool.md creates.
 const FILES: &str = r#"
 import numpy as np
 random = np.random.default_rng(2)
@@ -27,7 +27,7 @@ np.save("padding.npy", np.arange(197).reshape(1, 1, 1, 197) < 150)
 np.save("lengths.npy", np.array([150]))
 "#;
 
-/// A fenced block: its language, the reason why it is untested, and its text.
+/// A fenced block: its language, its text and, if the block is marked as untested, the reason.
 #[derive(Debug, PartialEq)]
 struct Fence<'a> {
     language: &'a str,
@@ -73,7 +73,7 @@ fn shape(line: &str) -> Vec<&str> {
     line.split_whitespace().map(general).collect()
 }
 
-/// Returns `true` if `found` equals `wanted`, in which an item `…` stands for any number of items.
+/// Returns `true` if `found` equals `wanted`. In `wanted`, an item `…` matches any number of items.
 fn matches<T: PartialEq + Copy>(
     wanted: &[T],
     found: &[T],
@@ -181,7 +181,7 @@ mod tests {
         assert!(!same_output(&["a", "b"], "a\nc\n"));
     }
 
-    /// Checks that every block of every page is run, left to [`readme`], or marked as untested.
+    /// Checks that every block of every page is run by this module, run by [`readme`], or marked as untested.
     #[test]
     fn every_block_has_a_known_language() {
         let tree = Tree::find().unwrap();

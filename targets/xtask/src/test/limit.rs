@@ -4,9 +4,9 @@ use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
 const LIMIT: f64 = 1200.0;
-/// Factor by which a run on a quiet machine may exceed the limit.
+/// On a quiet machine, a run may take at most this factor times the limit.
 const OVER: f64 = 1.2;
-/// Maximum share of the processors' time that other programs use on a quiet machine.
+/// Largest share of the processors' time that other programs may use on a quiet machine.
 const QUIET: f64 = 0.05;
 
 /// Measures the time of a run and the concurrent load of the machine.
@@ -21,8 +21,9 @@ impl Watch {
         Watch { start: Instant::now(), busy: busy() }
     }
 
-    /// Returns a fault if the run took too long. `worked` are its processor seconds, and `beyond` are the expected seconds of
-    /// its stages that are not in the short run.
+    /// Returns a fault if the run took too long. `worked` is the number of processor seconds that the run used.
+    /// `beyond` is the number of seconds that those stages of the run that are not in the short run are expected to
+    /// take.
     pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
         let seconds = self.start.elapsed().as_secs_f64();
         let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);

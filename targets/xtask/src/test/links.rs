@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const CONSUMER: &str = "targets/xtask/consumer";
 
-/// Copies a folder to another place and preserves its symbolic links.
+/// Copies the folder `dist` to `to` and preserves its symbolic links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     empty(to)?;
     let run = Run::new(tree, "cp -a").arg(dist.join(".")).arg(to);
@@ -32,7 +32,7 @@ fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     ran.note(what, found);
 }
 
-/// Checks that a plugin exports its own function, and no others except the functions of the interface.
+/// Checks that a plugin exports its own function, and otherwise only functions of the interface.
 fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     let names = check::defined(bytes)?;
     let alien = |name: &&String| *name != "plugin" && !abi.functions.contains(*name);
@@ -44,7 +44,7 @@ fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     }
 }
 
-/// A way to build and run the program with CMake: on this machine, or for a board.
+/// Settings for building and running the program with CMake, on this machine or for a board.
 struct Way<'a> {
     what: String,
     cmake: PathBuf,
@@ -199,8 +199,9 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// Links a program with the library and with a copy of it whose functions have other names. The copy represents a second Rust
-/// library, because each of the two contains the entire standard library. The program calls the library and the copy once each.
+/// Links a program with the library, and with a copy of the library in which the functions have other names. The copy
+/// represents a second Rust library, because the library and the copy each contain the entire standard library. The
+/// program calls each of the two once.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -231,7 +232,7 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// Returns the CMake argument with the path of zig.
+/// Returns the CMake argument that states the path of zig.
 fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }

@@ -1,4 +1,5 @@
-//! Output of a failed stage: the last lines of the commands named in its faults, or the end of its log.
+//! Shows the output of a failed stage: the last lines of the commands that the stage's faults name, or the end of the
+//! stage's log.
 
 use super::results::Outcome;
 use std::path::Path;

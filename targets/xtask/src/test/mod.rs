@@ -76,7 +76,7 @@ pub struct Arguments {
     prove: prove::Asked,
 }
 
-/// Runs the requested stages; prints a line for each, and a summary table.
+/// Runs the requested stages; prints a line for each stage, and a summary table.
 pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
     let ask = Ask { fast: asked.fast, minutes: asked.minutes };
     if asked.list {
@@ -100,7 +100,7 @@ fn told_by(tree: &Tree, stage: &Stage) -> PathBuf {
     log_of(tree, stage).with_extension("json")
 }
 
-/// Runs a stage in this process and writes its outcome for the process that started this one.
+/// Runs a stage in this process and writes the outcome of the stage for the process that started this process.
 fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
     let start = Instant::now();
     let ran = (stage.run)(tree, ask).close();

@@ -60,8 +60,8 @@ pub fn every(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the command of the program that loads a runtime and the operator in `folder`. It requests two threads, and
-/// checks that the operator uses two.
+/// Returns the command of the program that loads a runtime and the operator in `folder`. The program requests two
+/// threads, and checks that the operator uses two.
 fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
     let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
     let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");

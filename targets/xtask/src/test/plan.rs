@@ -1,4 +1,4 @@
-//! Schedules stages: parts of the long run, lanes of a part, and the remaining time.
+//! Schedules stages: divides the long run into parts, assigns stages to lanes, and estimates the remaining time.
 
 use super::results::Outcome;
 use super::stages::Stage;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Stages that search for a given time: each gets half of the requested minutes.
+/// Stages that search for errors for a requested time. Each of them gets half of the requested minutes.
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
 /// Estimates the seconds that a stage takes.
@@ -15,7 +15,7 @@ fn seconds(stage: &Stage, minutes: u64) -> f64 {
     stage.seconds + if SEARCHES.contains(&stage.name) { minutes as f64 * 30.0 } else { 0.0 }
 }
 
-/// A part of a run that is divided into several parts.
+/// Identifies one part of a run that is divided into several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Number of this part, from one.
@@ -63,12 +63,12 @@ pub struct Progress {
     lanes: Vec<Vec<&'static Stage>>,
     /// Seconds that each stage is expected to take.
     expected: BTreeMap<&'static str, f64>,
-    /// Running stages with their start times, and ended stages.
+    /// The running stages with their start times, and the stages that have ended.
     running: Mutex<(BTreeMap<&'static str, Instant>, Vec<&'static str>)>,
 }
 
 impl Progress {
-    /// Creates the progress of `stages`; `known` contains the seconds of their last runs.
+    /// Creates the progress of `stages`; `known` contains the seconds that each stage took when it last ran.
     pub fn new(stages: &[&'static Stage], known: &BTreeMap<String, f64>, minutes: u64) -> Progress {
         let count = stages.iter().map(|stage| stage.lane + 1).max().unwrap_or(0);
         let lane = |lane| stages.iter().filter(|stage| stage.lane == lane).copied().collect::<Vec<_>>();

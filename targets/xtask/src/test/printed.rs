@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Sums passed, failed and ignored tests over libtest's lines `test result: …`.
+/// Returns the numbers of passed, failed and ignored tests, summed over all lines `test result: …` of libtest.
 pub fn libtest(text: &str) -> (u64, u64, u64) {
     let mut sum = (0, 0, 0);
     for line in text.lines().filter_map(|line| line.trim().strip_prefix("test result:")) {
@@ -34,7 +34,8 @@ pub fn formatted(text: &str) -> u64 {
     files.len() as u64
 }
 
-/// Lists the targets of local packages among cargo's JSON messages: package, target and kind.
+/// Lists the targets of local packages that cargo's JSON messages report. Each is listed with its name and kind,
+/// followed by `test` if it is compiled as a test.
 pub fn built(messages: &str) -> BTreeSet<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     messages
@@ -50,8 +51,8 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the number that a JSON object stores under `name`. The object is the end of the first line of `text` whose object
-/// has such a number.
+/// Returns the number that a JSON object in `text` stores under `name`. A line of `text` may end with a JSON object.
+/// The number comes from the first of these objects that has it.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());

@@ -1,7 +1,7 @@
-//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's Python, and
-//! the stage `python` Python 3.6. Each stage runs the tests with and without the folder's compiled module. A module that
-//! replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models` runs the tests that need
-//! torch.
+//! Tests `elsa.py` and the library of a folder against an oracle and the tool. The stage `host` uses this machine's
+//! Python, and the stage `python` uses Python 3.6. Each stage runs the tests with and without the folder's compiled
+//! module. A module that replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models`
+//! runs the tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;
@@ -23,7 +23,7 @@ const TESTS: [&str; 4] = [
 ];
 /// Tests on the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
-/// A folder with a module that hides the compiled module.
+/// A folder with a module that replaces the compiled module, so that the compiled module is not loaded.
 const UNCOMPILED: &str = "runtime/python/tests/uncompiled";
 /// The oldest Python that elsa.py supports, as in JetPack 4.
 const OLDEST: &str = "3.6";
@@ -46,7 +46,7 @@ pub fn oldest(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the tests with the interpreter `python` and counts them.
+/// Runs the tests with the interpreter `python`, and counts the tests.
 fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
     let hidden = format!("{}:{}", tree.root.join(UNCOMPILED).display(), module.display());

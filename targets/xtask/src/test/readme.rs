@@ -42,13 +42,14 @@ pub fn repeats(tree: &Tree, text: &str) -> Result<bool, String> {
     Ok(!part.is_empty() && whole.windows(part.len()).any(|lines| lines == part))
 }
 
-/// Returns the output that the comment after the last command of a block states.
+/// Returns the expected output of a block, which is stated in the comment after the block's last command.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// Creates a folder with files from blocks of the page: the name of each file, and the first line of its block.
+/// Creates a folder with files that contain blocks of `page`. `files` lists the name of each file, and the first line
+/// of the block that it contains.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
@@ -70,7 +71,7 @@ fn script(tree: &Tree, dir: &Path, text: &str) -> Run {
     Run::new(tree, "sh -euc").arg(text).dir(dir).env("ELSA", &tree.root)
 }
 
-/// Runs `run` and compares the last line that it prints.
+/// Runs `run` and checks that the last printed line is `wanted`.
 fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
     let out = run.run();
     let last = out.stdout.lines().last().unwrap_or_default();

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Rules of cargo-deny for the dependencies.
+/// File with the rules by which cargo-deny checks the dependencies.
 const RULES: &str = "deny.toml";
 /// Checks of cargo-deny that need only the tree and cargo's downloads.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
@@ -59,7 +59,8 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Checks the dependencies against a downloaded database of known vulnerabilities. Without the database, nothing is counted.
+/// Checks the dependencies against a downloaded database of known vulnerabilities. If the database is not available, no
+/// check is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
@@ -179,7 +180,7 @@ pub fn package(tree: &Tree) -> Ran {
     })
 }
 
-/// Compares the interface with the last release, by the rules of semantic versioning.
+/// Checks that the changes of the interface since the last release follow the rules of semantic versioning.
 fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let Some(commit) = released(&files::text(&tree.root.join(RELEASED))?)? else {
         ran.note = "interface not compared: nothing released yet".to_owned();

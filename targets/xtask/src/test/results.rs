@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the result of a stage that ended without reporting one.
+    /// Creates the outcome of a stage that ended without reporting an outcome.
     pub fn untold(how: &str) -> Outcome {
         let faults = vec![format!("ended without a result: {how}")];
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
@@ -92,7 +92,7 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Results for the present content of the tree, and the latest duration of each stage.
+/// Results for the current content of the tree, and the latest duration of each stage.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,
@@ -108,7 +108,8 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// Returns the outcome of a stage if it passed with a search of at least `minutes`.
+    /// Returns the recorded outcome of `stage` for this content of the tree. Returns `None` if the stage did not pass,
+    /// or if fewer than `minutes` minutes were requested for it.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const THREAD: &str = "-Zbuild-std=std,test --config profile.dev.package.elsa-kernels.opt-level=1 \
                       --config profile.dev.package.elsa-core.opt-level=1";
 
-/// Instruction sets that each add a third to the compile time of the kernels.
+/// Instruction sets with a long compile time: each increases the compile time of the kernels by a third.
 pub const WIDE: [&str; 2] = ["avx2", "avx512"];
 
 /// A sanitizer of the nightly compiler, and its build.
@@ -97,7 +97,7 @@ impl<'a> Sanitizer<'a> {
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
 
-    /// Runs the kernels and the CUDA back end on the stand-in GPU, with small sizes.
+    /// Runs tests of the kernels and of the CUDA back end on the stand-in GPU, with problems of small sizes.
     fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.

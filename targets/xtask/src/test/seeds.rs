@@ -1,4 +1,4 @@
-//! Generates the fuzzer's initial inputs, in every run, from integer seeds.
+//! Generates the initial inputs of the fuzzer from integer seeds. They are generated again in every run.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -108,8 +108,8 @@ fn npz() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds files of quorum tasks of a problem with two tokens in three chunks: intact files, and for each array a file in
-/// which this array is changed.
+/// Builds files of quorum tasks for a problem with two tokens in three chunks: intact files, and for each array a file
+/// in which this array is changed.
 fn states() -> Vec<Vec<u8>> {
     let list = |data: &[i64]| {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -300,7 +300,7 @@ fn journal() -> Vec<Vec<u8>> {
     vec![of(0, ""), of(3, ""), of(12, "commit [\"1:2 3\",\"\"]\n"), of(2, "unit 1\n"), of(1, "commit 3\n")]
 }
 
-/// Builds tables of elsa bench: single ones, and two separated by a zero byte.
+/// Builds tables of elsa bench: single tables, and a pair of tables separated by a zero byte.
 fn table() -> Vec<Vec<u8>> {
     let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
     let row = |shape: &str, ms: &str| {

@@ -27,7 +27,7 @@ pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
 /// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream. The remaining terms are for the patches and
 /// the head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
-/// Number of standard deviations that are allowed.
+/// Allowed deviation of a score, as a number of standard deviations.
 const LAMBDA: f64 = 4.0;
 /// Rounding error of the recorded scores: half a unit in their last place.
 const RECORDED: f64 = 5e-6;
@@ -120,7 +120,7 @@ fn within(error: f64, allowed: f64) -> bool {
     error <= allowed
 }
 
-/// Compares the program's report with the record. If `backend` is given, the report must name it.
+/// Compares the program's report with the record. If `backend` is given, the report must name this back end.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {

@@ -1,4 +1,4 @@
-//! Fuzzes the error bounds: no error exceeds its bound, for any bytes in the tensors.
+//! Fuzzes the error bounds: checks that no error exceeds its bound, for any contents of the tensors.
 #![no_main]
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
 //! Calls the C ABI with random descriptions, sizes and handles over valid memory. No call may crash or panic, every
 //! status must be one that the header names, and a refusal must have a message.
 //!
-//! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas,
-//! mostly as described, occasionally misaligned, short, overlapping or null. Structs that begin with their size
-//! occasionally have the size of an older or a newer version, in memory of exactly that size. Callbacks of streams fill
-//! and read all of the memory that they receive, and eventually end the run.
+//! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas. Most
+//! tensors match their descriptions; some are misaligned, too short, overlapping or null. Structs that begin with their
+//! size occasionally have the size of an older or a newer version, in memory of exactly that size. Callbacks of streams
+//! fill and read all of the memory that they receive, and eventually end the run.
 #![no_main]
 
 use elsa::*;
@@ -32,7 +32,7 @@ struct Known {
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
     streams: Vec<elsa_stream>,
-    /// Memory of the workspaces, kept until all of them are destroyed.
+    /// Memory of the workspaces, kept until all workspaces are destroyed.
     memories: Vec<Vec<u64>>,
 }
 
@@ -390,7 +390,7 @@ fn linear(
     Ok(())
 }
 
-/// Numbers of calls after which the callbacks of a stream end its run.
+/// For each callback of a stream, the number of calls that remain until the callback ends the run.
 struct Left {
     reads: usize,
     writes: usize,

@@ -73,7 +73,8 @@ fn the_batch_changes_no_bit() {
     assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
 }
 
-/// Checks that a packed sequence executes the same operations as the same sequence in a call of its own.
+/// Checks that a packed sequence executes the same operations as the same sequence does if it is the only sequence of a
+/// call.
 #[test]
 fn packed_sequences_execute_what_they_do_alone() {
     let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
@@ -144,8 +145,8 @@ fn readers_share_a_state_where_blocks_take_turns() {
     }
 }
 
-/// Checks that keys with more dims than a tile has are computed token by token, and that no other form accepts such
-/// keys.
+/// Checks that keys with more dims than a tile has are computed token by token, and that forms which process chunks
+/// reject such keys.
 #[test]
 fn keys_of_many_dims_go_step_by_step() {
     let of = |d, form, chunk| {

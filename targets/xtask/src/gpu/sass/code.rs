@@ -63,8 +63,8 @@ pub struct Instruction {
     /// Predicate register that decides whether the instruction has an effect; a negation of the predicate is not
     /// included. `None` for an unconditional instruction.
     pub guard: Option<String>,
-    /// Address to which a jump leads. For an instruction that begins a divergent region, the address at which the
-    /// region's threads meet again.
+    /// For a jump, the address to which it jumps. For an instruction that begins a divergent region, the address at
+    /// which the region's threads meet again.
     pub target: Option<usize>,
     /// Scheduling information.
     pub control: Control,
@@ -87,7 +87,7 @@ impl Instruction {
         operand.trim_start_matches(['-', '|', '~']).strip_prefix('R')?.split(['.', '|']).next()?.parse().ok()
     }
 
-    /// Returns the value of a constant operand; `None` for other operands.
+    /// Returns the value of an operand that is a constant; `None` for other operands.
     pub fn constant(operand: &str) -> Option<i64> {
         if operand == "RZ" {
             return Some(0);

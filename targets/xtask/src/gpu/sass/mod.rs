@@ -19,12 +19,13 @@ pub const TARGET: &str = "sm_62";
 /// Source file of the table, relative to the root of the tree.
 pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
 
-/// Cycles from the issue of an instruction to its result, for instructions of variable latency. They apply to an idle
-/// Pascal GPU with the values in its level 2 cache. They are approximate. Other warps of the SM hide most of these
-/// cycles.
+/// Cycles from the issue of an instruction to its result, for instructions of variable latency. The numbers are
+/// approximate. They apply to an idle Pascal GPU whose level 2 cache contains the loaded values. Other warps of the SM
+/// hide most of these cycles.
 const LATENCIES: [(&[&str], usize); 3] =
     [(&["LDG", "LD", "LDL"], 230), (&["LDS", "LDC", "SHFL", "STS"], 26), (&["BAR", "MEMBAR"], 12)];
-/// Latency of all other instructions with a barrier: exponentials, conversions, special registers.
+/// Latency in cycles of all other instructions with a barrier: exponentials, conversions, and reads of special
+/// registers.
 const LATENCY: usize = 20;
 
 /// Names of the counts for one part of a kernel and one warp, in the order of the fields of `GpuPart`.
@@ -100,7 +101,7 @@ pub fn table(costs: &[(String, Cost)]) -> String {
     text
 }
 
-/// Suffixes in the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
+/// Suffixes of the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
 /// bias and is not predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
 /// Prefixes in the names of kernels that have no predicted time: linear attention and series.
@@ -134,7 +135,7 @@ pub fn cost(
     Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
 }
 
-/// Rows and keys per tile, and head size, parsed from a kernel's name.
+/// Number of rows and keys per tile, and the head size. These numbers are parsed from a kernel's name.
 struct Shape {
     rows: usize,
     keys: usize,
@@ -161,7 +162,7 @@ impl Shape {
     }
 }
 
-/// Largest number of rows in a tile for which several lanes share a row.
+/// Several lanes share a row in tiles with at most this number of rows.
 const FEW: usize = 8;
 
 fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<Cost, String> {
@@ -235,7 +236,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
 }
 
-/// Counts the instructions of a path.
+/// Returns the counts for the instructions on the path `way`.
 fn count(code: &[Instruction], way: &[usize]) -> Part {
     let [mut pairs, mut fma, mut floats, mut integers, mut xmad, mut special] = [0; 6];
     let [mut shared, mut shared_words, mut global_words, mut conflicts, mut stalls] = [0; 5];

@@ -16,7 +16,7 @@
 
 use super::code::Instruction;
 
-/// Range of instructions, as indices into the code, both ends included.
+/// Range of instructions. The fields are indices into the code, and both instructions belong to the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
     /// Index of the first instruction.
@@ -31,12 +31,12 @@ impl Loop {
     }
 }
 
-/// Returns `true` for a floating-point multiply-add.
+/// Returns `true` for a floating-point multiply-add instruction.
 pub fn is_fma(x: &Instruction) -> bool {
     matches!(x.name.as_str(), "FFMA" | "FFMA32I" | "HFMA2")
 }
 
-/// Returns `true` for an exponential; every score needs one.
+/// Returns `true` for an instruction that computes an exponential. Every score needs an exponential.
 pub fn is_exp(x: &Instruction) -> bool {
     x.name == "MUFU" && x.has("EX2")
 }
@@ -56,9 +56,9 @@ pub fn loops(code: &[Instruction]) -> Vec<Loop> {
 /// Code that [`walk`] treats as rare and jumps over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rare {
-    /// Within a tile: stores to global memory, calls, and loops without a multiply-add.
+    /// Code within a tile that stores to global memory, makes a call, or contains a loop without a multiply-add.
     Stores,
-    /// Outside the tiles: calls, and loops without a multiply-add.
+    /// Code outside the tiles that makes a call, or contains a loop without a multiply-add.
     Calls,
 }
 
@@ -166,7 +166,8 @@ pub fn step(code: &[Instruction], inner: &Loop) -> Option<usize> {
     usize::try_from(change(code, inner, counter)?.1).ok()
 }
 
-/// Returns the address of the instruction that changes the counter of a loop by a constant, and that constant.
+/// Finds the instruction that changes the counter of a loop by a constant. Returns the address of this instruction, and
+/// the constant.
 fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i64)> {
     let changes = |x: &Instruction| {
         let mut operands = x.operands();
@@ -203,7 +204,8 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
 /// Largest plausible trip count. If a trip count is larger, the counter was misread.
 const MOST_TRIPS: usize = 256;
 
-/// Returns the path `way` with the body of every loop repeated as often as `counts` says.
+/// Returns the path `way` with the body of every loop repeated. `counts` contains the number of repetitions for each
+/// loop.
 pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {
@@ -287,8 +289,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Makes instructions of eight bytes each. A line contains a predicate (may be empty), the text of the instruction,
-    /// and the index of the instruction to which it jumps.
+    /// Makes instructions of eight bytes each. Each entry of `lines` contains a predicate (may be empty), the text of
+    /// the instruction, and the index of the instruction to which the instruction jumps.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,
@@ -305,8 +307,8 @@ mod tests {
         counted_by(start, step, &format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT"), false)
     }
 
-    /// Returns the trips of a loop with counter R1. The comparison `test` comes before or after the change of the
-    /// counter. The comparison uses the limit R5, which is at most 8 · 0x100.
+    /// Returns the number of trips of a loop whose counter is R1. The comparison `test` comes before or after the
+    /// change of the counter. The comparison uses the limit R5, which is at most 8 · 0x100.
     fn counted_by(start: &str, step: &str, test: &str, before: bool) -> Option<usize> {
         let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
         let (first, second) = if before { (test, &*step) } else { (&*step, test) };

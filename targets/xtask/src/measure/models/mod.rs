@@ -1,4 +1,5 @@
-//! `cargo xtask models`: runs complete models in ONNX Runtime, as exported and as rewritten by the tool.
+//! `cargo xtask models`: runs complete models in ONNX Runtime, both the exported models and the models that the tool
+//! has rewritten.
 
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
@@ -6,13 +7,13 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
-/// Tests of `elsa.py` that need torch, which the Python environment of this command contains.
+/// Tests of `elsa.py` that need torch. The Python environment of this command contains torch.
 const TORCH: [&str; 3] = [
     "runtime/python/tests/test_torch.py",
     "runtime/python/tests/test_operator.py",
     "runtime/python/tests/test_compiled.py",
 ];
-/// Test of linear attention layers whose recurrences the tool computes.
+/// Script that tests layers of linear attention. The tool computes the recurrences of these layers.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
 /// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch, and compares it with

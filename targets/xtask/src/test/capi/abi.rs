@@ -39,7 +39,7 @@ pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// Compares the list of the header with the committed one.
+/// Compares the list of the header with the committed list.
 pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     let home = super::programs::home(tree, "abi")?;
     let source = program(&Header::read(tree)?, &Abi::read(tree)?);
@@ -60,13 +60,13 @@ pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     Ok(())
 }
 
-/// The list as compiled for this machine, and as compiled for the boards.
+/// The lists that two programs print: one compiled for this machine, and one compiled for the boards.
 struct Lists {
     host: String,
     board: String,
 }
 
-/// Compiles `source` for this machine and for the boards, and runs it to get the lists.
+/// Compiles `source` for this machine and for the boards, and runs both programs, which print the lists.
 fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     let boards = Compilers::boards(tree)?;
     let file = home.join("abi.c");
@@ -85,7 +85,8 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     })
 }
 
-/// Returns the C source of a program that prints the list of `header`, as the compiler sees it.
+/// Returns the C source of a program that prints the list for `header`, with the values and layouts that the compiler
+/// uses.
 fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -120,7 +121,7 @@ fn program(header: &Header, abi: &Abi) -> String {
     format!("#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n")
 }
 
-/// Returns the facts of a list: its lines, except comments and empty ones.
+/// Returns the facts in a list: its lines, except comments and empty lines.
 fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }

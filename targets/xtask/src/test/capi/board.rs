@@ -1,5 +1,5 @@
-//! Runs programs of `tests/capi` on an emulated Cortex-A57, as a part of the stage `boards`. They are linked statically and
-//! dynamically with a board's folder, which is renamed before they run.
+//! Runs programs of `tests/capi` on an emulated Cortex-A57, as a part of the stage `boards`. The programs are linked
+//! statically and dynamically with the libraries in a board's folder. This folder is renamed before the programs run.
 
 use super::programs::{Compilers, checks};
 use crate::files::{at, empty};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Programs whose behaviour depends on the processor or the C library, and one that calls the library from C++.
+/// Programs whose behaviour depends on the processor or the C library, and one program that calls the library from C++.
 const PROGRAMS: [&str; 11] = [
     "plain.c",
     "floats.c",
@@ -25,10 +25,10 @@ const PROGRAMS: [&str; 11] = [
     "sizes.c",
     "whole.cpp",
 ];
-/// Linker flags for the libraries that a static libelsa needs with zig.
+/// Linker flags for the libraries that programs need if zig links them with the static libelsa.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
-/// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs them.
+/// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs the programs.
 pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));

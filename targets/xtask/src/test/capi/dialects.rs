@@ -14,7 +14,7 @@ const OF_CPP: [&str; 4] = ["c++14", "c++17", "c++20", "c++23"];
 type Pair = (&'static str, &'static str);
 /// The GNU compilers.
 pub const GNU: [Pair; 1] = [("gcc", "g++")];
-/// The LLVM compilers, and the oldest GNU compilers that boards come with. This machine may lack some of these
+/// The LLVM compilers, and the oldest GNU compilers in the boards' systems. This machine may lack some of these
 /// compilers.
 pub const OTHER: [Pair; 6] = [
     ("clang-19", "clang++-19"),

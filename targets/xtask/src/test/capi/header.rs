@@ -1,12 +1,12 @@
-//! Parses the headers that `elsa.h` includes, and collects their declarations. Their text has a regular form, because
-//! cbindgen generates it.
+//! Parses the headers that `elsa.h` includes, and collects their declarations. The text of the headers has a regular
+//! form, because cbindgen generates it.
 
 use crate::files;
 use crate::shell::Tree;
 
 const HEADERS: &str = "runtime/capi/include/elsa";
 
-/// The declarations in all headers, each kind in the order of the text.
+/// The declarations in all headers. Declarations of the same kind are in the order in which the headers contain them.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header {
     /// Names of constants.
@@ -40,7 +40,7 @@ pub struct Field {
 }
 
 impl Struct {
-    /// Returns whether the struct begins with its size, so that fields can be added to it.
+    /// Returns whether the first field contains the size of the struct, so that later versions can add fields.
     pub fn grows(&self) -> bool {
         self.fields.first().is_some_and(|field| field.declaration == "size_t size")
     }

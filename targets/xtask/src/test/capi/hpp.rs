@@ -14,7 +14,8 @@ const REFUSED: &str = "tests/capi/refused.cpp";
 /// Mark at the end of a line that must not compile.
 const MARK: &str = "// refused: ";
 
-/// Compiles `sources` of `tests/capi` in the later standards, against the folder `dist`, into `home`, and runs them.
+/// Compiles `sources` of `tests/capi` in the later standards, against the folder `dist`, into the folder `home`, and
+/// runs the programs.
 pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &Path) {
     let by = |source| COMPILERS.into_iter().flat_map(move |by| LATER.map(|standard| (source, by, standard)));
     ran.each(sources.iter().copied().flat_map(by).collect(), |ran, (source, compiler, standard)| {
@@ -50,7 +51,7 @@ pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> R
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
 }
 
-/// Returns the line numbers of the marked lines, from one, and the reasons why they must not compile.
+/// Returns the line numbers of the marked lines, counted from one, and the reasons why these lines must not compile.
 fn marked(text: &str) -> Vec<(usize, &str)> {
     let mark = |(number, line)| -> Option<(usize, &str)> { Some((number, str::split_once(line, MARK)?.1)) };
     (1..).zip(text.lines()).filter_map(mark).collect()

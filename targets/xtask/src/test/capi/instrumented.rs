@@ -45,7 +45,7 @@ pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     run(tree, ran, &archive, "thread", "-O1 -fsanitize=thread -DINJECT -DSLOW", programs, options)
 }
 
-/// Builds the programs with clang, which links the sanitizer's runtime for program and library, and runs them.
+/// Builds the programs with clang, which links the sanitizer's runtime for program and library. Runs the programs.
 fn run<'a>(
     tree: &Tree,
     ran: &mut Ran,

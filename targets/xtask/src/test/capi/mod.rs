@@ -1,11 +1,11 @@
 //! Tests C and C++ programs against the folder for this machine.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each prints the number of its checks at the end.
-//! The stage `host` compiles them with gcc and runs them. Programs that use a GPU, or test its failures, run on the stand-in
-//! driver, and one runs under valgrind, which finds reads of uninitialised memory. The stages `asan` and `tsan` run the
-//! programs with sanitizers and a library that panics on request. The stage `boards` runs them on an emulated board. The stage
-//! `shipped` compiles them with clang and links them in every way that the shipped folder supports. Each header is also
-//! compiled alone, in every standard.
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each prints the number of its checks at the
+//! end. The stage `host` compiles them with gcc and runs them. Programs that use a GPU, or test its failures, run on
+//! the stand-in driver, and one program runs under valgrind, which finds reads of uninitialised memory. The stages
+//! `asan` and `tsan` run the programs with sanitizers and a library that panics on request. The stage `boards` runs
+//! them on an emulated board. The stage `shipped` compiles them with clang and links them in every way that the shipped
+//! folder supports. Each header is also compiled alone, in every standard.
 
 pub mod abi;
 pub mod board;

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Command of valgrind. Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns,
-/// so that a spinning thread does not block the others.
+/// Command of valgrind. Memory errors are failures. If no pointer to allocated memory exists when the program ends,
+/// this is a failure too. Threads take turns, so that a spinning thread does not block the others.
 pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite \
      --leak-check=full --suppressions=tests/capi/valgrind.supp";
 
@@ -46,7 +46,8 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("whole.cpp", "-DELSA_THROW"),
     ("windows.cpp", ""),
 ];
-/// Programs that run on the stand-in driver, each with the driver faults and the device of the run.
+/// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
+/// device that the driver simulates.
 const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
@@ -93,7 +94,7 @@ impl Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
-    /// Prepares the compilers for the boards, with the emulators of their programs.
+    /// Installs the tools that compile for the boards and that emulate them. Returns the commands of the compilers.
     pub fn boards(tree: &Tree) -> Result<Compilers, String> {
         setup::board(tree)?;
         let python = setup::zig(tree)?.join("python");
@@ -109,7 +110,7 @@ impl Compilers {
         Ok(Compilers { c: zig("cc"), cpp: zig("c++") })
     }
 
-    /// Compiles and links a source with the headers of a folder; returns whether this succeeded.
+    /// Compiles and links a source file with the headers in a folder. Returns whether this succeeded.
     pub fn compile(
         &self,
         tree: &Tree,
@@ -147,7 +148,7 @@ impl Compiled {
     }
 }
 
-/// Runs a program that prints the number of its checks at the end, and counts them.
+/// Runs a program that prints the number of its checks at the end, and counts these checks.
 pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     // Under valgrind, on a busy machine, the longest program takes more than five minutes. A program that exceeds this limit
@@ -158,7 +159,7 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds and runs the programs whose source and flags `choose` accepts.
+/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`.
 pub fn chosen(
     tree: &Tree,
     ran: &mut Ran,

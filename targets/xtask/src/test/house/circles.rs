@@ -11,7 +11,7 @@
 use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Target of a path.
+/// The module or item to which a path refers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// A module.
@@ -29,10 +29,11 @@ pub struct Use {
     pub path: String,
 }
 
-/// Uses, by the indices of the module that names the item and of the module that defines it.
+/// The uses of modules by other modules. A key consists of the index of the module that names an item, and the index of
+/// the module that defines the item.
 pub type Uses = BTreeMap<(usize, usize), Use>;
 
-/// Modules that use each other, directly or through others.
+/// Modules that use each other, directly or through other modules.
 #[derive(Debug)]
 pub struct Circle {
     /// Paths of the modules.
@@ -41,17 +42,18 @@ pub struct Circle {
     pub uses: Vec<String>,
 }
 
-/// Names that are being looked up, each with its module. A lookup that needs one of them again finds nothing.
+/// Names that are being looked up, each with its module. If a lookup needs one of these names again, the lookup finds
+/// nothing.
 type Open = Vec<(usize, String)>;
 
 struct Names<'a> {
     modules: &'a [Module],
-    /// The modules that define a macro, by the macro's name.
+    /// For the name of each macro, the modules that define the macro.
     macros: BTreeMap<&'a str, Vec<usize>>,
 }
 
 impl Names<'_> {
-    /// Returns the meaning of `name` inside a module; `None` if the module does not know it.
+    /// Returns the meaning of `name` inside a module; `None` if the name is not visible in the module.
     fn lookup(&self, m: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
         if open.iter().any(|(module, seen)| *module == m && seen == name) {
             return None;
@@ -74,8 +76,8 @@ impl Names<'_> {
         Some(found)
     }
 
-    /// Resolves a name by the imports of one scope. If no import has the name and `globs` is `true`, also tries the glob
-    /// imports.
+    /// Resolves a name with the imports of one scope. If no import has the name and `globs` is `true`, also tries the
+    /// glob imports.
     fn imported(
         &self,
         m: usize,
@@ -96,7 +98,7 @@ impl Names<'_> {
         self.by_globs(m, scope, name, open)
     }
 
-    /// Resolves a name by the glob imports in one scope.
+    /// Resolves a name with the glob imports of one scope.
     fn by_globs(&self, m: usize, scope: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
         let mut found: Option<Vec<Target>> = None;
         for glob in self.modules[m].scopes[scope].imports.iter().filter(|import| import.name.is_none()) {
@@ -125,7 +127,7 @@ impl Names<'_> {
         }
     }
 
-    /// Resolves a path from a scope of a module. The result is empty if the path starts outside this crate.
+    /// Resolves a path that occurs in a scope of a module. The result is empty if the path starts outside this crate.
     fn resolve(&self, m: usize, scope: usize, path: &[String], open: &mut Open) -> Option<Vec<Target>> {
         let (first, rest) = path.split_first()?;
         let mut targets = match first.as_str() {
@@ -208,7 +210,7 @@ impl Names<'_> {
     }
 }
 
-/// Returns every use of a module by another.
+/// Returns every use of a module by another module.
 pub fn uses(modules: &[Module]) -> Uses {
     let mut macros: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (m, module) in modules.iter().enumerate() {

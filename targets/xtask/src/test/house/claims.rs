@@ -17,7 +17,8 @@ fn is_unsafe(stream: TokenStream) -> bool {
     })
 }
 
-/// Finds Rust files with unsafe code that the document does not list, and listed places without unsafe code.
+/// Finds Rust files with unsafe code that the document does not list, and places that the document lists although they
+/// contain no unsafe code.
 pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let below = text.lines().skip_while(|line| *line != ROOMS).skip(1);
     let section = below.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n");
@@ -54,7 +55,7 @@ pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<Stri
     faults
 }
 
-/// Returns whether a path is `room`, or below it.
+/// Returns whether a path is `room`, or is in the folder `room`.
 fn within(path: &str, room: &str) -> bool {
     path.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -91,7 +92,7 @@ pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Ve
     (named, faults)
 }
 
-/// Returns the subjects of a row's first cell; `a function or a field of the interface` has two.
+/// Returns the subjects that the first cell of a row names; `a function or a field of the interface` has two.
 fn subjects(cell: &str) -> Vec<String> {
     let Some((first, second)) = cell.split_once(" or ") else { return vec![cell.to_owned()] };
     let tail = match (first.contains(" of "), second.find(" of ")) {

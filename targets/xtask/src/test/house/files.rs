@@ -1,11 +1,12 @@
-//! Checks files: their length, whether a crate includes them, and the paths that documents name.
+//! Checks the lengths of files, whether every source file belongs to a crate, and whether the paths that documents name
+//! exist.
 
 use std::path::Path;
 
 /// Maximum number of lines in a source file.
 const MOST_LINES: usize = 600;
 
-/// Finds files that are too long, and files in the list of exceptions `longer` that are short enough.
+/// Finds files that are too long, and files that are in the list of exceptions `longer` although they are short enough.
 pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<String> {
     let excepted = |path: &str| longer.iter().any(|(longer, _)| *longer == path);
     let long = |text: &str| text.lines().count() > MOST_LINES;
@@ -66,7 +67,7 @@ pub fn spans(text: &str) -> Vec<(usize, &str)> {
     spans
 }
 
-/// Finds paths in a document's code spans that do not exist.
+/// Finds paths that a document's code spans name and that do not exist.
 pub fn missing(document: &str, text: &str, exists: impl Fn(&str) -> bool) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();

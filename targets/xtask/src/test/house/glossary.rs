@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The heading above the glossary.
 const WORDS: &str = "## Words";
 
-/// Folders whose types are no part of the product.
+/// Folders whose types are not part of the product.
 const APART: [&str; 3] = ["tests", "examples", "benches"];
 
 /// Returns the type names that the words of a document's glossary would have. The first column of the table contains
@@ -40,7 +40,7 @@ fn defined(stream: TokenStream, names: &mut Vec<String>) {
     }
 }
 
-/// Finds types that share a name of the document's glossary. Returns the number of names, and the faults.
+/// Finds names in the document's glossary that several types share. Returns the number of names, and the faults.
 pub fn shared_names(document: &str, text: &str, files: &[(String, String)]) -> (usize, Vec<String>) {
     let words = names(text);
     let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -86,7 +86,7 @@ pub fn house(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the names and root files of the crates in a workspace, except tests.
+/// Returns the names and root files of the crates in a workspace, without test programs.
 fn roots(tree: &Tree, dir: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let run = Run::new(tree, "cargo metadata --no-deps --format-version 1").dir(dir).quiet();
     let out = run.run();
@@ -121,7 +121,7 @@ fn imports(tree: &Tree, name: &str, root: &Path, ran: &mut Ran) -> Result<(), St
     Ok(())
 }
 
-/// Returns every source file that git tracks or would track, relative to the root.
+/// Returns the paths, relative to the root, of all source files that git does not ignore.
 fn sources(tree: &Tree) -> Result<Vec<String>, String> {
     let out = Run::new(tree, "git ls-files --cached --others --exclude-standard").quiet().run();
     let listed = out.text("git ls-files")?;

@@ -51,9 +51,9 @@ pub struct Module {
     pub path: String,
     /// The source file of the module.
     pub file: PathBuf,
-    /// Index of the module that declares this one.
+    /// Index of the module that declares this module.
     pub parent: Option<usize>,
-    /// Names and indices of the modules that this one declares.
+    /// Names and indices of the modules that this module declares.
     pub children: Vec<(String, usize)>,
     /// Names of the items that the module defines.
     pub items: BTreeSet<String>,
@@ -65,7 +65,7 @@ pub struct Module {
     pub mentions: Vec<Mention>,
 }
 
-/// Function that reads a source file; `None` if it does not exist.
+/// Function that returns the text of a source file, or `None` if the file does not exist.
 pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// Returns the modules of the crate with this root file, the root first.
@@ -284,7 +284,7 @@ impl Reader<'_> {
 /// Names in the tokens of an item.
 #[derive(Default)]
 struct Found {
-    /// Paths. A path that begins with `$crate` is stored with `crate` instead.
+    /// Paths. If a path begins with `$crate`, it is stored with `crate` as its first name.
     mentions: Vec<Mention>,
     imports: Vec<Import>,
     /// Names that the tokens declare.
@@ -302,7 +302,7 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
     found
 }
 
-/// Keywords that precede a name that they declare.
+/// Keywords that declare the name after them.
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 

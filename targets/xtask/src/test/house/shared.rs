@@ -3,10 +3,10 @@
 use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// First words of ARCHITECTURE.md's list of files that may name operators.
+/// First words of the sentence in ARCHITECTURE.md that lists the files that may name operators.
 const EXCEPT: &str = "Shared files name no operator, except";
 
-/// Source folders of crates that have a module per operator.
+/// Source folders of the crates that have a separate module for each operator.
 const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
 
 /// Names of the operators' modules.
@@ -42,7 +42,7 @@ pub fn without_tests(stream: TokenStream) -> Vec<TokenTree> {
     rest
 }
 
-/// Returns the first operator whose module occurs in a path of the code. Items for tests do not count.
+/// Returns the first operator whose module occurs in a path of the code. Ignores items that only tests compile.
 fn named(stream: TokenStream) -> Option<&'static str> {
     let mut tokens = without_tests(stream).into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -68,7 +68,8 @@ fn named(stream: TokenStream) -> Option<&'static str> {
     None
 }
 
-/// Finds shared files that name an operator but are not in the document's list, and listed files that name none.
+/// Finds shared files that name an operator but are not in the document's list, and files in the list that name no
+/// operator.
 pub fn shared(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let Some((_, list)) = text.split_once(EXCEPT) else {
         return vec![format!("{document}: has no '{EXCEPT}'")];

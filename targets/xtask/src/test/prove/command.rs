@@ -11,8 +11,9 @@
 //! | `address program FILE` | as `program`, with library and program under AddressSanitizer |
 //! | `xtask …` | runs a command of the project, such as a short stage |
 //!
-//! Each command has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. Building
-//! and running are separate steps, because a fault that does not compile is not detected by a test.
+//! Each command has the profile, the packages and the flags of its stage, so that nothing is built twice in the copy of
+//! the tree in which faults are planted. Building and running are separate steps, because a fault that does not compile
+//! is not detected by a test.
 
 use crate::boards::build::PRODUCTS;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
@@ -25,7 +26,7 @@ use crate::test::cargo::with_standin;
 use crate::test::sanitizers::Sanitizer;
 use std::time::Duration;
 
-/// Time limit of a command; one that takes longer counts as hung.
+/// Time limit of a command. A command that takes longer counts as hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
 
 /// Build and run steps of a command.
@@ -42,7 +43,7 @@ enum Kind<'a> {
     Tests(How, &'a str),
     Program(How, &'a str),
     Xtask(&'a str),
-    /// Searches a file for a word and builds nothing; for tests of the modules that use this one.
+    /// Searches a file for a word and builds nothing; for tests of the modules that use this module.
     #[cfg(test)]
     Check(&'a str),
 }
@@ -92,7 +93,7 @@ impl Command {
         Kind::parse(line).map(|_| ())
     }
 
-    /// Parses the command of a line, in this tree, and sets up its requirements.
+    /// Parses the command in `line`, which will run in `tree`, and installs the requirements of the command.
     ///
     /// # Errors
     /// Returns an error if the line is not a command, a tool is missing, or the stand-in driver does not compile.

@@ -1,10 +1,11 @@
-//! Results of proving a commit. They are stored in a file, which a run writes after each proof.
+//! Results of the proofs for one commit. The results are stored in a file, which is written after each proof.
 
 use crate::shell::Tree;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// Recorded outcomes of a commit, by experiment.
+/// Recorded outcomes of experiments with one commit. An experiment plants a fault, or runs its command without the
+/// fault.
 pub struct Kept {
     path: PathBuf,
     commit: String,
@@ -12,7 +13,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Reads the results of earlier runs for this commit; empty if the file is about another commit.
+    /// Reads the results of earlier runs for this commit. Returns no results if the file contains those of another
+    /// commit.
     pub fn read(tree: &Tree, commit: &str) -> Kept {
         let path = tree.target.join("prove/found.json");
         let text = std::fs::read(&path).unwrap_or_default();

@@ -49,13 +49,13 @@ const SHARED: [&str; 9] = [
     "nvdisasm",
 ];
 
-/// Row of the table: the result for a fault.
+/// A row of the summary table. It contains the result for one fault.
 struct Row {
     name: String,
     stage: String,
     run: String,
     seconds: f64,
-    /// The stage that turned red, or the reason why nothing is proved.
+    /// The stage that turned red, or the reason why the run proves nothing.
     found: Result<String, String>,
 }
 
@@ -157,7 +157,8 @@ impl Copy {
         row(seconds, found)
     }
 
-    /// Requires that the command of a fault passes without the fault. If it failed, a red result would prove nothing.
+    /// Requires that the command of a fault passes without the fault. If the command failed without the fault, a red
+    /// result would prove nothing.
     fn is_green(&self, fault: &Fault, kept: &mut Kept) -> Result<(), String> {
         let key = format!("without {}", fault.run);
         if kept.found(&key).is_some() {
@@ -227,7 +228,8 @@ fn show(out: &Output) {
 /// contains it.
 ///
 /// # Errors
-/// Returns the reason why the run proves nothing: it passed, did not end, or failed for another reason than the fault.
+/// Returns the reason why the run proves nothing: the command passed, did not end, or failed for another reason than
+/// the fault.
 fn red(fault: &Fault, out: &Output) -> Result<String, String> {
     if out.ok {
         return Err("GREEN: nothing noticed it".to_owned());
@@ -301,7 +303,8 @@ mod tests {
         assert!(red(&fault, &out(false, "test z ... FAILED\n")).unwrap_err().contains("without 'x::y'"));
     }
 
-    /// Plants two faults in a repository with one file: one that the command detects, and one that it does not.
+    /// Plants two faults in a repository with one file: a fault that the command detects, and a fault that the command
+    /// does not detect.
     #[test]
     fn a_fault_is_planted_found_and_taken_back() {
         let dir = tempfile::tempdir().unwrap();
