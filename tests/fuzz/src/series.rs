@@ -24,7 +24,7 @@ fn one_of(u: &mut Unstructured<'_>, last: u32) -> Result<u32> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=last) }
 }
 
-/// Picks a view of a series with tokens or channels first, occasionally with any strides or sizes.
+/// Picks a view of a series whose first axis is tokens or channels. Some views have arbitrary strides or sizes.
 fn view(u: &mut Unstructured<'_>, [batch, tokens, channels]: [usize; 3]) -> Result<elsa_view> {
     let mut view = if u.arbitrary()? {
         dense([batch, 1, tokens, channels])

@@ -35,7 +35,7 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
     (states, report)
 }
 
-/// Returns the positions of the tokens of `runs` in the entire sequence, in the order of the task.
+/// Returns the positions that the tokens of `runs` have in the entire sequence. They are in the order of the task.
 pub fn places(runs: &[Run]) -> Vec<usize> {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens).collect()
 }

@@ -143,7 +143,7 @@ pub struct Row<'a> {
     top: f64,
     /// Largest `ln p` of the row.
     most: f64,
-    /// `Σ p_j E_j`; `likely_change` is its likely part.
+    /// The sum `Σ p_j E_j`. The likely part of this sum is in `likely_change`.
     change: f64,
     likely_change: f64,
     /// `true` if a score, and therefore a reference, may be off by more than [`MOVED`].

@@ -32,10 +32,10 @@ operands! {
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Taps {
-    /// The first weight multiplies the input of the token itself, as `α_0` of a relative decay does.
+    /// The first weight multiplies the input of the current token, like `α_0` in a relative decay.
     #[default]
     NewestFirst,
-    /// The last weight multiplies the input of the token itself, as in the convolutions of ONNX and PyTorch.
+    /// The last weight multiplies the input of the current token, as in the convolutions of ONNX and PyTorch.
     NewestLast,
 }
 

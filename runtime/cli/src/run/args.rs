@@ -53,8 +53,8 @@ On a GPU head sizes go up to 256. Larger ones are computed by the CPU, or refuse
 The certificate bounds the error of the output, proved for the kernel that ran and the norms of these tensors: each
 element is within bound * sum_j p_j |v_j| of the exact one, and every element is within absolute. Its claim is none if
 a tensor is not finite or scores are too large; the field why gives the reason. It also contains the bound published
-with ELSA, labelled as not rigorous. --certificate computes on the CPU, reads masks and biases once more, and excludes
---resume. elsa verify measures the error of an answer.
+with ELSA, labelled as not rigorous. --certificate reads masks and biases once more, computes on the CPU if the run is
+streamed, and excludes --resume. elsa verify measures the error of an answer.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the
 reader of standard output closed it. Outputs are then complete, as they are if printing fails. elsa help lists the

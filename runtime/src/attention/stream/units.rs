@@ -6,7 +6,8 @@ use elsa_core::attention::plan::StreamChoice;
 use elsa_core::attention::{Lengths, Problem, Sequence};
 use std::ops::Range;
 
-/// Returns the range of keys that the rows of a unit may attend, extended downwards to the start of a segment.
+/// Returns the range of keys that the rows of a unit attend, except for masks. The start of the range is moved down to
+/// the start of a segment.
 pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
     let mut all: Option<Range<usize>> = None;
     for index in unit.sequences.clone() {

@@ -9,7 +9,7 @@ use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Division, Span, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
-/// The tokens that the tensors of a task's problem contain: all tokens, or only those of the task.
+/// Tells whether the tensors of a task contain all tokens, or only the tokens of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// The tensors contain all tokens of the complete problem.
