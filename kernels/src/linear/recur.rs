@@ -10,10 +10,10 @@ use crate::product::for_quad;
 
 /// Processes the tokens of a segment on a strip: updates the state, and writes outputs if any are requested.
 ///
-/// Under the rules without rates, a pass has at most `P` tokens. A pass of fewer than `P` tokens is processed `B` tokens
-/// at a time. If the registers cannot hold a complete pass, `T` queries are processed at a time; if `T` is zero, a pass of
-/// `P` tokens is processed `B` tokens at a time, too. A register tile of products has `R` rows. The widest strip has `V` vectors, or `W`
-/// vectors under the delta rules.
+/// Under the rules without rates, a pass has at most `P` tokens. A pass of fewer than `P` tokens is processed `B` tokens at
+/// a time. If the registers cannot hold a complete pass, `T` queries are processed at a time; if `T` is zero, a pass of `P`
+/// tokens is processed `B` tokens at a time, too. A register tile of products has `R` rows. The widest strip has `V`
+/// vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`] and [`Columns`] hold. The segment was written by [`super::prepare::prepare`]
