@@ -1,10 +1,12 @@
 //! Generates the table of GPU modules. It contains compressed PTX, and optionally cubins, which are already assembled.
 //!
 //! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. Before
-//! compression the text is packed as the module `registers` describes. Several modules are compressed together, because
-//! they have much text in common. The environment variable `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that
-//! are assembled for the GPU of the target board. These files are added to the table. If the variable is unset or
-//! empty, the table contains only PTX. Without the feature `cuda` there is no table.
+//! compression the text is packed as the module `registers` describes. Several modules are compressed together as a
+//! `group`, because they have much text in common. The first group is the dictionary of all others.
+//!
+//! The environment variable `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that are assembled for the GPU of the
+//! target board. These files are added to the table. If the variable is unset or empty, the table contains only PTX.
+//! Without the feature `cuda` there is no table.
 
 use std::process::ExitCode;
 
@@ -28,23 +30,38 @@ mod modules {
 }
 
 #[cfg(feature = "cuda")]
+#[allow(dead_code, reason = "this script only writes groups")]
+#[path = "src/cuda/group.rs"]
+mod group;
+
+#[cfg(feature = "cuda")]
 #[path = "src/cuda/registers.rs"]
 mod registers;
 
 #[cfg(feature = "cuda")]
 mod modules {
-    use super::registers;
-    use lzma_rust2::{LzipOptions, LzipWriter};
+    use super::{group, registers};
+    use lzma_rust2::{LzmaOptions, LzmaWriter};
     use std::collections::HashMap;
     use std::env;
     use std::fmt::Write as _;
     use std::fs;
-    use std::io::Write as _;
+    use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
 
     const CUBINS: &str = "ELSA_CUBIN_DIR";
-    /// Compression level of the lzip files: the highest one.
+    /// Compression level: the highest one.
     const LEVEL: u32 = 9;
+    /// Modules of the dictionary: attention in three variants and one linear rule. Loading any other module decompresses
+    /// them too. A fifth module would make the groups 1 % smaller.
+    const DICTIONARY: &[&str] = &[
+        "attention_f32_d32_q32k64__sm53_exp2_approx",
+        "attention_f32_d256_q32k64__sm53_exp2_approx_within",
+        "attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16",
+        "linear_walk_head_d128__sm53",
+    ];
+    /// Value of [`DICTIONARY`] for a debug build: a short module, because the tests load modules a few hundred times.
+    const DICTIONARY_IN_DEBUG: &[&str] = &["merge_f32_s4__sm53"];
     /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
     /// group.
     const TOGETHER: usize = 500_000;
@@ -57,7 +74,10 @@ mod modules {
         println!("cargo::rerun-if-env-changed={CUBINS}");
         let out = PathBuf::from(variable("OUT_DIR")?);
         let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_53");
-        let together = if variable("PROFILE")? == "debug" { TOGETHER_IN_DEBUG } else { TOGETHER };
+        let (together, dictionary) = match variable("PROFILE")?.to_str() {
+            Some("debug") => (TOGETHER_IN_DEBUG, DICTIONARY_IN_DEBUG),
+            _ => (TOGETHER, DICTIONARY),
+        };
         let cubins = env::var_os(CUBINS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
         let cubins = match &cubins {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
@@ -67,9 +87,22 @@ mod modules {
         // compressed together.
         let (mut table, mut groups) = (String::new(), String::new());
         let (mut group, mut number) = (Vec::new(), 0);
-        for path in files(&modules, "ptx")? {
+        // The text of the dictionary, once its group is complete.
+        let mut first = Vec::new();
+        let mut paths = files(&modules, "ptx")?;
+        let place = |path: &PathBuf| {
+            let is_name = |name: &&str| path.file_stem().is_some_and(|stem| stem == *name);
+            dictionary.iter().position(is_name).unwrap_or(dictionary.len())
+        };
+        paths.sort_by_key(place);
+        if let Some(missing) =
+            dictionary.iter().zip(&paths).find(|(name, path)| path.file_stem() != Some(name.as_ref()))
+        {
+            return Err(format!("{}: no PTX; allowed: names in {}", missing.0, modules.display()));
+        }
+        for (at, path) in paths.iter().enumerate() {
             let fault = |error| format!("{}: {error}", path.display());
-            let mut text = fs::read_to_string(&path).map_err(fault)?;
+            let mut text = fs::read_to_string(path).map_err(fault)?;
             let version = text.lines().find_map(|line| line.strip_prefix(".version "));
             let isa = version.ok_or_else(|| format!("{}: no .version", path.display()))?.trim().to_owned();
             text.push('\0');
@@ -79,15 +112,20 @@ mod modules {
             let fault = |fault| format!("{}: {fault}", path.display());
             let text = renumbered(text.as_bytes()).map_err(fault)?;
             let packed = packed(&text).map_err(fault)?;
-            if !group.is_empty() && group.len() + packed.len() > together {
-                groups += &store(&out, number, &group)?;
+            let is_full = !group.is_empty() && group.len() + packed.len() > together;
+            if at == dictionary.len() || (at > dictionary.len() && is_full) {
+                groups += &store(&out, number, &group, &first)?;
+                if number == 0 {
+                    first.clone_from(&group);
+                }
                 group.clear();
                 number += 1;
             }
+            let known = if number == 0 { "[]" } else { "GROUP_0" };
             writeln!(
                 table,
-                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, lzip: &GROUP_{number}, start: {}, \
-                 packed: {} }}, cubin: {cubin} }},",
+                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, group: &GROUP_{number}, \
+                 dictionary: &{known}, start: {}, packed: {} }}, cubin: {cubin} }},",
                 name.to_string_lossy(),
                 text.len(),
                 group.len(),
@@ -96,7 +134,7 @@ mod modules {
             .map_err(|error| error.to_string())?;
             group.extend(packed);
         }
-        groups += &store(&out, number, &group)?;
+        groups += &store(&out, number, &group, &first)?;
         let path = out.join("modules.rs");
         fs::write(&path, format!("{{\n{groups}&[\n{table}]\n}}\n"))
             .map_err(|error| format!("{}: {error}", path.display()))
@@ -141,22 +179,27 @@ mod modules {
     }
 
     /// Compresses a group of modules to a file, and returns the Rust code of a static that includes the file.
-    fn store(out: &Path, number: usize, group: &[u8]) -> Result<String, String> {
-        let path = out.join(format!("group_{number}.lz"));
+    fn store(out: &Path, number: usize, text: &[u8], dictionary: &[u8]) -> Result<String, String> {
+        let path = out.join(format!("group_{number}.lzma"));
         let fault = |error| format!("{}: {error}", path.display());
-        let bytes = compress(group).map_err(fault)?;
+        let bytes = compress(text, dictionary).map_err(fault)?;
         fs::write(&path, &bytes).map_err(fault)?;
         Ok(format!("static GROUP_{number}: [u8; {}] = *include_bytes!({path:?});\n", bytes.len()))
     }
 
-    /// Compresses a text to a lzip file. The dictionary is as long as the text, rounded up to a power of two, because a
-    /// reader allocates it.
-    fn compress(text: &[u8]) -> std::io::Result<Vec<u8>> {
-        let mut options = LzipOptions::with_preset(LEVEL);
-        options.lzma_options.dict_size = u32::try_from(text.len()).unwrap_or(u32::MAX).next_power_of_two();
-        let mut writer = LzipWriter::new(Vec::new(), options);
+    /// Compresses a text to a group.
+    fn compress(text: &[u8], dictionary: &[u8]) -> io::Result<Vec<u8>> {
+        let mut options = LzmaOptions::with_preset(LEVEL);
+        [options.lc, options.lp, options.pb] = group::PARAMETERS;
+        options.dict_size = group::window(dictionary.len(), text.len());
+        options.preset_dict = Some(dictionary.to_vec());
+        let mut writer = LzmaWriter::new_no_header(Vec::new(), &options, false)?;
         writer.write_all(text)?;
-        writer.finish()
+        let stream = writer.finish()?;
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
+        let (stream_len, text_len) = (length(&stream)?, length(text)?);
+        let header = group::Header { stream: stream_len, text: text_len, checksum: group::checksum(text) };
+        Ok([&header.bytes()[..], &stream].concat())
     }
 
     fn variable(name: &str) -> Result<std::ffi::OsString, String> {

@@ -23,9 +23,11 @@ pub struct Ptx {
     pub isa: &'static str,
     /// Length of the text in bytes, including the final zero.
     pub bytes: usize,
-    /// An lzip file that contains the packed texts of several modules, each followed by a zero byte.
-    pub lzip: &'static [u8],
-    /// Offset of this module's packed text in the decompressed file.
+    /// The [`group`](super::group) that contains the packed texts of this module and others, each followed by a zero byte.
+    pub group: &'static [u8],
+    /// The group whose text is the dictionary of `group`; empty if `group` has no dictionary.
+    pub dictionary: &'static [u8],
+    /// Offset of this module's packed text in the text of the group.
     pub start: usize,
     /// Length of the packed text in bytes, including the final zero. Registers are encoded as in
     /// [`registers`](super::registers).

@@ -4,6 +4,7 @@
 //! parameter, a structure that its operator defines; [`tensor`] contains the types that these structures share.
 
 pub mod attention;
+pub mod group;
 mod kernel;
 pub mod linear;
 #[cfg(feature = "cuda")]

@@ -1,9 +1,10 @@
 //! Compares the table of GPU kernels with the modules and the manifest that `cargo xtask ptx` writes.
 
 use elsa_core::attention::plan::Summation;
+use elsa_kernels::cuda::group::{Header, PARAMETERS, checksum, window};
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role, registers};
-use lzma_rust2::LzipReader;
+use lzma_rust2::LzmaReader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -83,15 +84,28 @@ fn sums_are_those_of_the_sources() {
     assert!(rows.unwrap().contains("FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");
 }
 
+/// Returns the text of a group.
+fn inflated(group: &[u8], dictionary: &[u8]) -> Vec<u8> {
+    let (header, stream) = Header::split(group).unwrap();
+    assert_eq!(Header::BYTES + stream.len(), group.len());
+    let ([lc, lp, pb], window) = (PARAMETERS, window(dictionary.len(), header.text as usize));
+    let reader =
+        LzmaReader::new(stream, u64::from(header.text), lc, lp, pb, window, Some(dictionary)).unwrap();
+    let mut text = Vec::new();
+    reader.take(u64::from(header.text)).read_to_end(&mut text).unwrap();
+    assert_eq!((text.len(), checksum(&text)), (header.text as usize, header.checksum));
+    text
+}
+
 #[test]
 fn modules_are_what_an_old_driver_loads() {
     let mut groups: BTreeMap<*const u8, (Vec<u8>, usize)> = BTreeMap::new();
     for kernel in GPU_KERNELS {
         let ptx = &kernel.ptx;
-        let (group, taken) = groups.entry(ptx.lzip.as_ptr()).or_insert_with(|| {
-            let mut texts = Vec::new();
-            LzipReader::new(ptx.lzip).read_to_end(&mut texts).unwrap();
-            (texts, 0)
+        let (group, taken) = groups.entry(ptx.group.as_ptr()).or_insert_with(|| {
+            let dictionary =
+                if ptx.dictionary.is_empty() { Vec::new() } else { inflated(ptx.dictionary, &[]) };
+            (inflated(ptx.group, &dictionary), 0)
         });
         *taken += ptx.packed;
         let packed = std::str::from_utf8(&group[ptx.start..][..ptx.packed]).unwrap();
@@ -116,8 +130,8 @@ fn modules_are_what_an_old_driver_loads() {
     }
     let stored: usize = GPU_KERNELS
         .iter()
-        .map(|kernel| kernel.ptx.lzip)
-        .filter(|lzip| groups.remove(&lzip.as_ptr()).is_some())
+        .map(|kernel| kernel.ptx.group)
+        .filter(|group| groups.remove(&group.as_ptr()).is_some())
         .map(<[u8]>::len)
         .sum();
     let text: usize = GPU_KERNELS.iter().map(|kernel| kernel.ptx.bytes).sum();

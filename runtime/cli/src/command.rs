@@ -1,6 +1,7 @@
 //! The command line.
 
-use crate::backward::BackwardArgs;
+#[cfg(feature = "gradients")]
+use crate::backward::{self, BackwardArgs};
 use crate::bench::BenchArgs;
 use crate::demo::DemoArgs;
 use crate::error::Error;
@@ -13,7 +14,7 @@ use crate::run::RunArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, demo, info, linear, listen, merge, onnx, run, tune, verify, warmup};
+use crate::{bench, demo, info, linear, listen, merge, onnx, run, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -51,6 +52,7 @@ pub enum Command {
     /// Merge the states of all tasks of elsa run --task into the full answer, or their shares of gradients
     Merge(Box<MergeArgs>),
     /// Compute gradients of attention over tensors in files
+    #[cfg(feature = "gradients")]
     Backward(Box<BackwardArgs>),
     /// Run, verify and measure linear attention, recurrences, selective scans and convolutions
     Linear(LinearArgs),
@@ -80,6 +82,7 @@ impl Command {
             Command::Demo(args) => demo::demo(args),
             Command::Run(args) => run::run(args),
             Command::Merge(args) => merge::merge(args),
+            #[cfg(feature = "gradients")]
             Command::Backward(args) => backward::backward(args),
             Command::Linear(args) => linear::linear(args),
             Command::Verify(args) => verify::verify(args),

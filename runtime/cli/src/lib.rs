@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+#[cfg(feature = "gradients")]
 pub mod backward;
 pub mod bench;
 pub mod chart;

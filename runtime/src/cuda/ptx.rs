@@ -1,40 +1,48 @@
 //! Unpacks a kernel's compressed PTX to text.
 
 use crate::error::DeviceError;
+use elsa_kernels::cuda::group::{Header, PARAMETERS, checksum, window};
 use elsa_kernels::cuda::registers::{self, CLASSES};
 use elsa_kernels::cuda::{GpuKernel, Ptx};
-use lzma_rust2::LzipReader;
+use lzma_rust2::LzmaReader;
 use std::io::{self, ErrorKind, Read};
 
 /// Returns the PTX text of a kernel, with a terminating zero byte.
 ///
 /// # Errors
-/// Returns [`DeviceError::Damaged`] if the compressed stream differs from the one that was built, and
+/// Returns [`DeviceError::Damaged`] if a compressed group differs from the one that was built, and
 /// [`DeviceError::HostMemory`] if the system refuses memory for the text.
 pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
-    let Ptx { bytes, packed, .. } = kernel.ptx;
-    let memory = |bytes| move |_| DeviceError::HostMemory { bytes };
+    let Ptx { bytes, .. } = kernel.ptx;
     let damaged = || DeviceError::Damaged { kernel: kernel.name };
-    let (mut short, mut text) = (Vec::new(), Vec::new());
-    short.try_reserve_exact(packed).map_err(memory(packed))?;
-    text.try_reserve_exact(bytes).map_err(memory(bytes))?;
-    inflate(&kernel.ptx, &mut short).map_err(|error| match error.kind() {
+    let mut text = Vec::new();
+    text.try_reserve_exact(bytes).map_err(|_| DeviceError::HostMemory { bytes })?;
+    let group = inflate_group(&kernel.ptx).map_err(|error| match error.kind() {
         ErrorKind::OutOfMemory => DeviceError::HostMemory { bytes },
         _ => damaged(),
     })?;
-    unpack(&short, &mut text).ok_or_else(damaged)?;
+    let packed = group.get(kernel.ptx.start..).and_then(|rest| rest.get(..kernel.ptx.packed));
+    packed.and_then(|packed| unpack(packed, &mut text)).ok_or_else(damaged)?;
     if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
 }
 
-/// Decompresses the packed text of a module and appends it to `packed`. Reads the compressed stream to its end, because
-/// the checksum is stored there.
-fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
-    let mut reader = LzipReader::new(ptx.lzip);
-    let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
-    reader.by_ref().take(ptx.packed as u64).read_to_end(packed)?;
-    io::copy(&mut reader, &mut io::sink())?;
-    let whole = skipped == ptx.start as u64 && packed.len() == ptx.packed;
-    if whole { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+/// Returns the text of a module's group.
+fn inflate_group(ptx: &Ptx) -> io::Result<Vec<u8>> {
+    let dictionary = if ptx.dictionary.is_empty() { Vec::new() } else { inflate(ptx.dictionary, &[])? };
+    inflate(ptx.group, &dictionary)
+}
+
+/// Returns the text of a group. `dictionary` is the text of the group's dictionary.
+fn inflate(group: &[u8], dictionary: &[u8]) -> io::Result<Vec<u8>> {
+    let (header, stream) = Header::split(group).ok_or(ErrorKind::InvalidData)?;
+    let (length, [lc, lp, pb]) = (header.text as usize, PARAMETERS);
+    let mut text = Vec::new();
+    text.try_reserve_exact(length)?;
+    let window = window(dictionary.len(), length);
+    let reader = LzmaReader::new(stream, u64::from(header.text), lc, lp, pb, window, Some(dictionary))?;
+    reader.take(u64::from(header.text)).read_to_end(&mut text)?;
+    let whole = text.len() == length && checksum(&text) == header.checksum;
+    if whole { Ok(text) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
 /// Unpacks a text: restores its register numbers and appends it to `text`, within the capacity of `text`. Returns
@@ -71,30 +79,28 @@ mod tests {
     use super::*;
     use elsa_kernels::cuda::GPU_KERNELS;
     use std::collections::HashMap;
-    use std::sync::LazyLock;
 
-    /// Returns the kernel with the shortest compressed stream among the kernels whose module is not the first in its
-    /// stream.
+    /// Returns a kernel whose module is not the first in its group, and whose group has a dictionary. Among all such
+    /// kernels, it is the one with the shortest group.
     fn among_others() -> GpuKernel {
-        let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
-        *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
+        let others =
+            GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0 && !kernel.ptx.dictionary.is_empty());
+        *others.min_by_key(|kernel| kernel.ptx.group.len()).unwrap()
     }
 
-    /// Compressed streams in which one bit is flipped, each with the index of the byte that contains this bit. They
-    /// live as long as the program.
-    static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
-        let lzip = among_others().ptx.lzip;
-        let step = lzip.len() / 24;
-        // Byte 5 is left out: it states the dictionary size, which may be larger than needed.
-        let places = (0..lzip.len()).step_by(step).filter(|at| *at != 5);
+    /// Copies of a group with one bit flipped, each with the index of the flipped byte. They live as long as the
+    /// program.
+    fn flipped(group: &[u8]) -> Vec<(usize, &'static [u8])> {
+        let header = 0..Header::BYTES;
+        let places = header.chain((Header::BYTES..group.len()).step_by(group.len() / 24));
         places
             .map(|at| {
-                let mut flipped = lzip.to_vec();
+                let mut flipped = group.to_vec();
                 flipped[at] ^= 0x10;
-                (at, flipped)
+                (at, &*flipped.leak())
             })
             .collect()
-    });
+    }
 
     /// Splits a text into words and the text between them.
     fn pieces(text: &str) -> impl Iterator<Item = &str> {
@@ -157,11 +163,13 @@ mod tests {
             assert!(
                 found == Err(DeviceError::Damaged { kernel: kernel.name }),
                 "{what} of {}",
-                whole.lzip.len()
+                whole.group.len()
             );
         };
-        refused("nothing", Ptx { lzip: &[], ..whole });
-        refused("cut short", Ptx { lzip: &whole.lzip[..whole.lzip.len() - 1], ..whole });
+        refused("nothing", Ptx { group: &[], ..whole });
+        refused("cut short", Ptx { group: &whole.group[..whole.group.len() - 1], ..whole });
+        refused("without a dictionary", Ptx { dictionary: &[], ..whole });
+        refused("with another dictionary", Ptx { dictionary: whole.group, ..whole });
         refused("longer than told", Ptx { bytes: whole.bytes - 1, ..whole });
         refused("shorter than told", Ptx { bytes: whole.bytes + 1, ..whole });
         refused("one byte early", Ptx { start: whole.start - 1, ..whole });
@@ -170,11 +178,17 @@ mod tests {
         refused("too little", Ptx { packed: whole.packed - 1, ..whole });
         refused("too much", Ptx { packed: whole.packed + 1, ..whole });
         let wanted = text(&kernel).unwrap();
-        for (at, lzip) in FLIPPED.iter() {
-            // The last bytes before the checksums of a stream do not affect its text.
-            let found = text(&GpuKernel { ptx: Ptx { lzip, ..whole }, ..kernel });
-            let padding = (21..=25).contains(&(whole.lzip.len() - at)) && found.as_ref() == Ok(&wanted);
-            assert!(padding || found.is_err(), "byte {at} of {}", whole.lzip.len());
+        let check = |what: &str, at: usize, bytes: usize, ptx: Ptx| {
+            // The last bytes of a stream do not affect its text.
+            let found = text(&GpuKernel { ptx, ..kernel });
+            let padding = bytes - at <= 5 && found.as_ref() == Ok(&wanted);
+            assert!(padding || found.is_err(), "{what}: byte {at} of {bytes}");
+        };
+        for (at, group) in flipped(whole.group) {
+            check("group", at, group.len(), Ptx { group, ..whole });
+        }
+        for (at, dictionary) in flipped(whole.dictionary) {
+            check("dictionary", at, dictionary.len(), Ptx { dictionary, ..whole });
         }
     }
 }

@@ -148,9 +148,8 @@ enum Command {
         /// Build target: a board, or this machine.
         #[arg(long, value_parser = Target::names())]
         target: String,
-        /// Precompile GPU kernels for the board's GPU (requires ptxas).
-        #[arg(long)]
-        cubins: bool,
+        #[command(flatten)]
+        additions: build::Additions,
     },
     /// Build, copy to a board over ssh, verify and measure there, and fetch the measurements.
     Deploy(deploy::Arguments),
@@ -188,7 +187,7 @@ fn main() -> ExitCode {
         Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { costs: true } => ptx::write_costs(&tree),
         Command::Ptx { costs: false } => ptx::write(&tree),
-        Command::Build { target, cubins } => build::run(&tree, &target, cubins),
+        Command::Build { target, additions } => build::run(&tree, &target, additions),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
     match done {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "gradients")]
 mod cli_backward;
+#[cfg(feature = "gradients")]
 mod cli_backward_tasks;
 mod cli_bad_input;
 mod cli_bench;

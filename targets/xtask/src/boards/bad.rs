@@ -2,6 +2,7 @@
 //! refuse, and with one that it must accept. The two artefacts differ only in the tested property.
 
 use super::build;
+use super::check::group::{self, Header};
 use super::check::{self, Exceptions, Found};
 use super::library::Abi;
 use super::target::Target;
@@ -10,9 +11,9 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
-use lzma_rust2::{LzipOptions, LzipWriter};
+use lzma_rust2::{LzmaOptions, LzmaWriter};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The C compiler for boards, with a folder for its output.
@@ -83,14 +84,26 @@ fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     let text = format!(
         ".version {version}\n.target {target}\n.address_size 64\n.visible .entry {entry}()\n{{\n{body}}}\n\0"
     );
-    let mut writer = LzipWriter::new(Vec::new(), LzipOptions::with_preset(0));
-    let stream = writer.write_all(text.as_bytes()).and_then(|()| writer.finish());
-    let numbers: Vec<String> =
-        stream.map_err(|error| format!("a module: {error}"))?.iter().map(u8::to_string).collect();
+    let group = compressed(text.as_bytes(), &[]).map_err(|error| format!("a module: {error}"))?;
+    let numbers: Vec<String> = group.iter().map(u8::to_string).collect();
     Ok(format!(
         "const unsigned char module[] = {{{}}};\nint main(int n, char **a) {{ (void)a; return module[n]; }}\n",
         numbers.join(",")
     ))
+}
+
+/// Returns a group of compressed PTX. `dictionary` is the text of its dictionary.
+pub fn compressed(text: &[u8], dictionary: &[u8]) -> io::Result<Vec<u8>> {
+    let mut options = LzmaOptions::with_preset(0);
+    [options.lc, options.lp, options.pb] = group::PARAMETERS;
+    options.dict_size = group::window(dictionary.len(), text.len());
+    options.preset_dict = Some(dictionary.to_vec());
+    let mut writer = LzmaWriter::new_no_header(Vec::new(), &options, false)?;
+    writer.write_all(text)?;
+    let stream = writer.finish()?;
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
+    let header = Header { stream: length(&stream)?, text: length(text)?, checksum: group::checksum(text) };
+    Ok([&header.bytes()[..], &stream].concat())
 }
 
 /// Tests the checks of the names of libraries and of the functions that libraries export.

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. Zig links this build, because zig
-//! has stubs of the C library for every version. `--cubins` adds GPU code that ptxas compiles for the board's GPU.
+//! has stubs of the C library for every version. [`Additions`] lists what a build leaves out unless it is asked for.
 //! `super::check` has accepted every artefact that is shipped.
 
 use super::check::{self, Exceptions, Found};
@@ -70,6 +70,9 @@ const LIBRARIES: Part = Part {
 /// separate folder. If the folder were shared, cargo would rebuild everything.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
+/// The tool's package without the verb backward.
+const WITHOUT_GRADIENTS: &str = "-p elsa-cli --no-default-features";
+
 /// Compiler flag that leaves the scalar kernels out of a board's tool. A board's processor always has NEON, so these
 /// kernels would run only if a user named them. The libraries keep the scalar kernels, because elsa.py uses them to
 /// check its structs.
@@ -78,6 +81,17 @@ const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
 /// Flags that [`quick`] adds to a cargo command. They include an example, because only then does cargo select the same
 /// features as for the tests and build nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
+
+/// Parts that a build for a board contains on request only.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct Additions {
+    /// Precompile GPU kernels for the board's GPU (requires ptxas).
+    #[arg(long)]
+    cubins: bool,
+    /// Include the verb backward in the board's tool.
+    #[arg(long)]
+    gradients: bool,
+}
 
 /// Folders that contain cargo's build outputs.
 struct Products {
@@ -100,8 +114,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Runs `cargo xtask build`.
-pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
-    let ran = build(tree, &Target::named(tree, name)?, cubins)?;
+pub fn run(tree: &Tree, name: &str, additions: Additions) -> Result<(), String> {
+    let ran = build(tree, &Target::named(tree, name)?, additions)?;
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
@@ -116,7 +130,7 @@ pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Re
         library::make(tree, target, &abi, &products.libraries.join("libelsa.a"), &home.join("library"))?;
     let dist = home.join("dist");
     assemble(tree, target, &abi, &products, &library, &dist)?;
-    let found = examine(tree, target, &abi, &products, &library, &[], &dist, false)?;
+    let found = examine(tree, target, &abi, &products, &library, &[], &dist, None)?;
     let faults = found.faults.join("; ");
     ran.join(found);
     if faults.is_empty() { Ok(dist) } else { Err(format!("{}: {faults}", dist.display())) }
@@ -124,21 +138,22 @@ pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Re
 
 /// Builds the programs and libraries for a target, assembles the target's folder and checks it. Returns the results of
 /// the checks.
-pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
+pub fn build(tree: &Tree, target: &Target, additions: Additions) -> Result<Ran, String> {
     let assembled = match target {
-        Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
-        Target::Host(_) if cubins => {
+        Target::Board(board) if additions.cubins => assembled(tree, &board.build.cubin)?,
+        Target::Host(_) if additions.cubins => {
             return Err("--cubins: host; allowed: a board, whose GPU is known".to_owned());
         }
         _ => Vec::new(),
     };
     let abi = Abi::read(tree)?;
-    let products = compile(tree, target, &assembled)?;
+    let products = compile(tree, target, &assembled, additions)?;
     let dist = target.dist(tree);
     let folder = tree.target.join("library").join(target.name());
     let library = library::make(tree, target, &abi, &products.libraries.join("libelsa.a"), &folder)?;
     assemble(tree, target, &abi, &products, &library, &dist)?;
-    let ran = examine(tree, target, &abi, &products, &library, &assembled, &dist, true)?;
+    let room = if additions.gradients { check::GRADIENTS } else { 0 };
+    let ran = examine(tree, target, &abi, &products, &library, &assembled, &dist, Some(room))?;
     if ran.faults.is_empty() {
         println!("{}: {}", dist.display(), ran.summary());
     }
@@ -146,17 +161,23 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 }
 
 /// Compiles the libraries and the tool.
-fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Products, String> {
+fn compile(
+    tree: &Tree,
+    target: &Target,
+    assembled: &[PathBuf],
+    additions: Additions,
+) -> Result<Products, String> {
     let tables = tree.root.join(WITHOUT_TABLES);
-    let without = match target {
-        Target::Board(_) => {
-            vec![format!("-Clink-arg=-Wl,-T,{}", tables.display()), WITHOUT_SCALAR.to_owned()]
+    let (mut tool, mut without) = (TOOL, Vec::new());
+    if matches!(target, Target::Board(_)) {
+        without = vec![format!("-Clink-arg=-Wl,-T,{}", tables.display()), WITHOUT_SCALAR.to_owned()];
+        if !additions.gradients {
+            tool.packages = WITHOUT_GRADIENTS;
         }
-        Target::Host(_) => Vec::new(),
-    };
+    }
     Ok(Products {
         libraries: part(tree, target, assembled, &LIBRARIES, Vec::new())?,
-        tool: part(tree, target, assembled, &TOOL, without)?,
+        tool: part(tree, target, assembled, &tool, without)?,
     })
 }
 
@@ -359,9 +380,9 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the build outputs and the folder `dist`, and prints the result of each check. `handed_out` is `true` if the
-/// folder is shipped. Sizes are checked only in a folder that is shipped. If the folder is for this machine, paths are
-/// checked only if it is shipped, too.
+/// Checks the build outputs and the folder `dist`, and prints the result of each check. `shipped` is `None` if the folder
+/// is not shipped; otherwise it is the number of bytes by which the tool may exceed its size limit. Sizes are checked only
+/// in a folder that is shipped. If the folder is for this machine, paths are checked only if it is shipped, too.
 fn examine(
     tree: &Tree,
     target: &Target,
@@ -370,7 +391,7 @@ fn examine(
     library: &Library,
     assembled: &[PathBuf],
     dist: &Path,
-    handed_out: bool,
+    shipped: Option<u64>,
 ) -> Result<Ran, String> {
     let mut ran = Ran::none("checks");
     let mut note = |file: &str, check: &str, found: Found| match found {
@@ -385,12 +406,14 @@ fn examine(
     };
     let assembled: Vec<Vec<u8>> =
         assembled.iter().map(|path| files::bytes(path)).collect::<Result<_, _>>()?;
-    let room = check::BINARY + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
+    let room = check::BINARY
+        + shipped.unwrap_or_default()
+        + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
     let board = match target {
         Target::Board(board) => Some(board),
         Target::Host(_) => None,
     };
-    let renamed = handed_out || board.is_some();
+    let renamed = shipped.is_some() || board.is_some();
     let private = paths::private(tree)?;
     let (tool, shared) = (dist.join("bin/elsa"), dist.join("lib").join(abi.file()));
     let operator = dist.join("lib").join(OPERATOR);
@@ -413,7 +436,7 @@ fn examine(
             note(file, "cubins", check::cubins(&bytes, &assembled));
         }
         if let Some(board) = board {
-            if handed_out {
+            if shipped.is_some() {
                 note(file, "size", check::size(bytes.len() as u64, room));
             }
             note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));

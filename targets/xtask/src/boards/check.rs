@@ -22,6 +22,7 @@
 //! the boundaries between functions, and between functions and data tables. So instructions are checked before
 //! stripping.
 
+use self::group::Header;
 use super::library::Abi;
 use super::target::Target;
 use crate::files;
@@ -29,16 +30,22 @@ use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
-use lzma_rust2::{Action, LzipStream, Status};
+use lzma_rust2::LzmaReader;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+#[path = "../../../../kernels/src/cuda/group.rs"]
+pub mod group;
+
 /// Maximum size of a stripped binary in bytes.
-pub const BINARY: u64 = 4_320_000;
+pub const BINARY: u64 = 4_100_000;
+/// Number of bytes that the verb backward may add to a tool.
+pub const GRADIENTS: u64 = 150_000;
 /// Largest number of bytes that the static library may add to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
@@ -384,27 +391,35 @@ struct Module {
     entries: Vec<String>,
 }
 
-/// First bytes of an lzip file.
-const LZIP: &[u8] = b"LZIP\x01";
-/// Maximum size of a decompressed stream in bytes.
-const LONGEST: usize = 16 << 20;
+/// Returns the text of a group, if `dictionary` is the text of its dictionary and the group is not damaged.
+fn inflated(header: &Header, stream: &[u8], dictionary: &[u8]) -> Option<Vec<u8>> {
+    let ([lc, lp, pb], window) = (group::PARAMETERS, group::window(dictionary.len(), header.text as usize));
+    let length = u64::from(header.text);
+    let mut text = Vec::new();
+    LzmaReader::new(stream, length, lc, lp, pb, window, Some(dictionary))
+        .and_then(|reader| reader.take(length).read_to_end(&mut text))
+        .ok()?;
+    (text.len() == header.text as usize && group::checksum(&text) == header.checksum).then_some(text)
+}
 
-/// Returns the decompressed contents of every lzip stream in `bytes` whose checksum is correct.
-fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let starts = memchr::memmem::find_iter(bytes, LZIP);
-    starts.filter_map(|start| {
-        let (mut stream, mut at) = (LzipStream::new(false), start);
-        let (mut text, mut piece) = (Vec::new(), [0; 1 << 16]);
-        while text.len() <= LONGEST {
-            let done = stream.process(&bytes[at..], &mut piece, Action::Finish).ok()?;
-            at += done.bytes_consumed;
-            text.extend_from_slice(&piece[..done.bytes_produced]);
-            if done.status == Status::StreamEnd {
-                return Some(text);
-            }
+/// Returns the texts of the groups of compressed PTX in `bytes` whose checksums are correct. The dictionary of a group
+/// must be in `bytes` too.
+fn unpacked(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let starts = memchr::memmem::find_iter(bytes, &group::MAGIC);
+    let groups: Vec<_> = starts.filter_map(|start| Header::split(&bytes[start..])).collect();
+    let (mut texts, mut others) = (Vec::new(), Vec::new());
+    for (header, stream) in groups {
+        match inflated(&header, stream, &[]) {
+            Some(text) => texts.push(text),
+            None => others.push((header, stream)),
         }
-        None
-    })
+    }
+    let find = |(header, stream): &(Header, &[u8])| {
+        texts.iter().find_map(|dictionary| inflated(header, stream, dictionary))
+    };
+    let found: Vec<_> = others.iter().filter_map(find).collect();
+    texts.extend(found);
+    texts
 }
 
 /// Returns the compressed and the uncompressed PTX modules in the bytes of a file.
@@ -483,8 +498,7 @@ pub fn size(bytes: u64, most: u64) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lzma_rust2::{LzipOptions, LzipWriter};
-    use std::io::Write;
+    use crate::boards::bad::compressed;
 
     #[test]
     fn unknown_encodings_are_charged_to_their_function() {
@@ -536,22 +550,28 @@ mod tests {
         // The body is long enough to be worth compressing.
         let body = "ret;\n".repeat(100);
         let module = format!(".version 6.5\n.target sm_62\n.visible .entry a()\n{{\n{body}}}\n\0");
-        let mut writer = LzipWriter::new(Vec::new(), LzipOptions::with_preset(0));
-        writer.write_all(module.as_bytes()).unwrap();
-        let stream = writer.finish().unwrap();
-        assert!(stream.starts_with(LZIP) && stream.len() < module.len() / 3);
-        let before = b"LZIP\x01 of it";
-        let file = [&before[..], &stream, b"LZIP\x01"].concat();
+        let group =
+            |text: &str, dictionary: &str| compressed(text.as_bytes(), dictionary.as_bytes()).unwrap();
+        let first = group(&module, "");
+        assert!(first.len() < module.len() / 3);
+        let before = b"ELSA-PTX of it";
+        let file = [&before[..], &first, b"ELSA-PTX"].concat();
         let found = modules(&file).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].entries, ["a"]);
-        assert_eq!(modules(&[&stream[..], &stream].concat()).unwrap().len(), 2);
-        // The sixth byte is the size of the dictionary, which may be larger than needed.
-        for at in (0..stream.len()).filter(|&at| at != 5) {
+        assert_eq!(modules(&[&first[..], &first].concat()).unwrap().len(), 2);
+        // The last bytes of a stream do not affect its text.
+        for at in 0..first.len() - 5 {
             let mut file = file.clone();
             file[before.len() + at] ^= 1;
             assert_eq!(modules(&file).unwrap(), [], "{at}");
         }
+        // A group whose dictionary comes later in the file.
+        let other = module.replace("a()", "b()");
+        let second = group(&other, &module);
+        assert!(second.len() < first.len() && modules(&second).unwrap().is_empty());
+        let found = modules(&[&second[..], &first].concat()).unwrap();
+        assert_eq!(found.iter().map(|module| &module.entries[0][..]).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

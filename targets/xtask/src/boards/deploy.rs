@@ -44,9 +44,8 @@ pub struct Arguments {
     /// Folder for the measurements [default: targets/NAME/bench]
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
-    /// Precompile GPU kernels for the board's GPU.
-    #[arg(long)]
-    cubins: bool,
+    #[command(flatten)]
+    additions: build::Additions,
     /// Options of `elsa bench`, after `--`, such as --seconds 5 or --shape.
     #[arg(last = true, value_name = "ARGUMENTS")]
     bench: Vec<String>,
@@ -262,7 +261,7 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let here = |fault: String| format!("{}: {fault}", link.destination);
     fits(&before, &target, 0).map_err(here)?;
 
-    let checked = build::build(tree, &target, arguments.cubins)?;
+    let checked = build::build(tree, &target, arguments.additions)?;
     if !checked.faults.is_empty() {
         return Err(checked.faults.join("\n       "));
     }

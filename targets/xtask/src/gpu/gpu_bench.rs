@@ -19,7 +19,7 @@ const SCRIPTS: [(&str, &str); 2] =
 /// # Errors
 /// Returns an error if the build fails or a file cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
-    build::run(tree, HOST, false)?;
+    build::run(tree, HOST, build::Additions::default())?;
     let done = Run::new(tree, "cargo build --release -p elsa-lab").run();
     if !done.ok {
         return Err(format!("the laboratory does not build: {}", done.how));

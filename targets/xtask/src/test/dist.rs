@@ -22,7 +22,7 @@ pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
     if state().is_some_and(|state| read(&stamp) == Some(state)) {
         return Ok(dist);
     }
-    let built = build::build(tree, &target, false)?;
+    let built = build::build(tree, &target, build::Additions::default())?;
     let faults = built.faults.join("; ");
     ran.join(built);
     match (faults.is_empty(), state()) {

@@ -22,7 +22,7 @@ const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 /// passed to the comparison.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
-    build::run(tree, HOST, false)?;
+    build::run(tree, HOST, build::Additions::default())?;
     let dist = Target::named(tree, HOST)?.dist(tree);
     let folder = tree.target.join("models");
     let script = |name: &str| Run::new(tree, "").arg(&python).arg("-B").arg(tree.root.join(name));
