@@ -95,6 +95,21 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }
 
+    /// Returns the same tensors for the lifetime `'b`, in which the invariant *tensors* must hold, too.
+    pub fn again<'b>(&self) -> HostTensors<'b, O> {
+        HostTensors {
+            at: Operands::from_fn(|operand| self.at[operand]),
+            types: Operands::from_fn(|operand| self.types[operand]),
+            borrowed: PhantomData,
+        }
+    }
+
+    /// Returns the address of the first byte of each tensor; null for tensors that the call omits. Callers must not write
+    /// inputs.
+    pub fn all(&self) -> &Operands<O, *mut u8> {
+        &self.at
+    }
+
     /// Returns the address of the first byte of a tensor; null if the call omits it. Callers must not write inputs.
     pub fn at(&self, operand: O) -> *mut u8 {
         self.at[operand]

@@ -131,10 +131,10 @@ impl Buffer {
         self.address()..self.address() + self.elements * self.size
     }
 
-    /// Rejects `other` if it shares bytes with this buffer, which is written.
+    /// Rejects `other` if it shares bytes with this buffer, which is written. Neither is empty.
     fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
-        if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
+        if a.end <= b.start || b.end <= a.start {
             return Ok(());
         }
         Err(Fault::argument(format_args!(
@@ -194,10 +194,9 @@ impl Buffer {
 
 /// Rejects tensors of a call if a written one shares bytes with another. Written tensors, marked by `true`, come first.
 pub(crate) fn apart(tensors: impl Iterator<Item = (bool, Buffer)> + Clone) -> Result<(), Fault> {
-    for (n, (written, tensor)) in tensors.clone().enumerate() {
-        if written {
-            tensors.clone().skip(n + 1).try_for_each(|(_, other)| tensor.apart_from(&other))?;
-        }
+    let mut rest = tensors.filter(|(_, tensor)| !tensor.range().is_empty());
+    while let Some((true, tensor)) = rest.next() {
+        rest.clone().try_for_each(|(_, other)| tensor.apart_from(&other))?;
     }
     Ok(())
 }

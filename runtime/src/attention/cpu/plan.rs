@@ -1,12 +1,14 @@
 //! The CPU plan: everything that is decided and allocated once per shape.
 
+use super::context::views_of;
 use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
-use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{CpuChoice, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Schedule, scalar};
+use elsa_core::attention::{Operands, Problem};
 use elsa_core::plan::ChooseError;
+use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
@@ -18,6 +20,8 @@ pub struct CpuPlan {
     pub layout: WorkspaceLayout,
     /// Structure of a schedule that the scalar implementation runs; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
+    /// Views of the tensors of a call.
+    pub views: Operands<View>,
 }
 
 impl CpuPlan {
@@ -46,7 +50,7 @@ impl CpuPlan {
         let layout = WorkspaceLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         let traverses =
             choice.traverses().then(|| scalar::executed(problem, &choice.schedule, choice.decides()));
-        Ok(CpuPlan { kernel, choice, layout, traverses })
+        Ok(CpuPlan { kernel, choice, layout, traverses, views: views_of(problem) })
     }
 
     /// Returns the structure and the arithmetic that a run executes, for its certificate and its error bounds.

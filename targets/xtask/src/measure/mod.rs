@@ -1,5 +1,6 @@
 //! Measurements that are not part of the tests.
 
+mod calls;
 pub mod count;
 pub mod fingerprint;
 pub mod models;
