@@ -24,7 +24,7 @@ impl<O: Operator> Plan<O> {
         outputs: O::Outputs<'_>,
     ) -> Result<Addresses<O>, BindError> {
         O::check(&self.problem, &inputs, &outputs)?;
-        Ok(Addresses(HostTensors::new(inputs, outputs).again()))
+        Ok(Addresses(HostTensors::at_places_of(inputs, outputs)))
     }
 
     /// Binds the tensors at addresses that have been checked, like [`Plan::bind`]. The tensors are not checked again.

@@ -79,8 +79,17 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 impl<'a, O: Operand> HostTensors<'a, O> {
     /// Wraps the tensors of a call. Their data must have been checked against the problem.
     pub fn new(
-        mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
-        mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
+        inputs: impl ByOperand<O, Address = *mut u8> + 'a,
+        outputs: impl ByOperand<O, Address = *mut u8> + 'a,
+    ) -> HostTensors<'a, O> {
+        HostTensors::at_places_of(inputs, outputs)
+    }
+
+    /// Wraps the tensors of a call for a lifetime that the caller chooses. Whoever uses the result ensures the invariant
+    /// *tensors*.
+    pub fn at_places_of(
+        mut inputs: impl ByOperand<O, Address = *mut u8>,
+        mut outputs: impl ByOperand<O, Address = *mut u8>,
     ) -> HostTensors<'a, O> {
         let places = places(&mut inputs, &mut outputs);
         let at = Operands::from_fn(|operand| {

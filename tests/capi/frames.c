@@ -71,7 +71,7 @@ static void replaced(elsa_engine engine) {
     KEPT(bad_to.out.bytes -= 4, "out: ");
     KEPT(bad_to.out.data = (char *)out + 1, "out: address");
     KEPT(bad_to.out.data = q, "overlap q");
-    KEPT(bad_to.out.data = v + 1, "overlap v");
+    KEPT(bad_to.out.data = v, "overlap v");
     KEPT(bad_to.out = output(NULL, 0), "out");
     KEPT(bad_in.mask = input(k, sizeof k), "mask: given");
     KEPT(bad_in.key_lengths.count = 1, "key_lengths");
@@ -106,6 +106,7 @@ static void lists(elsa_engine engine) {
     static float table[3 * H];
     call c = make(engine);
     elsa_bound frame;
+    size_t i;
     end(&c);
     c.problem.has_key_lengths = 1;
     c.problem.bias_table.dtype = ELSA_DTYPE_F32;
@@ -125,7 +126,7 @@ static void lists(elsa_engine engine) {
     memcpy(old, out, sizeof out);
     lengths[0] = 1;
     OK(elsa_bound_run(frame, NULL));
-    CHECK(memcmp(out, v, D * sizeof *v) == 0);
+    for (i = 0; i < D; i++) CHECK(fabs(out[i] - v[i]) < 1e-5);
     memset(out, FILL, sizeof out);
     lengths[0] = N + 1;
     CHECK(elsa_bound_run(frame, NULL) == argument && strstr(elsa_last_error(), "key_lengths") != NULL);

@@ -13,7 +13,7 @@ use crate::types::*;
 use elsa_core::attention::{
     Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut, StateTensors,
 };
-use elsa_core::attention::{MaskElements, MaskKind};
+use elsa_core::attention::{BiasView, MaskElements, MaskKind};
 use elsa_core::memory::Memory;
 use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
 
@@ -222,7 +222,11 @@ impl Called for Attention {
     }
 
     unsafe fn lists<'a>(of: &PlanOf<Attention>, i: &elsa_inputs) -> Result<Lengths<'a>, Fault> {
-        let problem = of.plan.problem();
+        let (problem, spec) = (of.plan.problem(), of.plan.problem().spec());
+        let indexed = matches!(spec.bias, Some(BiasView::Table(table)) if table.indexed);
+        if !spec.key_lengths && spec.packed.is_none() && !indexed {
+            return Ok(Lengths::default());
+        }
         // SAFETY: the caller keeps the clause *tensors*. The buffer has been made for elements of its size.
         let (lengths, index) = unsafe {
             let index = problem.memory(Operand::BiasIndex).map(|memory| {
