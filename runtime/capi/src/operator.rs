@@ -66,8 +66,8 @@ pub(crate) trait Called: Operator {
         part: Self::Part,
     ) -> Result<(Self::Inputs<'a>, Self::Outputs<'a>), Fault>;
 
-    /// Returns the lengths of a call whose tensors [`Called::host`] has checked. Checks again what the caller may have
-    /// changed since then: the entries of lists.
+    /// Returns the lengths of a call whose tensors [`Called::host`] has checked. Checks the entries of all lists, because
+    /// the caller may have changed them since then.
     ///
     /// # Safety
     /// The crate's clause *tensors*, for `'a`.
@@ -168,7 +168,7 @@ struct Given<O: Called> {
 struct Frame<O: Called> {
     plan: Arc<dyn AnyPlan>,
     workspace: Arc<Mutex<Space>>,
-    /// Whoever locks it has locked the workspace before.
+    /// A call locks the workspace first.
     given: Mutex<Given<O>>,
 }
 
@@ -224,13 +224,44 @@ unsafe fn given<O: Called>(
 ) -> Result<Given<O>, Fault> {
     let (plan, workspace) = (plan_of::<O>(planned)?, workspace_of::<O>(workspace)?);
     let held = hold::<O>(&read, written);
-    // SAFETY: the caller keeps the clause *tensors*. The addresses and the lengths have been checked (*checked*).
+    // SAFETY: the caller keeps the clause *tensors*, and `addresses` has checked the addresses (*checked*).
     unsafe {
-        let (inputs, outputs) = O::host(plan, &read, written, O::Part::default())?;
-        let addresses = plan.plan.addresses(inputs, outputs)?;
-        plan.plan.bind_at(O::lists(plan, &read)?, &addresses, workspace)?;
+        let addresses = addresses::<O>(plan, &read, written)?;
+        can_bind(plan, O::lists(plan, &read)?, &addresses, workspace)?;
         Ok(Given { read, addresses, _held: held })
     }
+}
+
+/// Checks the tensors of a frame and returns their addresses. This function and [`can_bind`] are separate because tensors
+/// and bound frames are large, and a call must stay within `ELSA_STACK_BYTES`.
+///
+/// # Safety
+/// The crate's clause *tensors*.
+#[inline(never)]
+unsafe fn addresses<O: Called>(
+    plan: &PlanOf<O>,
+    read: &O::Read,
+    written: &O::Written,
+) -> Result<Addresses<O>, Fault> {
+    // SAFETY: the caller keeps the clause *tensors*.
+    let (inputs, outputs) = unsafe { O::host(plan, read, written, O::Part::default()) }?;
+    Ok(plan.plan.addresses(inputs, outputs)?)
+}
+
+/// Checks that tensors can be bound to the plan and the workspace.
+///
+/// # Safety
+/// The clauses of [`Plan::bind_at`].
+#[inline(never)]
+unsafe fn can_bind<O: Called>(
+    plan: &PlanOf<O>,
+    lengths: LengthsOf<'_, O>,
+    addresses: &Addresses<O>,
+    workspace: &mut Workspace<O>,
+) -> Result<(), Fault> {
+    // SAFETY: the caller keeps the clauses *checked* and *memory*.
+    unsafe { plan.plan.bind_at(lengths, addresses, workspace) }?;
+    Ok(())
 }
 
 /// Retains every buffer in which a tensor or a list begins.
@@ -397,9 +428,9 @@ pub(crate) unsafe fn set<O: Called>(
     let frame = BOUNDS.get(bound.id)?;
     let any: &dyn Any = &*frame;
     let (found, create) = (frame.name(), O::CREATE);
-    let frame: &Frame<O> = any.downcast_ref().ok_or_else(|| {
-        Fault::argument(format_args!("bound: of {found}; allowed: of a plan of {create}"))
-    })?;
+    let frame: &Frame<O> = any
+        .downcast_ref()
+        .ok_or_else(|| Fault::argument(format_args!("bound: of {found}; allowed: of a plan of {create}")))?;
     // SAFETY: the caller keeps the clauses *read* and *tensors*.
     unsafe { frame.set(take("inputs", inputs)?, &take("outputs", outputs)?) }
 }

@@ -10,10 +10,10 @@ use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
 use crate::planned::Typed;
 use crate::types::*;
+use elsa_core::attention::{BiasView, MaskElements, MaskKind};
 use elsa_core::attention::{
     Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut, StateTensors,
 };
-use elsa_core::attention::{BiasView, MaskElements, MaskKind};
 use elsa_core::memory::Memory;
 use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
 

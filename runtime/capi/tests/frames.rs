@@ -40,7 +40,10 @@ fn replacing_the_tensors_of_a_frame_and_running_it_allocate_nothing() {
             let (data, bytes) = (out.as_mut_ptr().cast(), size_of_val(out));
             elsa_outputs { out: elsa_output { data, bytes }, ..Default::default() }
         });
-        assert_eq!(elsa_bind(plan, room, &raw const given[0], &raw const to[0], &raw mut frame), ELSA_STATUS_OK);
+        assert_eq!(
+            elsa_bind(plan, room, &raw const given[0], &raw const to[0], &raw mut frame),
+            ELSA_STATUS_OK
+        );
         assert_eq!(elsa_bound_run(frame, &raw mut report), ELSA_STATUS_OK);
         let region = Region::new(GLOBAL);
         for (given, to) in given.iter().zip(&to).rev() {

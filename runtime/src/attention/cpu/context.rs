@@ -9,6 +9,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The part of a traversal that one call executes: over all keys, or over one chunk of keys.
 #[derive(Clone, Debug)]
@@ -40,9 +41,9 @@ fn view_of(problem: &Problem, operand: Operand) -> View {
     View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
 }
 
-/// Returns the views of all operands.
-pub fn views_of(problem: &Problem) -> Operands<View> {
-    Operands::from_fn(|operand| view_of(problem, operand))
+/// Returns the views of all operands, for a plan.
+pub fn views_of(problem: &Problem) -> Arc<Operands<View>> {
+    Arc::new(Operands::from_fn(|operand| view_of(problem, operand)))
 }
 
 /// Returns the element type of an operand that has a view.

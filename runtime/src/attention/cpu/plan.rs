@@ -11,6 +11,7 @@ use elsa_core::plan::ChooseError;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
+use std::sync::Arc;
 
 /// A plan for the CPU.
 #[derive(Clone, Debug)]
@@ -20,8 +21,8 @@ pub struct CpuPlan {
     pub layout: WorkspaceLayout,
     /// Structure of a schedule that the scalar implementation runs; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
-    /// Views of the tensors of a call.
-    pub views: Operands<View>,
+    /// Views of the tensors of a call. They are on the heap, because plans are moved on the stack of the caller.
+    pub views: Arc<Operands<View>>,
 }
 
 impl CpuPlan {

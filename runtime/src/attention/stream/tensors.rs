@@ -16,7 +16,7 @@ pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     let queries = spec.query.tokens();
     let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
     let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
-    let mut tensors = views_of(problem);
+    let mut tensors = *views_of(problem);
     if let Some(mask) = &spec.mask {
         tensors[Operand::Mask] = of_mask(mask)?;
     }

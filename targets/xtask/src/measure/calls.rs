@@ -20,7 +20,11 @@ fn each(calls: &[Counted], ways: usize) -> Result<Vec<u64>, String> {
         _ => Err(format!("two calls differ: {pair:?}")),
     });
     let found = pairs.collect::<Result<Vec<u64>, String>>()?;
-    if found.len() == ways { Ok(found) } else { Err(format!("{} calls counted; allowed: {ways}", found.len())) }
+    if found.len() == ways {
+        Ok(found)
+    } else {
+        Err(format!("{} calls counted; allowed: {ways}", found.len()))
+    }
 }
 
 /// Builds the shipped library of the reference board, and counts its calls. `rust` is the program that makes the same
@@ -31,7 +35,8 @@ pub fn run(tree: &Tree, plugin: &Path, rust: &Path) -> Result<(), String> {
     let program = tree.target.join("count-calls");
     let python = setup::zig(tree)?.join("python");
     let compile = Run::new(tree, "").arg(python).args("-m ziglang cc -O2 -Wall -Wextra -Werror -target");
-    let compile = compile.arg(board.build.zig_platform()).arg("-I").arg(tree.root.join("runtime/capi/include"));
+    let compile =
+        compile.arg(board.build.zig_platform()).arg("-I").arg(tree.root.join("runtime/capi/include"));
     let compile = compile.arg("-o").arg(&program).arg(tree.root.join("targets/xtask/qemu/call.c"));
     let compile = compile.arg("-L").arg(&library).args("-lelsa -lm -Wl,-z,now");
     compile.run().text("the program in C does not build")?;
@@ -40,7 +45,9 @@ pub fn run(tree: &Tree, plugin: &Path, rust: &Path) -> Result<(), String> {
         run.arg("-E").arg(format!("LD_LIBRARY_PATH={}", library.display())).arg(&program)
     })?;
     let (in_rust, in_c) = (each(&in_rust, 1)?, each(&in_c, WAYS.len())?);
-    println!("\nInstructions of a call with one head, one query, one key and d = 64; through C in the shipped library:");
+    println!(
+        "\nInstructions of a call with one head, one query, one key and d = 64; through C in the shipped library:"
+    );
     println!("{:<36} {:>7}", "Rust, a bound plan", in_rust[0]);
     for (way, instructions) in WAYS.iter().zip(in_c) {
         println!("{:<36} {instructions:>7}", format!("C, {way}"));
