@@ -253,11 +253,11 @@ unsafe fn addresses<O: Called>(
 /// # Safety
 /// The clauses of [`Plan::bind_at`].
 #[inline(never)]
-unsafe fn can_bind<O: Called>(
-    plan: &PlanOf<O>,
-    lengths: LengthsOf<'_, O>,
+unsafe fn can_bind<'a, O: Called>(
+    plan: &'a PlanOf<O>,
+    lengths: LengthsOf<'a, O>,
     addresses: &Addresses<O>,
-    workspace: &mut Workspace<O>,
+    workspace: &'a mut Workspace<O>,
 ) -> Result<(), Fault> {
     // SAFETY: the caller keeps the clauses *checked* and *memory*.
     unsafe { plan.plan.bind_at(lengths, addresses, workspace) }?;
@@ -279,7 +279,8 @@ fn ran<O: Operator>(bound: &mut Result<Bound<'_, O>, BindError>) -> Result<Repor
     }
 }
 
-/// Writes the report of a run if the caller has provided room for it.
+/// Writes the report of a run if the caller has provided room for it. It is separate, because a report is large, too.
+#[inline(never)]
 fn fill<O: Called>(room: Option<Room<elsa_report>>, plan: &PlanOf<O>, report: &Report) {
     let Some(room) = room else { return };
     let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
