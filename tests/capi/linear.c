@@ -210,8 +210,9 @@ static void decode(elsa_engine engine) {
 
 /* Runs both heads as packed sequences of one head: the same bits with one form. */
 static void packed(elsa_engine engine) {
-    static const int64_t ends[] = {0, N, N, 2 * N};
+    static int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
+    elsa_bound frame;
     size_t i;
     c.options.form = ELSA_FORM_FUSED_CHUNK;
     plan_of(engine, &c);
@@ -238,6 +239,15 @@ static void packed(elsa_engine engine) {
         OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, NULL));
     }
     for (i = 0; i < COUNT; i++) CHECK(out[i] == other[i]);
+    /* A frame reads the bounds in each run, and checks them again. */
+    OK(elsa_linear_bind(c.plan, c.room, &c.in, &c.to, &frame));
+    memset(out, 0xff, sizeof out);
+    OK(elsa_bound_run(frame, NULL));
+    CHECK(memcmp(out, other, sizeof out) == 0);
+    ends[1] = 3 * N;
+    REFUSED(elsa_bound_run(frame, NULL), "cu_seqlens");
+    ends[1] = N;
+    OK(elsa_bound_destroy(frame));
     finish(&c);
 }
 
