@@ -31,14 +31,20 @@ pub unsafe fn transpose_in<L: Lanes>(
     factor: f32,
     dst: *mut f32,
 ) {
-    let first = in_squares::<L>(dim, w);
+    let squares = in_squares::<L>(dim, w);
+    // A tile of one row is a scaled copy of the row.
+    let copied = if (rows, w) == (1, 1) { dim / L::N * L::N } else { 0 };
+    let first = squares.max(copied);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
-    // SAFETY: squares and blocks of four are within rows and dims. Single elements are read only inside the rows and
+    // SAFETY: whole vectors, squares and blocks of four are within rows and dims. Single elements are read only inside the rows and
     // dims, and are written inside `padded · w` (clauses).
     unsafe {
+        for x in (0..copied).step_by(L::N) {
+            L::load(isa, src.add(x)).times(factors).store(dst.add(x));
+        }
         for i in (0..w).step_by(L::N) {
-            for x in (0..first).step_by(L::N) {
+            for x in (0..squares).step_by(L::N) {
                 let mut square = [zero; MAX_LANES];
                 for r in 0..L::N {
                     if i + r < rows {

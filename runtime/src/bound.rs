@@ -109,7 +109,7 @@ impl<O: Operator> Plan<O> {
     ) -> Result<Bound<'a, O>, BindError> {
         // Each back end has a separate function, so that calls on the CPU do not need the stack of a GPU's call.
         match &self.execution {
-            Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
+            Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, &tensors, workspace),
             Execution::Gpu { gpu, standby } => {
                 self.bind_to_gpu(gpu, standby.as_ref(), lengths, tensors, workspace)
             }
@@ -117,24 +117,24 @@ impl<O: Operator> Plan<O> {
     }
 
     #[inline(never)]
-    fn bind_to_cpu<'a>(
+    pub(crate) fn bind_to_cpu<'a>(
         &'a self,
         plan: &'a O::Cpu,
         lengths: LengthsOf<'a, O>,
-        tensors: HostTensors<'a, OperandOf<O>>,
+        tensors: &HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
         let memory = match &mut workspace.memory {
             Memory::Cpu(cpu) => cpu,
             Memory::Gpu { standby, .. } => standing_by(plan, standby, &mut workspace.ran)?,
         };
-        let calls = Calls::Cpu(plan.call(&self.problem, lengths, &tensors, memory)?);
+        let calls = Calls::Cpu(plan.call(&self.problem, lengths, tensors, memory)?);
         let reason = self.refusal.clone().map(Reason::Plan);
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
 
     #[inline(never)]
-    fn bind_to_gpu<'a>(
+    pub(crate) fn bind_to_gpu<'a>(
         &'a self,
         gpu: &'a O::Gpu,
         standby: Option<&'a O::Cpu>,

@@ -7,6 +7,7 @@
 //! pointers. A [`Bound`] plan contains the tensors of a call; its run neither allocates nor makes decisions. These
 //! types are generic over [`operators::Operator`]. For each operator, this crate exports aliases of these types.
 
+mod addresses;
 mod attention;
 mod backend;
 mod bound;
@@ -31,9 +32,10 @@ mod workspace;
 /// The generic plans, bound plans and workspaces that all operators share. For each operator, this crate exports
 /// aliases of these types.
 pub mod operators {
+    pub use crate::addresses::Addresses;
     pub use crate::bound::Bound;
     pub use crate::cuda::bound::DeviceBound;
-    pub use crate::operator::Operator;
+    pub use crate::operator::{LengthsOf, Operator};
     pub use crate::plan::Plan;
     pub use crate::workspace::Workspace;
 }

@@ -81,8 +81,17 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 impl<'a, O: Operand> HostTensors<'a, O> {
     /// Wraps the tensors of a call. The data of the tensors must have been checked against the problem.
     pub fn new(
-        mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
-        mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
+        inputs: impl ByOperand<O, Address = *mut u8> + 'a,
+        outputs: impl ByOperand<O, Address = *mut u8> + 'a,
+    ) -> HostTensors<'a, O> {
+        HostTensors::at_places_of(inputs, outputs)
+    }
+
+    /// Wraps the tensors of a call for a lifetime that the caller chooses. Whoever uses the result ensures the invariant
+    /// *tensors*.
+    pub fn at_places_of(
+        mut inputs: impl ByOperand<O, Address = *mut u8>,
+        mut outputs: impl ByOperand<O, Address = *mut u8>,
     ) -> HostTensors<'a, O> {
         let places = places(&mut inputs, &mut outputs);
         let at = Operands::from_fn(|operand| {
@@ -95,6 +104,21 @@ impl<'a, O: Operand> HostTensors<'a, O> {
     /// must be available at the tensor's address.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
+    }
+
+    /// Returns the same tensors for the lifetime `'b`, in which the invariant *tensors* must hold, too.
+    pub fn again<'b>(&self) -> HostTensors<'b, O> {
+        HostTensors {
+            at: Operands::from_fn(|operand| self.at[operand]),
+            types: Operands::from_fn(|operand| self.types[operand]),
+            borrowed: PhantomData,
+        }
+    }
+
+    /// Returns the address of the first byte of each tensor; null for tensors that the call omits. Callers must not write
+    /// inputs.
+    pub fn all(&self) -> &Operands<O, *mut u8> {
+        &self.at
     }
 
     /// Returns the address of the first byte of a tensor; null if the call omits it. Callers must not write inputs.

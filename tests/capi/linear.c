@@ -147,6 +147,12 @@ static void rules_and_forms(elsa_engine engine) {
             }
 }
 
+#define REFUSED(call, name)                                               \
+    do {                                                                  \
+        CHECK((call) == ELSA_STATUS_ARGUMENT);                            \
+        CHECK(strstr(elsa_last_error(), name) != NULL);                   \
+    } while (0)
+
 /* Checks that tokens one at a time, with their state in place, give the answer of all tokens at once. */
 static void decode(elsa_engine engine) {
     linear all = with_states(ELSA_RULE_GATED_DELTA, 0), one = describe(ELSA_RULE_GATED_DELTA, 0);
@@ -184,6 +190,19 @@ static void decode(elsa_engine engine) {
         OK(elsa_linear_run(all.plan, all.room, &all.in, &all.to, NULL));
         CHECK(memcmp(out, other, sizeof out) == 0);
     }
+    /* A frame with other tensors has the bits of a run over them. */
+    REFUSED(elsa_bound_set(frame, NULL, NULL), "bound: of linear attention");
+    REFUSED(elsa_linear_bound_set(frame, NULL, &all.to), "inputs: null");
+    all.in.q = input(k, sizeof k);
+    all.in.k = input(q, sizeof q - 4);
+    REFUSED(elsa_linear_bound_set(frame, &all.in, &all.to), "k: ");
+    all.in.k = input(q, sizeof q);
+    OK(elsa_linear_run(all.plan, all.room, &all.in, &all.to, NULL));
+    CHECK(memcmp(out, other, sizeof out) != 0);
+    all.to.out = output(other, sizeof other);
+    OK(elsa_linear_bound_set(frame, &all.in, &all.to));
+    OK(elsa_bound_run(frame, NULL));
+    CHECK(memcmp(out, other, sizeof out) == 0);
     OK(elsa_bound_destroy(frame));
     finish(&all);
     finish(&one);
@@ -191,8 +210,9 @@ static void decode(elsa_engine engine) {
 
 /* Runs both heads as packed sequences of one head: the same bits with one form. */
 static void packed(elsa_engine engine) {
-    static const int64_t ends[] = {0, N, N, 2 * N};
+    static int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
+    elsa_bound frame;
     size_t i;
     c.options.form = ELSA_FORM_FUSED_CHUNK;
     plan_of(engine, &c);
@@ -219,14 +239,17 @@ static void packed(elsa_engine engine) {
         OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, NULL));
     }
     for (i = 0; i < COUNT; i++) CHECK(out[i] == other[i]);
+    /* A frame reads the bounds in each run, and checks them again. */
+    OK(elsa_linear_bind(c.plan, c.room, &c.in, &c.to, &frame));
+    memset(out, 0xff, sizeof out);
+    OK(elsa_bound_run(frame, NULL));
+    CHECK(memcmp(out, other, sizeof out) == 0);
+    ends[1] = 3 * N;
+    REFUSED(elsa_bound_run(frame, NULL), "cu_seqlens");
+    ends[1] = N;
+    OK(elsa_bound_destroy(frame));
     finish(&c);
 }
-
-#define REFUSED(call, name)                                               \
-    do {                                                                  \
-        CHECK((call) == ELSA_STATUS_ARGUMENT);                            \
-        CHECK(strstr(elsa_last_error(), name) != NULL);                   \
-    } while (0)
 
 static void create(elsa_engine engine, const linear *c, const char *name) {
     elsa_plan plan = {77};

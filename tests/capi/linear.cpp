@@ -92,6 +92,11 @@ void answers(const elsa::engine &engine) {
     state = x.past;
     const std::vector<float> before = y;
     CHECK(frame.run().ok() && y == before);
+    std::vector<float> moved(y.size());
+    to.out = moved;
+    state = x.past;
+    CHECK(plan.set(frame, in, to).ok() && frame.run().ok() && moved == before);
+    to.out = y;
 
     // Plans of one kind share a workspace, and every form has the same answer.
     const auto other = engine.linear_plan(p, elsa::linear_options().with_form(ELSA_FORM_RECURRENT)).value();

@@ -96,6 +96,7 @@ static void handles(void) {
     STALE(elsa_workspace, workspace, elsa_run(plan, workspace, &good.in, &good.to, NULL));
     STALE(elsa_workspace, workspace, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
     STALE(elsa_bound, bound, elsa_bound_run(bound, NULL));
+    STALE(elsa_bound, bound, elsa_bound_set(bound, &good.in, &good.to));
     STALE(elsa_bound, bound, elsa_bound_destroy(bound));
     STALE(elsa_engine, engine, elsa_stream_create(engine, &good.problem, NULL, (elsa_stream *)GOOD));
     STALE(elsa_stream, stream, elsa_stream_describe(stream, &account));

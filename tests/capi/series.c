@@ -200,6 +200,12 @@ static elsa_status bind(int of, const series *x, elsa_bound *frame) {
                              : elsa_convolution_bind(x->plan, x->room, &x->c_in, &x->to, frame);
 }
 
+static elsa_status set(int of, const series *x, elsa_bound frame) {
+    return of == RECURRENCE  ? elsa_recurrence_bound_set(frame, &x->r_in, &x->to)
+           : of == SELECTIVE ? elsa_selective_bound_set(frame, &x->s_in, &x->to)
+                             : elsa_convolution_bound_set(frame, &x->c_in, &x->to);
+}
+
 static void exact(int of, kind k) {
     if (of == RECURRENCE) recurrence(k);
     if (of == SELECTIVE) selective(k);
@@ -214,6 +220,26 @@ static void plan_of(elsa_engine engine, int of, series *x) {
 static void finish(const series *x) {
     OK(elsa_workspace_destroy(x->room));
     OK(elsa_plan_destroy(x->plan));
+}
+
+#define REFUSED(call, name)                                               \
+    do {                                                                  \
+        CHECK((call) == ELSA_STATUS_ARGUMENT);                            \
+        CHECK(strstr(elsa_last_error(), name) != NULL);                   \
+    } while (0)
+
+/* Checks that a frame writes to the output that replaced y, and nowhere else. The answer is in y. */
+static void moved(int of, const series *x, elsa_bound frame) {
+    static float elsewhere[TOKENS];
+    series other = *x;
+    other.to.out = output(elsewhere, sizeof y - 1);
+    REFUSED(set(of, &other, frame), "out: ");
+    REFUSED(set((of + 1) % OPERATORS, &other, frame), "bound: of a ");
+    other.to.out = output(elsewhere, sizeof y);
+    memset(elsewhere, 0xff, sizeof y);
+    OK(set(of, &other, frame));
+    OK(elsa_bound_run(frame, NULL));
+    CHECK(memcmp(y, elsewhere, sizeof y) == 0);
 }
 
 static void answers(elsa_engine engine) {
@@ -255,8 +281,9 @@ static void answers(elsa_engine engine) {
                 OK(bind(of, &x, &frame));
                 memset(y, 0xff, sizeof y);
                 OK(elsa_bound_run(frame, NULL));
-                OK(elsa_bound_destroy(frame));
                 CHECK(memcmp(y, other, sizeof y) == 0);
+                moved(of, &x, frame);
+                OK(elsa_bound_destroy(frame));
                 if (k.states) {
                     memcpy(other, present, state_bytes[of]);
                     memset(present, 0xff, sizeof present);
@@ -407,12 +434,6 @@ static void variants(elsa_engine engine) {
         finish(&one);
     }
 }
-
-#define REFUSED(call, name)                                               \
-    do {                                                                  \
-        CHECK((call) == ELSA_STATUS_ARGUMENT);                            \
-        CHECK(strstr(elsa_last_error(), name) != NULL);                   \
-    } while (0)
 
 static void no_plan(elsa_engine engine, int of, const series *x, const char *name) {
     elsa_plan plan = {77};

@@ -64,6 +64,11 @@ void recurrences(const elsa::engine &engine) {
     state = first;
     const std::vector<float> before = y;
     CHECK(frame.run().ok() && y == before);
+    std::vector<float> moved(y.size());
+    to.out = moved;
+    state = first;
+    CHECK(plan.set(frame, in, to).ok() && frame.run().ok() && moved == before);
+    to.out = y;
 
     // Plans of one operator share a workspace.
     const auto other = engine.recurrence_plan(p).value();

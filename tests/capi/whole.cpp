@@ -44,6 +44,18 @@ void packed_qkv(const elsa::engine &engine) {
     std::fill(out.begin(), out.end(), 0.0f);
     CHECK(mine.run().ok() && mine.run(&report).ok());
     CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
+    // And in another output, which replaces the first.
+    std::vector<float> other(out.size());
+    elsa::outputs<float> there;
+    there.out = other;
+    CHECK(plan->set(mine, in, there).ok() && mine.run().ok());
+    CHECK(std::memcmp(first.data(), other.data(), other.size() * 4) == 0);
+    there.out = {other.data(), other.size() - 1};
+    CHECK(plan->set(mine, in, there).message().find("out: ") == 0);
+    CHECK(mine.set(in.get(), to.get()).ok());
+    CHECK(mine.set(elsa_linear_inputs(), elsa_linear_outputs()).code() == ELSA_STATUS_ARGUMENT);
+    std::fill(out.begin(), out.end(), 0.0f);
+    CHECK(mine.run().ok() && std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
     const elsa::result<elsa_plan_info> info = plan->describe();
     CHECK(info.ok() && info.value().workspace_bytes > 0);
     // The same bits in the caller's memory at any offset; one byte less is refused.

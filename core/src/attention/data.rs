@@ -123,16 +123,21 @@ impl<'a> Inputs<'a> {
         let bias = spec.bias.map(|bias| (bias.dtype().name(), bias.extent()));
         let found = self.bias.map(|data| (data.dtype().name(), data.len()));
         argument::covers(Operand::Bias.argument(), bias, found, INPUT)?;
-        self.check_index(problem)?;
+        problem.check_index(self.bias_index)?;
         self.lengths.check(problem)
     }
+}
 
-    /// Checks the bias index. A declared index must be supplied and must be large enough, and each of its elements must be
-    /// an entry of the table.
-    fn check_index(&self, problem: &Problem) -> Result<(), ArgumentError> {
-        let (argument, memory) = (Operand::BiasIndex.argument(), problem.memory(Operand::BiasIndex));
-        let found = paired(argument, memory, self.bias_index, LIST)?;
-        if let (Some(BiasView::Table(table)), Some((memory, index))) = (problem.spec().bias, found) {
+impl Problem {
+    /// Checks the index of a bias table: it must be supplied if declared, be large enough, and have entries that are
+    /// within the table.
+    ///
+    /// # Errors
+    /// Returns an error for a missing or unexpected index, for its length, or for the first entry outside the table.
+    pub fn check_index(&self, index: Option<&[i64]>) -> Result<(), ArgumentError> {
+        let (argument, memory) = (Operand::BiasIndex.argument(), self.memory(Operand::BiasIndex));
+        let found = paired(argument, memory, index, LIST)?;
+        if let (Some(BiasView::Table(table)), Some((memory, index))) = (self.spec().bias, found) {
             enough(argument, index.len(), memory.elements)?;
             let (min, max) = (0, table.entries as i64 - 1);
             let outside = |entry: &i64| !(min..=max).contains(entry);

@@ -24,11 +24,12 @@
  *   parallel_for and its   every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
  *   tasks
  *   a real-time thread     elsa_run, elsa_partial, elsa_linear_run, elsa_recurrence_run, elsa_selective_run,
- *                          elsa_convolution_run, elsa_bound_run, elsa_states_merge, elsa_states_finish and
- *                          elsa_last_error: on the CPU, once the thread has made the call before, they allocate nothing
- *                          and wait only for their own workers, with two exceptions. Calls that need several worker
- *                          threads of one engine run one after another, and every call looks up its handles under a
- *                          lock that is held for some tens of instructions. No lock inherits priorities.
+ *                          elsa_convolution_run, elsa_bound_run, elsa_bound_set and the functions of that name for
+ *                          other operators, elsa_states_merge, elsa_states_finish and elsa_last_error: on the CPU, once
+ *                          the thread has made the call before, they allocate nothing and wait only for their own
+ *                          workers, with two exceptions. Calls that need several worker threads of one engine run one
+ *                          after another, and every call looks up its handles under a lock that is held for some tens
+ *                          of instructions. No lock inherits priorities.
  *   a child of fork        every function; see elsa_engine_create for the devices that compute there
  *   a signal handler       none
  *

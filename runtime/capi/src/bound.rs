@@ -3,7 +3,7 @@
 use crate::fault::call;
 use crate::frame::BOUNDS;
 use crate::growing::Room;
-use crate::operator::{bind, fill};
+use crate::operator::{bind, set};
 use crate::types::*;
 use elsa_runtime::Attention;
 
@@ -29,6 +29,28 @@ pub unsafe extern "C" fn elsa_bind(
     call(|| unsafe { bind::<Attention>(plan, workspace, inputs, outputs, bound) })
 }
 
+/// Replaces the tensors of a bound frame of attention: later runs use these. The problem is that of the frame's plan, so
+/// the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts the bytes
+/// of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which optional
+/// tensors are present may change. The runs return the same bits as those of a new frame. On the CPU, nothing is
+/// allocated.
+///
+/// If an argument is refused, the frame keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
+/// problem, or if another operator's function bound the frame; ELSA_STATUS_BUSY while a call is using the frame's
+/// workspace.
+///
+/// # Safety
+/// As for elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_bound_set(
+    bound: elsa_bound,
+    inputs: *const elsa_inputs,
+    outputs: *const elsa_outputs,
+) -> elsa_status {
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    call(|| unsafe { set::<Attention>(bound, inputs, outputs) })
+}
+
 /// Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
 ///
 /// # Safety
@@ -39,11 +61,8 @@ pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_rep
     call(|| {
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::optional("report", report) }?;
-        let frame = BOUNDS.get(bound.id)?;
         // SAFETY: the caller keeps the clause *tensors* of the function that bound the frame.
-        let done = unsafe { frame.run() }?;
-        fill(room, done);
-        Ok(())
+        unsafe { BOUNDS.get(bound.id)?.run(room) }
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::convert;
 use crate::fault::call;
 use crate::growing::Room;
-use crate::operator::{bind, create, plan_of, run, run_device};
+use crate::operator::{bind, create, plan_of, run, run_device, set};
 use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::Linear;
@@ -105,4 +105,18 @@ pub unsafe extern "C" fn elsa_linear_bind(
 ) -> elsa_status {
     // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Linear>(plan, workspace, inputs, outputs, bound) })
+}
+
+/// Replaces the tensors of a bound frame of linear attention, like elsa_bound_set.
+///
+/// # Safety
+/// As for elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_linear_bound_set(
+    bound: elsa_bound,
+    inputs: *const elsa_linear_inputs,
+    outputs: *const elsa_linear_outputs,
+) -> elsa_status {
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    call(|| unsafe { set::<Linear>(bound, inputs, outputs) })
 }

@@ -44,6 +44,15 @@ impl Tensors {
     }
 }
 
+/// Checks the address of `cu_seqlens`.
+fn bounds(problem: &Problem, inputs: &elsa_linear_inputs) -> Result<Buffer, Fault> {
+    let list = Unchecked::from(inputs.cu_seqlens);
+    match problem.spec().packed.is_some() || list.any() {
+        true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>()),
+        false => Ok(Buffer::ABSENT),
+    }
+}
+
 /// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap.
 fn check(
     problem: &Problem,
@@ -57,11 +66,7 @@ fn check(
     let present = (Operand::PresentState, outputs.present_state.data);
     let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
     let operands = buffers(&fields, Operand::Output, memory, within)?;
-    let list = Unchecked::from(inputs.cu_seqlens);
-    let cu_seqlens = match problem.spec().packed.is_some() || list.any() {
-        true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>())?,
-        false => Buffer::ABSENT,
-    };
+    let cu_seqlens = bounds(problem, inputs)?;
     apart(in_order(&fields, &operands).chain([(false, cu_seqlens)]))?;
     Ok(Tensors { operands, cu_seqlens })
 }
@@ -97,8 +102,6 @@ unsafe fn host<'a>(
         };
         (read, written)
     };
-    read.check(problem)?;
-    written.check(problem)?;
     Ok((read, written))
 }
 
@@ -139,6 +142,17 @@ impl Called for Linear {
     ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
         // SAFETY: the caller keeps the clause *tensors*.
         unsafe { host(of.plan.problem(), inputs, outputs) }
+    }
+
+    unsafe fn lists<'a>(
+        of: &PlanOf<Linear>,
+        inputs: &elsa_linear_inputs,
+    ) -> Result<Option<&'a [i64]>, Fault> {
+        let problem = of.plan.problem();
+        // SAFETY: the caller keeps the clause *tensors*. `bounds` makes a list of i64.
+        let cu_seqlens = bounds(problem, inputs)?.map(|list| unsafe { list.read() });
+        problem.check_bounds(cu_seqlens)?;
+        Ok(cu_seqlens)
     }
 
     // `cu_seqlens` is in host memory, unlike the tensors.

@@ -131,10 +131,10 @@ impl Buffer {
         self.address()..self.address() + self.elements * self.size
     }
 
-    /// Returns an error if `other` shares bytes with this buffer. The call writes to this buffer.
+    /// Returns an error if `other` shares bytes with this buffer. The call writes to this buffer. Neither buffer is empty.
     fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
-        if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
+        if a.end <= b.start || b.end <= a.start {
             return Ok(());
         }
         Err(Fault::argument(format_args!(
@@ -195,10 +195,9 @@ impl Buffer {
 /// Returns an error if a written tensor of a call shares bytes with another tensor of the call. In `tensors`, each written
 /// tensor is marked by `true`, and the written tensors come first.
 pub(crate) fn apart(tensors: impl Iterator<Item = (bool, Buffer)> + Clone) -> Result<(), Fault> {
-    for (n, (written, tensor)) in tensors.clone().enumerate() {
-        if written {
-            tensors.clone().skip(n + 1).try_for_each(|(_, other)| tensor.apart_from(&other))?;
-        }
+    let mut rest = tensors.filter(|(_, tensor)| !tensor.range().is_empty());
+    while let Some((true, tensor)) = rest.next() {
+        rest.clone().try_for_each(|(_, other)| tensor.apart_from(&other))?;
     }
     Ok(())
 }

@@ -12,11 +12,11 @@ use crate::pointer::{aligned, put};
 use crate::space::{Space, WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
-use elsa_runtime::operators::{Bound, Operator, Plan, Workspace};
+use elsa_runtime::operators::{Addresses, Bound, LengthsOf, Operator, Plan, Workspace};
 use elsa_runtime::{BindError, Engine, RawStream, Report, RunError};
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Operator of the runtime, as exposed by the C interface.
 pub(crate) trait Called: Operator {
@@ -65,6 +65,13 @@ pub(crate) trait Called: Operator {
         written: &Self::Written,
         part: Self::Part,
     ) -> Result<(Self::Inputs<'a>, Self::Outputs<'a>), Fault>;
+
+    /// Returns the lengths of a call whose tensors [`Called::host`] has checked. Checks the entries of all lists, because
+    /// the caller may have changed them since then.
+    ///
+    /// # Safety
+    /// The crate's clause *tensors* holds for `'a`.
+    unsafe fn lists<'a>(plan: &PlanOf<Self>, read: &Self::Read) -> Result<LengthsOf<'a, Self>, Fault>;
 
     /// Checks tensors in GPU memory, except whether their memory is on the device.
     ///
@@ -134,9 +141,10 @@ pub(crate) fn plan_if<O: Called>(planned: &dyn AnyPlan) -> Option<&PlanOf<O>> {
 
 /// Returns `planned` as a plan of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn plan_of<O: Called>(planned: &dyn AnyPlan) -> Result<&PlanOf<O>, Fault> {
-    let (found, create) = (planned.name(), O::CREATE);
-    plan_if::<O>(planned)
-        .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
+    plan_if::<O>(planned).ok_or_else(|| {
+        let (found, create) = (planned.name(), O::CREATE);
+        Fault::argument(format_args!("plan: of {found}; allowed: one of {create}"))
+    })
 }
 
 /// Returns `space` as a workspace of the operator `O`, or an error if it belongs to another operator.
@@ -147,14 +155,21 @@ pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut Workspac
     })
 }
 
+/// Tensors of a bound frame, checked against the problem of its plan.
+struct Given<O: Called> {
+    /// The struct that names the lists of lengths. Each run reads the lists again.
+    read: O::Read,
+    addresses: Addresses<O>,
+    /// Keeps the buffers of the tensors alive.
+    _held: Held,
+}
+
 /// Plan, workspace and tensors of a bound frame.
 struct Frame<O: Called> {
     plan: Arc<dyn AnyPlan>,
     workspace: Arc<Mutex<Space>>,
-    read: O::Read,
-    written: O::Written,
-    /// Keeps the buffers of the tensors alive.
-    _held: Held,
+    /// A call locks the workspace first.
+    given: Mutex<Given<O>>,
 }
 
 // SAFETY: the memory is valid and nothing else uses it, whichever thread runs the frame (clause *tensors* of the
@@ -164,11 +179,89 @@ unsafe impl<O: Called> Send for Frame<O> {}
 unsafe impl<O: Called> Sync for Frame<O> {}
 
 impl<O: Called> Runs for Frame<O> {
-    unsafe fn run(&self) -> Result<Option<elsa_report>, Fault> {
-        let Frame { plan, workspace, read, written, .. } = self;
-        // SAFETY: the caller keeps the clause *tensors*.
-        unsafe { over::<O>(plan.as_ref(), workspace, read, written, O::Part::default(), true) }
+    fn name(&self) -> &'static str {
+        O::NAME
     }
+
+    unsafe fn run(&self, room: Option<Room<elsa_report>>) -> Result<(), Fault> {
+        let plan = plan_of::<O>(&*self.plan)?;
+        let mut workspace = lock(&self.workspace)?;
+        let workspace = workspace_of::<O>(&mut workspace)?;
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller keeps the clause *tensors*. `given` has checked the addresses, and `lists` checks what may
+        // have changed since then (*checked*).
+        let mut bound =
+            unsafe { plan.plan.bind_at(O::lists(plan, &given.read)?, &given.addresses, workspace) };
+        let done = ran(&mut bound)?;
+        fill(room, plan, &done);
+        Ok(())
+    }
+}
+
+impl<O: Called> Frame<O> {
+    /// Replaces the tensors.
+    ///
+    /// # Safety
+    /// The crate's clause *tensors* for every later run.
+    unsafe fn set(&self, read: O::Read, written: &O::Written) -> Result<(), Fault> {
+        let mut workspace = lock(&self.workspace)?;
+        // SAFETY: the caller keeps the clause *tensors*.
+        let given = unsafe { given::<O>(&*self.plan, &mut workspace, read, written) }?;
+        *self.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
+        Ok(())
+    }
+}
+
+/// Checks the tensors of a frame, and that they can be bound to the plan and the workspace.
+///
+/// # Safety
+/// The crate's clause *tensors*.
+unsafe fn given<O: Called>(
+    planned: &dyn AnyPlan,
+    workspace: &mut Space,
+    read: O::Read,
+    written: &O::Written,
+) -> Result<Given<O>, Fault> {
+    let (plan, workspace) = (plan_of::<O>(planned)?, workspace_of::<O>(workspace)?);
+    let held = hold::<O>(&read, written);
+    // SAFETY: the caller keeps the clause *tensors*, and `addresses` has checked the addresses (*checked*).
+    unsafe {
+        let addresses = addresses::<O>(plan, &read, written)?;
+        can_bind(plan, O::lists(plan, &read)?, &addresses, workspace)?;
+        Ok(Given { read, addresses, _held: held })
+    }
+}
+
+/// Checks the tensors of a frame and returns their addresses. This function and [`can_bind`] are separate because tensors
+/// and bound frames are large, and a call must stay within `ELSA_STACK_BYTES`.
+///
+/// # Safety
+/// The crate's clause *tensors*.
+#[inline(never)]
+unsafe fn addresses<O: Called>(
+    plan: &PlanOf<O>,
+    read: &O::Read,
+    written: &O::Written,
+) -> Result<Addresses<O>, Fault> {
+    // SAFETY: the caller keeps the clause *tensors*.
+    let (inputs, outputs) = unsafe { O::host(plan, read, written, O::Part::default()) }?;
+    Ok(plan.plan.addresses(inputs, outputs)?)
+}
+
+/// Checks that tensors can be bound to the plan and the workspace.
+///
+/// # Safety
+/// The clauses of [`Plan::bind_at`].
+#[inline(never)]
+unsafe fn can_bind<'a, O: Called>(
+    plan: &'a PlanOf<O>,
+    lengths: LengthsOf<'a, O>,
+    addresses: &Addresses<O>,
+    workspace: &'a mut Workspace<O>,
+) -> Result<(), Fault> {
+    // SAFETY: the caller keeps the clauses *checked* and *memory*.
+    unsafe { plan.plan.bind_at(lengths, addresses, workspace) }?;
+    Ok(())
 }
 
 /// Retains every buffer in which a tensor or a list begins.
@@ -176,39 +269,30 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs the bound frame if `runs` is set, and returns the report. This function is separate from checking and binding
-/// because a bound frame is large, and a call must stay within `ELSA_STACK_BYTES`.
+/// Runs the bound frame and returns the report. This function is separate from checking and binding because a bound
+/// frame is large, and a call must stay within `ELSA_STACK_BYTES`.
 #[inline(never)]
-fn ran<O: Operator>(
-    bound: &mut Result<Bound<'_, O>, BindError>,
-    runs: bool,
-) -> Result<Option<Report>, Fault> {
+fn ran<O: Operator>(bound: &mut Result<Bound<'_, O>, BindError>) -> Result<Report, Fault> {
     match bound {
-        Ok(bound) if runs => Ok(Some(bound.run()?)),
-        Ok(_) => Ok(None),
+        Ok(bound) => Ok(bound.run()?),
         Err(error) => Err(error.clone().into()),
     }
 }
 
-/// Returns the report of a run whose kernel has the name `kernel`.
-fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
+/// Writes the report of a run if the caller has provided room for it. It is separate, because a report is large, too.
+#[inline(never)]
+fn fill<O: Called>(room: Option<Room<elsa_report>>, plan: &PlanOf<O>, report: &Report) {
+    let Some(room) = room else { return };
     let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
-    elsa_report {
+    room.fill(elsa_report {
         size: size_of::<elsa_report>(),
         backend: convert::backend_number(report.backend),
         fallback: u32::from(report.fallback.is_some()),
         workers: report.workers,
         copied_bytes: report.copied,
-        kernel: text::name(kernel),
+        kernel: text::name(plan.plan.kernel_of(report.backend)),
         reason: reason.chars(),
-    }
-}
-
-/// Writes the report if the caller has provided one.
-pub(crate) fn fill(room: Option<Room<elsa_report>>, report: Option<elsa_report>) {
-    if let (Some(room), Some(report)) = (room, report) {
-        room.fill(report);
-    }
+    });
 }
 
 /// Creates a plan.
@@ -231,7 +315,7 @@ pub(crate) unsafe fn create<O: Called>(
     Ok(())
 }
 
-/// Checks the tensors of a call. With `runs` it also runs the plan over them, waits, and returns the report.
+/// Checks the tensors of a call, runs the plan over them, waits, and writes the report if `room` has a place for it.
 ///
 /// # Safety
 /// The caller keeps the crate's clause *tensors*.
@@ -241,15 +325,16 @@ pub(crate) unsafe fn over<O: Called>(
     read: &O::Read,
     written: &O::Written,
     part: O::Part,
-    runs: bool,
-) -> Result<Option<elsa_report>, Fault> {
+    room: Option<Room<elsa_report>>,
+) -> Result<(), Fault> {
     let (plan, mut workspace) = (plan_of::<O>(planned)?, lock(workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(read, written);
     // SAFETY: the caller keeps the clause *tensors*.
     let (inputs, outputs) = unsafe { O::host(plan, read, written, part) }?;
-    let report = ran(&mut plan.plan.bind(inputs, outputs, workspace), runs)?;
-    Ok(report.map(|report| report_of(plan.plan.kernel_of(report.backend), &report)))
+    let done = ran(&mut plan.plan.bind(inputs, outputs, workspace))?;
+    fill(room, plan, &done);
+    Ok(())
 }
 
 /// Runs a plan, given by its handle, over the tensors of a call. The report may be null.
@@ -268,9 +353,7 @@ pub(crate) unsafe fn run<O: Called>(
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     // SAFETY: the caller keeps the clause *tensors*.
-    let done = unsafe { over::<O>(&*plan, &workspace, &inputs, &outputs, O::Part::default(), true) }?;
-    fill(room, done);
-    Ok(())
+    unsafe { over::<O>(&*plan, &workspace, &inputs, &outputs, O::Part::default(), room) }
 }
 
 /// Runs a plan over tensors in GPU memory. If `stream` is null, the run uses its own stream and the call waits for it.
@@ -297,16 +380,15 @@ pub(crate) unsafe fn run_device<O: Called>(
     // SAFETY: the caller keeps the clause *tensors* and the one on the stream. `device` rejects outputs that overlap.
     unsafe {
         let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
-        let plan = &plan.plan;
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
-        let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
+        let mut bound = plan.plan.bind_device(&inputs, &outputs, stream, workspace)?;
         let done = bound.run();
         // The call waits even if the run failed, because a failed run may have enqueued part of its work.
         let waited = if own { bound.wait() } else { Ok(()) };
         let done = done?;
         waited?;
-        fill(room, Some(report_of(plan.kernel_of(done.backend), &done)));
+        fill(room, plan, &done);
     }
     Ok(())
 }
@@ -326,12 +408,30 @@ pub(crate) unsafe fn bind<O: Called>(
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     // SAFETY: the caller keeps the clause *read*.
     let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
-    let held = hold::<O>(&inputs, &outputs);
     // SAFETY: the caller keeps the clause *tensors*.
-    unsafe { over::<O>(&*plan, &workspace, &inputs, &outputs, O::Part::default(), false) }?;
-    let frame = Frame::<O> { plan, workspace, read: inputs, written: outputs, _held: held };
+    let given = unsafe { given::<O>(&*plan, &mut *lock(&workspace)?, inputs, &outputs) }?;
+    let frame = Frame::<O> { plan, workspace, given: Mutex::new(given) };
     let id = BOUNDS.insert(Arc::new(frame))?;
     // SAFETY: the caller keeps the clause *write*.
     unsafe { put(bound, elsa_bound { id }) };
     Ok(())
+}
+
+/// Replaces the tensors of a bound frame, given by its handle.
+///
+/// # Safety
+/// The crate's clause *read*, and *tensors* for every later run.
+pub(crate) unsafe fn set<O: Called>(
+    bound: elsa_bound,
+    inputs: *const O::Read,
+    outputs: *const O::Written,
+) -> Result<(), Fault> {
+    let frame = BOUNDS.get(bound.id)?;
+    let any: &dyn Any = &*frame;
+    let (found, create) = (frame.name(), O::CREATE);
+    let frame: &Frame<O> = any
+        .downcast_ref()
+        .ok_or_else(|| Fault::argument(format_args!("bound: of {found}; allowed: of a plan of {create}")))?;
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    unsafe { frame.set(take("inputs", inputs)?, &take("outputs", outputs)?) }
 }

@@ -2,7 +2,7 @@
 
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
-use crate::operator::{fill, over, run, run_device};
+use crate::operator::{over, run, run_device};
 use crate::planned::PLANS;
 use crate::space::WORKSPACES;
 use crate::types::*;
@@ -74,9 +74,7 @@ pub unsafe extern "C" fn elsa_partial(
             return Err(Fault::null("state_m"));
         }
         // SAFETY: the caller keeps the clause *tensors*.
-        let done = unsafe { over::<Attention>(&*plan, &workspace, &inputs, &outputs, chunk, true) }?;
-        fill(room, done);
-        Ok(())
+        unsafe { over::<Attention>(&*plan, &workspace, &inputs, &outputs, chunk, room) }
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
-use crate::operator::{bind, create, plan_if, run, run_device};
+use crate::operator::{bind, create, plan_if, run, run_device, set};
 use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
@@ -82,6 +82,20 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
     call(|| unsafe { bind::<Recurrence>(plan, workspace, inputs, outputs, bound) })
 }
 
+/// Replaces the tensors of a bound frame of a first-order recurrence, like elsa_bound_set.
+///
+/// # Safety
+/// As for elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_recurrence_bound_set(
+    bound: elsa_bound,
+    inputs: *const elsa_recurrence_inputs,
+    outputs: *const elsa_series_outputs,
+) -> elsa_status {
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    call(|| unsafe { set::<Recurrence>(bound, inputs, outputs) })
+}
+
 /// Creates a plan of a selective scan: everything that depends on the shape is decided here. Null options
 /// select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
@@ -147,6 +161,20 @@ pub unsafe extern "C" fn elsa_selective_bind(
     call(|| unsafe { bind::<Selective>(plan, workspace, inputs, outputs, bound) })
 }
 
+/// Replaces the tensors of a bound frame of a selective scan, like elsa_bound_set.
+///
+/// # Safety
+/// As for elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_selective_bound_set(
+    bound: elsa_bound,
+    inputs: *const elsa_selective_inputs,
+    outputs: *const elsa_series_outputs,
+) -> elsa_status {
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    call(|| unsafe { set::<Selective>(bound, inputs, outputs) })
+}
+
 /// Creates a plan of a causal convolution: everything that depends on the shape is decided here. Null
 /// options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
@@ -210,6 +238,20 @@ pub unsafe extern "C" fn elsa_convolution_bind(
 ) -> elsa_status {
     // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Convolution>(plan, workspace, inputs, outputs, bound) })
+}
+
+/// Replaces the tensors of a bound frame of a causal convolution, like elsa_bound_set.
+///
+/// # Safety
+/// As for elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_convolution_bound_set(
+    bound: elsa_bound,
+    inputs: *const elsa_convolution_inputs,
+    outputs: *const elsa_series_outputs,
+) -> elsa_status {
+    // SAFETY: the caller keeps the clauses *read* and *tensors*.
+    call(|| unsafe { set::<Convolution>(bound, inputs, outputs) })
 }
 
 /// Describes the choices of a plan of a recurrence, a selective scan or a convolution.

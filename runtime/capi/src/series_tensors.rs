@@ -11,7 +11,7 @@ use elsa_core::dtype::DType;
 use elsa_core::operands::Operands;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{Outputs, convolution, recurrence, selective};
-use elsa_runtime::operators::{Operator, Plan, Workspace};
+use elsa_runtime::operators::{LengthsOf, Operator, Plan, Workspace};
 use elsa_runtime::{
     Convolution, DeviceElements, Engine, Recurrence, Report, RunError, Selective, SeriesDeviceOutputs,
 };
@@ -88,6 +88,10 @@ macro_rules! called {
                     };
                     Ok((inputs, outputs))
                 }
+            }
+
+            unsafe fn lists<'a>(_: &PlanOf<$operator>, _: &$read) -> Result<LengthsOf<'a, $operator>, Fault> {
+                Ok(())
             }
 
             unsafe fn device<'a>(

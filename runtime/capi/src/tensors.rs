@@ -10,10 +10,11 @@ use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
 use crate::planned::Typed;
 use crate::types::*;
+use elsa_core::attention::{BiasView, MaskElements, MaskKind};
 use elsa_core::attention::{
     Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut, StateTensors,
 };
-use elsa_core::attention::{MaskElements, MaskKind};
+use elsa_core::memory::Memory;
 use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
@@ -174,8 +175,6 @@ unsafe fn host<'a>(
         };
         (read, written)
     };
-    read.check(problem)?;
-    written.check(problem)?;
     Ok((read, written))
 }
 
@@ -220,6 +219,26 @@ impl Called for Attention {
     ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
         // SAFETY: the caller keeps the clause *tensors*.
         unsafe { host(of.plan.problem(), inputs, outputs, chunk) }
+    }
+
+    unsafe fn lists<'a>(of: &PlanOf<Attention>, i: &elsa_inputs) -> Result<Lengths<'a>, Fault> {
+        let (problem, spec) = (of.plan.problem(), of.plan.problem().spec());
+        let indexed = matches!(spec.bias, Some(BiasView::Table(table)) if table.indexed);
+        if !spec.key_lengths && spec.packed.is_none() && !indexed {
+            return Ok(Lengths::default());
+        }
+        // SAFETY: the caller keeps the clause *tensors*. The buffer has been made for elements of its size.
+        let (lengths, index) = unsafe {
+            let index = problem.memory(Operand::BiasIndex).map(|memory| {
+                let Memory { elements, element_size, .. } = memory;
+                Buffer::new(Operand::BiasIndex.argument(), i.bias_index.into(), elements, element_size)
+            });
+            let index = index.transpose()?.map(|index| index.read());
+            (lengths(problem, [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k])?, index)
+        };
+        problem.check_index(index)?;
+        lengths.check(problem)?;
+        Ok(lengths)
     }
 
     // The lists of lengths are in host memory, unlike the tensors.

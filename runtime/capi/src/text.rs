@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 /// Text in `N` bytes, truncated if too long, with a terminating zero byte.
 #[derive(Debug)]
 pub(crate) struct Text<const N: usize> {
-    bytes: [u8; N],
+    chars: [c_char; N],
     len: usize,
 }
 
 impl<const N: usize> Text<N> {
     pub(crate) const fn new() -> Text<N> {
-        Text { bytes: [0; N], len: 0 }
+        Text { chars: [0; N], len: 0 }
     }
 
     pub(crate) fn of(what: &dyn fmt::Display) -> Text<N> {
@@ -24,11 +24,11 @@ impl<const N: usize> Text<N> {
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_char {
-        self.bytes.as_ptr().cast()
+        self.chars.as_ptr()
     }
 
     pub(crate) fn chars(&self) -> [c_char; N] {
-        self.bytes.map(|b| b as c_char)
+        self.chars
     }
 }
 
@@ -40,8 +40,10 @@ impl<const N: usize> fmt::Write for Text<N> {
             if self.len + c.len_utf8() >= N {
                 return Ok(());
             }
-            c.encode_utf8(&mut self.bytes[self.len..]);
-            self.len += c.len_utf8();
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                self.chars[self.len] = byte as c_char;
+                self.len += 1;
+            }
         }
         Ok(())
     }

@@ -52,6 +52,7 @@ const PARTS: [Part; 5] = [
         over: Some("common"),
         begins: &[
             "bind",
+            "bound_set",
             "causal",
             "certificate",
             "chunk",

@@ -15,10 +15,6 @@ pub struct CpuTensor {
 }
 
 impl CpuTensor {
-    /// An absent tensor.
-    pub const NONE: CpuTensor =
-        CpuTensor { view: View::EMPTY, dtype: DType::F32, data: std::ptr::null_mut(), present: false };
-
     /// Creates a tensor whose elements begin at `data`. `data` is null if the call does not have the tensor.
     pub fn new(view: View, dtype: DType, data: *mut u8) -> CpuTensor {
         CpuTensor { view, dtype, data, present: !data.is_null() }

@@ -136,6 +136,9 @@ enum Command {
         /// Shapes to count.
         #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
         shapes: Vec<String>,
+        /// Also build the shipped library, and count a call through C of one query and one key.
+        #[arg(long)]
+        calls: bool,
     },
     /// Compile the device code to PTX and print the resources of each kernel.
     Ptx {
@@ -184,7 +187,7 @@ fn main() -> ExitCode {
             models::run(&tree, &words, &arguments)
         }
         Command::StreamFigures(arguments) => stream::run(&tree, arguments),
-        Command::Count { shapes } => count::run(&tree, &shapes),
+        Command::Count { shapes, calls } => count::run(&tree, &shapes, calls),
         Command::Ptx { costs: true } => ptx::write_costs(&tree),
         Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, additions } => build::run(&tree, &target, additions),

@@ -670,6 +670,24 @@ elsa_status elsa_bind(elsa_plan plan,
                       elsa_bound *bound);
 
 /*
+ Replaces the tensors of a bound frame of attention: later runs use these. The problem is that of the frame's plan, so
+ the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts the bytes
+ of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which optional
+ tensors are present may change. The runs return the same bits as those of a new frame. On the CPU, nothing is
+ allocated.
+
+ If an argument is refused, the frame keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
+ problem, or if another operator's function bound the frame; ELSA_STATUS_BUSY while a call is using the frame's
+ workspace.
+
+ # Safety
+ As for elsa_bind.
+ */
+elsa_status elsa_bound_set(elsa_bound bound,
+                           const elsa_inputs *inputs,
+                           const elsa_outputs *outputs);
+
+/*
  Merges the states of two disjoint sets of keys, row by row. An output may be the same array as an input; partial
  overlap is not allowed.
 

@@ -305,6 +305,17 @@ struct outputs : private detail::check_tensor<T> {
     }
 };
 
+namespace detail {
+
+template <>
+struct bound_set<elsa_inputs> {
+    static elsa_status call(elsa_bound frame, const elsa_inputs *inputs, const elsa_outputs *outputs) noexcept {
+        return elsa_bound_set(frame, inputs, outputs);
+    }
+};
+
+} // namespace detail
+
 // Plan for tensors whose types the caller checks.
 class untyped_plan : public any_plan {
 public:
@@ -365,6 +376,11 @@ public:
             return other_mask(inputs);
         }
         return untyped_plan::bind(room, inputs.get(), outputs.get());
+    }
+
+    // Replaces the tensors of a frame of a plan for the same types; see elsa_bound_set.
+    status set(const elsa::bound &frame, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs) const {
+        return masks(inputs) ? frame.set(inputs.get(), outputs.get()) : other_mask(inputs);
     }
 
     status run(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,

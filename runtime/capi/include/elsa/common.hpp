@@ -407,6 +407,14 @@ public:
     }
 };
 
+namespace detail {
+
+// The function of elsa.h that replaces the tensors of a frame, for the struct of its inputs.
+template <class Inputs>
+struct bound_set;
+
+} // namespace detail
+
 // Frame: tensors bound to a plan and a workspace.
 class bound : public detail::owner<elsa_bound, elsa_bound_destroy> {
 public:
@@ -414,6 +422,13 @@ public:
     bound() = default;
 
     status run(elsa_report *report = nullptr) const { return status(elsa_bound_run(get(), report)); }
+
+    // Replaces the tensors with those of the operator's structs of elsa.h, such as elsa_inputs and elsa_outputs; see
+    // elsa_bound_set. A typed plan has a function set that also checks the types.
+    template <class Inputs, class Outputs>
+    status set(const Inputs &inputs, const Outputs &outputs) const {
+        return status(detail::bound_set<Inputs>::call(get(), &inputs, &outputs));
+    }
 };
 
 // Plan of any operator: the decisions made once per shape. Creates the workspaces of its runs.
@@ -464,6 +479,11 @@ public:
 
     result<elsa::bound> bind(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs) const {
         return Untyped::bind(room, inputs.get(), outputs.get());
+    }
+
+    // Replaces the tensors of a frame of a plan for the same types; see elsa_bound_set.
+    status set(const elsa::bound &frame, const Inputs &inputs, const Outputs &outputs) const {
+        return frame.set(inputs.get(), outputs.get());
     }
 
     status run(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs,

@@ -389,6 +389,16 @@ elsa_status elsa_linear_bind(elsa_plan plan,
                              const elsa_linear_outputs *outputs,
                              elsa_bound *bound);
 
+/*
+ Replaces the tensors of a bound frame of linear attention, like elsa_bound_set.
+
+ # Safety
+ As for elsa_bind.
+ */
+elsa_status elsa_linear_bound_set(elsa_bound bound,
+                                  const elsa_linear_inputs *inputs,
+                                  const elsa_linear_outputs *outputs);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

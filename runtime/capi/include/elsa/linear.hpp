@@ -127,6 +127,17 @@ struct linear_outputs : private detail::check_tensor<T> {
     }
 };
 
+namespace detail {
+
+template <>
+struct bound_set<elsa_linear_inputs> {
+    static elsa_status call(elsa_bound frame, const elsa_linear_inputs *inputs, const elsa_linear_outputs *outputs) noexcept {
+        return elsa_linear_bound_set(frame, inputs, outputs);
+    }
+};
+
+} // namespace detail
+
 // Plan of linear attention for tensors whose types the caller checks.
 class untyped_linear_plan : public any_plan {
 public:

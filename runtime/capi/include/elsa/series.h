@@ -475,6 +475,16 @@ elsa_status elsa_recurrence_bind(elsa_plan plan,
                                  elsa_bound *bound);
 
 /*
+ Replaces the tensors of a bound frame of a first-order recurrence, like elsa_bound_set.
+
+ # Safety
+ As for elsa_bind.
+ */
+elsa_status elsa_recurrence_bound_set(elsa_bound bound,
+                                      const elsa_recurrence_inputs *inputs,
+                                      const elsa_series_outputs *outputs);
+
+/*
  Creates a plan of a selective scan: everything that depends on the shape is decided here. Null options
  select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
@@ -524,6 +534,16 @@ elsa_status elsa_selective_bind(elsa_plan plan,
                                 elsa_bound *bound);
 
 /*
+ Replaces the tensors of a bound frame of a selective scan, like elsa_bound_set.
+
+ # Safety
+ As for elsa_bind.
+ */
+elsa_status elsa_selective_bound_set(elsa_bound bound,
+                                     const elsa_selective_inputs *inputs,
+                                     const elsa_series_outputs *outputs);
+
+/*
  Creates a plan of a causal convolution: everything that depends on the shape is decided here. Null
  options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
@@ -571,6 +591,16 @@ elsa_status elsa_convolution_bind(elsa_plan plan,
                                   const elsa_convolution_inputs *inputs,
                                   const elsa_series_outputs *outputs,
                                   elsa_bound *bound);
+
+/*
+ Replaces the tensors of a bound frame of a causal convolution, like elsa_bound_set.
+
+ # Safety
+ As for elsa_bind.
+ */
+elsa_status elsa_convolution_bound_set(elsa_bound bound,
+                                       const elsa_convolution_inputs *inputs,
+                                       const elsa_series_outputs *outputs);
 
 /*
  Describes the choices of a plan of a recurrence, a selective scan or a convolution.

@@ -183,6 +183,31 @@ struct series_outputs : private detail::check_tensor<T> {
     }
 };
 
+namespace detail {
+
+template <>
+struct bound_set<elsa_recurrence_inputs> {
+    static elsa_status call(elsa_bound frame, const elsa_recurrence_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_recurrence_bound_set(frame, inputs, outputs);
+    }
+};
+
+template <>
+struct bound_set<elsa_selective_inputs> {
+    static elsa_status call(elsa_bound frame, const elsa_selective_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_selective_bound_set(frame, inputs, outputs);
+    }
+};
+
+template <>
+struct bound_set<elsa_convolution_inputs> {
+    static elsa_status call(elsa_bound frame, const elsa_convolution_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_convolution_bound_set(frame, inputs, outputs);
+    }
+};
+
+} // namespace detail
+
 // Plan of an operator that treats each channel independently, for tensors whose types the caller checks.
 template <class Inputs,
           elsa_status (*Run)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, elsa_report *),

@@ -40,7 +40,7 @@ impl CpuCall<'_> {
     /// Returns `true` if the call copies keys or values to a present tensor.
     fn has_present(&self) -> bool {
         let presents = [Operand::PresentKey, Operand::PresentValue];
-        presents.into_iter().any(|present| self.context.tensor(present).present)
+        presents.into_iter().any(|present| self.context.has(present))
     }
 
     /// Returns the memory of the call.

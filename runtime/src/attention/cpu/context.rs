@@ -9,6 +9,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The part of a traversal that one call executes: over all keys, or over one chunk of keys.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ impl Pass {
 
 /// Returns the view of an operand in memory. Also supports operands with one f32 value or `d_v` f32 values per query
 /// row. For masks and biases, whose views are of other types, the returned view is empty.
-pub fn view_of(problem: &Problem, operand: Operand) -> View {
+fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
         Operand::StateWeighted => problem.value_dim(),
@@ -38,6 +39,11 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let strides = [heads * queries * dim, queries * dim, dim, 1];
     // The view has no more elements than that of the output, which has been checked.
     View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
+}
+
+/// Returns the views of all operands, for a plan.
+pub fn views_of(problem: &Problem) -> Arc<Operands<View>> {
+    Arc::new(Operands::from_fn(|operand| view_of(problem, operand)))
 }
 
 /// Returns the element type of an operand that has a view.
@@ -63,7 +69,10 @@ pub(super) struct Context<'a> {
     pub choice: &'a CpuChoice,
     pub layout: &'a WorkspaceLayout,
     pub dtype: DType,
-    tensors: Operands<CpuTensor>,
+    /// View of each tensor.
+    views: &'a Operands<View>,
+    /// Address of each tensor; null if the call does not have it.
+    at: Operands<*mut u8>,
     pub base: *mut f32,
     pub cap: f32,
     pub query_factor: f32,
@@ -89,17 +98,14 @@ impl<'a> Context<'a> {
         tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
-        let tensor = |operand| {
-            CpuTensor::new(view_of(problem, operand), dtype_of(problem, operand), tensors.at(operand))
-        };
-        Context::of(plan, problem, Operands::from_fn(tensor), base)
+        Context::of(plan, problem, (&plan.views, *tensors.all()), base)
     }
 
-    /// Creates a context for a call that processes all keys at once, with the given tensors.
+    /// Creates a context for a call that processes all keys at once. The tensors have the given views and addresses.
     pub fn of(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        tensors: Operands<CpuTensor>,
+        (views, at): (&'a Operands<View>, Operands<*mut u8>),
         base: *mut f32,
     ) -> Context<'a> {
         let (query_factor, cap) = problem.score_factors();
@@ -109,7 +115,8 @@ impl<'a> Context<'a> {
             choice: &plan.choice,
             layout: &plan.layout,
             dtype: problem.spec().dtype,
-            tensors,
+            views,
+            at,
             base,
             cap,
             query_factor,
@@ -122,20 +129,27 @@ impl<'a> Context<'a> {
 
     /// Returns a tensor of the call.
     pub fn tensor(&self, operand: Operand) -> CpuTensor {
-        self.tensors[operand]
+        CpuTensor::new(self.views[operand], dtype_of(self.problem, operand), self.at[operand])
+    }
+
+    /// Returns whether the call has a tensor.
+    pub fn has(&self, operand: Operand) -> bool {
+        !self.at[operand].is_null()
     }
 
     /// Returns the tensor from which keys or values are read: `operand`, or the present tensor to which they were
     /// copied.
     pub fn source(&self, operand: Operand) -> CpuTensor {
-        self.tensors[self.problem.source(operand)]
+        self.tensor(self.problem.source(operand))
     }
 
     /// Returns the address of a row's values in an operand with one f32 or `d_v` f32 values per query row; null if the
     /// call has no such operand.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
-        let rows = self.tensors[operand];
-        if rows.present { rows.row(batch, head, token).cast() } else { std::ptr::null_mut() }
+        match self.has(operand) {
+            true => self.tensor(operand).row(batch, head, token).cast(),
+            false => std::ptr::null_mut(),
+        }
     }
 
     /// Returns the region of worker `worker` in the workspace.

@@ -87,7 +87,7 @@ pub(super) unsafe fn row(
                 w.add(x).write(natural.w(*of));
             }
         }
-        if c.tensor(Operand::Output).present {
+        if c.has(Operand::Output) {
             state.finish();
             let padded = part.wrapping_add(c.layout.tiles.start + c.layout.tile.state.start);
             padded.write_bytes(0, c.choice.value_dim);
@@ -152,7 +152,7 @@ pub(super) unsafe fn finish(
             }
         }
     }
-    if !c.tensor(Operand::Output).present {
+    if !c.has(Operand::Output) {
         return;
     }
     // SAFETY: the state, the rows and `scratch` belong to this worker (clauses); *kernel*.

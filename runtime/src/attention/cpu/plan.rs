@@ -1,14 +1,17 @@
 //! The CPU plan: everything that is decided and allocated once per shape.
 
+use super::context::views_of;
 use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
-use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{CpuChoice, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Schedule, scalar};
+use elsa_core::attention::{Operands, Problem};
 use elsa_core::plan::ChooseError;
+use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
+use std::sync::Arc;
 
 /// A plan for the CPU.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct CpuPlan {
     pub layout: WorkspaceLayout,
     /// Structure of the schedule if the scalar implementation runs it; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
+    /// Views of the tensors of a call. They are on the heap, because plans are moved on the stack of the caller.
+    pub views: Arc<Operands<View>>,
 }
 
 impl CpuPlan {
@@ -46,7 +51,7 @@ impl CpuPlan {
         let layout = WorkspaceLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         let traverses =
             choice.traverses().then(|| scalar::executed(problem, &choice.schedule, choice.decides()));
-        Ok(CpuPlan { kernel, choice, layout, traverses })
+        Ok(CpuPlan { kernel, choice, layout, traverses, views: views_of(problem) })
     }
 
     /// Returns the structure and the arithmetic of a run. The certificate and the error bounds of the run are computed

@@ -6,17 +6,17 @@
 //! excerpt. Rows, heads and keys therefore keep their indices, and no loop has to know about excerpts. Nothing outside
 //! the excerpt is read.
 
-use super::context::{Context, Pass, TileGroup, dtype_of};
+use super::context::{Context, Pass, TileGroup};
 use super::mask_cache::MaskCache;
 use super::plan::CpuPlan;
 use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
 use crate::cpu::pool::Crew;
-use crate::cpu::tensor::CpuTensor;
 use crate::error::RunError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
 use std::ops::Range;
+use std::ptr;
 
 /// A unit of streamed rows: a box with a range of sequences, a range of query heads and a range of query tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,11 @@ pub struct Resident {
     pub sequences: Vec<Sequence>,
 }
 
+/// Returns the tensors of a context that uses none of them.
+fn absent(plan: &CpuPlan) -> (&Operands<View>, Operands<*mut u8>) {
+    (&plan.views, Operands::from_fn(|_| ptr::null_mut()))
+}
+
 impl Resident {
     /// Allocates the memory of a run. Returns `None` if the system refuses the allocation.
     pub fn new(plan: &CpuPlan, rows: usize, table: usize, sequences: usize) -> Option<Resident> {
@@ -100,7 +105,7 @@ impl Resident {
     ) {
         let Some(dtype) = problem.added_type(operand) else { return };
         let (base, _) = self.memory.lines();
-        let context = Context::of(plan, problem, Operands::from_fn(|_| CpuTensor::NONE), base);
+        let context = Context::of(plan, problem, absent(plan), base);
         let (data, bytes) = match piece {
             Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
             None => (self.table.data(), self.table.as_slice().len()),
@@ -114,7 +119,7 @@ impl Resident {
     /// Writes the measurements of the run to `record`, which has the length of a record in the plan's layout.
     pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
         let (base, _) = self.memory.lines();
-        let context = Context::of(plan, problem, Operands::from_fn(|_| CpuTensor::NONE), base);
+        let context = Context::of(plan, problem, absent(plan), base);
         // SAFETY: no worker is active, records are initialised from the start on, and the workspace has the plan's layout.
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
@@ -141,20 +146,19 @@ impl Resident {
         (keys, begins, ends): (Range<usize>, bool, bool),
     ) -> Result<(), RunError> {
         let (base, _) = self.memory.lines();
-        let tensor = |operand: Operand| {
+        let at = |operand: Operand| {
             let buffer = match operand {
                 _ if operand.is_written() => self.rows.data(),
                 Operand::Bias if places.table => self.table.data(),
                 _ => chunk.data(),
             };
-            places.operands[operand].map_or(CpuTensor::NONE, |place| CpuTensor {
-                view: place.view,
-                dtype: dtype_of(problem, operand),
-                data: buffer.wrapping_add(place.at).wrapping_offset(place.skip.wrapping_neg()),
-                present: true,
+            places.operands[operand].map_or(ptr::null_mut(), |place| {
+                buffer.wrapping_add(place.at).wrapping_offset(place.skip.wrapping_neg())
             })
         };
-        let mut context = Context::of(plan, problem, Operands::from_fn(tensor), base);
+        let view = |operand| places.operands[operand].map_or(View::EMPTY, |place| place.view);
+        let views = Operands::from_fn(view);
+        let mut context = Context::of(plan, problem, (&views, Operands::from_fn(at)), base);
         (context.mask, context.bias) = (places.mask, places.bias);
         context.index_stride = places.index_stride;
         context.pass = Pass { keys, begins, ends };

@@ -120,7 +120,7 @@ pub(super) unsafe fn keys(
     // SAFETY: the regions for keys and rows have room for a block (layout); *inputs*, *kernel*.
     unsafe {
         if let KeyLayout::Panels(_) = c.kernel.spec.keys {
-            let past = c.tensor(Operand::PastKey).present;
+            let past = c.has(Operand::PastKey);
             let rows = if c.dtype == DType::F32 && !past && key.view.dim() == padded {
                 in_place()
             } else {

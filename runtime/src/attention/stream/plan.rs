@@ -1,6 +1,7 @@
 //! The plan of a streamed run.
 
 use super::limits::fixed;
+use crate::attention::cpu::context::views_of;
 use crate::attention::cpu::plan::CpuPlan;
 use crate::attention::options::PlanOptions;
 use crate::backend::Backend;
@@ -176,7 +177,7 @@ impl Engine {
         let choice = choose_stream(problem, self.profile(), kernels().map(|kernel| &kernel.spec), wanted)?;
         let kernel = kernels().nth(choice.cpu.candidate).ok_or(ChooseError::NoKernel)?;
         let layout = WorkspaceLayout::of(&choice.cpu).ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        let cpu = CpuPlan { kernel, choice: choice.cpu, layout, traverses: None };
+        let cpu = CpuPlan { kernel, choice: choice.cpu, layout, traverses: None, views: views_of(problem) };
         Ok(StreamPlan { engine: self.clone(), problem: *problem, cpu, choice, written: wanted.written })
     }
 }

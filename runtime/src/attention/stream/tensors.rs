@@ -1,6 +1,6 @@
 //! The tensors of a call as they are stored in files.
 
-use crate::attention::cpu::context::view_of;
+use crate::attention::cpu::context::views_of;
 use crate::stream::Excerpt;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
@@ -16,7 +16,7 @@ pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     let queries = spec.query.tokens();
     let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
     let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
-    let mut tensors = Operands::from_fn(|operand| view_of(problem, operand));
+    let mut tensors = *views_of(problem);
     if let Some(mask) = &spec.mask {
         tensors[Operand::Mask] = of_mask(mask)?;
     }

@@ -160,6 +160,26 @@ pub fn build(tree: &Tree, target: &Target, additions: Additions) -> Result<Ran, 
     Ok(ran)
 }
 
+/// Builds the shipped C libraries alone. Returns the folder of the shared library, which has the names that programs
+/// and linkers look for.
+pub fn libraries(tree: &Tree, target: &Target) -> Result<PathBuf, String> {
+    let abi = Abi::read(tree)?;
+    let products = part(tree, target, &[], &LIBRARIES, Vec::new())?;
+    let folder = tree.target.join("library").join(target.name());
+    library::make(tree, target, &abi, &products.join("libelsa.a"), &folder)?;
+    link(&abi, &folder)?;
+    Ok(folder)
+}
+
+/// Makes the links to the shared library in its folder.
+fn link(abi: &Abi, folder: &Path) -> Result<(), String> {
+    for (name, to) in abi.links() {
+        let link = folder.join(name);
+        std::os::unix::fs::symlink(to, &link).map_err(at(&link))?;
+    }
+    Ok(())
+}
+
 /// Compiles the libraries and the tool.
 fn compile(
     tree: &Tree,
@@ -254,10 +274,7 @@ fn assemble(
     strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
     strip(tree, &products.libraries.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
     strip(tree, &library.archive, &dist.join("lib/libelsa.a"), "--strip-debug")?;
-    for (name, to) in abi.links() {
-        let link = dist.join("lib").join(name);
-        std::os::unix::fs::symlink(to, &link).map_err(at(&link))?;
-    }
+    link(abi, &dist.join("lib"))?;
     let capi = tree.root.join("runtime/capi");
     copy(&capi.join("include"), &dist.join("include"))?;
     copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;

@@ -1,14 +1,15 @@
 //! `cargo xtask count`: counts the instructions that the NEON kernel executes for an attention call on an emulated
 //! Cortex-A57, and estimates the speed of this call on a real Cortex-A57.
 
+use super::calls;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Counts that the emulator reports for one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
-    instructions: u64,
+pub(super) struct Counted {
+    pub instructions: u64,
     /// Number of vector FMAs with two or four lanes.
     fmas: u64,
     /// Number of loads and stores of any kind.
@@ -95,8 +96,23 @@ fn program(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join(setup::reference()?.build.triple).join("release/examples/count"))
 }
 
-/// Runs `cargo xtask count`.
-pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
+/// Runs a program in the emulator. `with` adds the program and its arguments. Returns the counts of the calls in the
+/// program, and the lines that the program has printed.
+pub(super) fn counted(
+    tree: &Tree,
+    plugin: &Path,
+    with: impl FnOnce(Run) -> Run,
+) -> Result<(Vec<Counted>, Vec<String>), String> {
+    let run = Run::new(tree, &setup::emulator()).arg("-plugin").arg(plugin).args("-d plugin");
+    let out = with(run).env("ELSA_BACKEND", "neon").machine().run();
+    if !out.ok {
+        return Err(format!("the counting program: {} (QEMU must take plugins of interface 1)", out.how));
+    }
+    Ok((Counted::all(&out.stderr), out.stdout.lines().map(str::to_owned).collect()))
+}
+
+/// Runs `cargo xtask count`. With `through_c`, it also counts calls of the shipped library.
+pub fn run(tree: &Tree, shapes: &[String], through_c: bool) -> Result<(), String> {
     let useful = shapes.iter().map(|shape| useful(shape)).collect::<Result<Vec<u64>, String>>()?;
     setup::program(tree, "cc", "gcc")?;
     let program = program(tree)?;
@@ -104,16 +120,8 @@ pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
     let source = tree.root.join("targets/xtask/qemu/count.c");
     let build = Run::new(tree, "cc -shared -fPIC -O2 -Wall -Wextra -Werror -o").arg(&plugin).arg(source);
     build.run().text("the plugin does not build")?;
-    let mut run = Run::new(tree, &setup::emulator());
-    run = run.arg("-plugin").arg(&plugin).args("-d plugin").arg(&program).env("ELSA_BACKEND", "neon");
-    for shape in shapes {
-        run = run.arg(shape);
-    }
-    let out = run.machine().run();
-    if !out.ok {
-        return Err(format!("the counting program: {} (QEMU must take plugins of interface 1)", out.how));
-    }
-    let (calls, kernels) = (Counted::all(&out.stderr), out.stdout.lines().collect::<Vec<_>>());
+    let (calls, kernels) =
+        counted(tree, &plugin, |run| shapes.iter().fold(run.arg(&program), |run, shape| run.arg(shape)))?;
     if calls.len() != 2 * shapes.len() || kernels.len() != shapes.len() {
         return Err(format!(
             "{} calls counted of {} shapes; allowed: two of each",
@@ -170,7 +178,7 @@ pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
             rate(worst)
         );
     }
-    Ok(())
+    if through_c { calls::run(tree, &plugin, &program) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -242,6 +242,12 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
                     // SAFETY: as for all calls of this function (above).
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
+                    let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
+                    // SAFETY: as for all calls of this function (above). If the set is refused, the frame reads the
+                    // lists that now have other entries.
+                    accepted(unsafe { elsa_bound_set(bound, &inputs, &outputs) });
+                    // SAFETY: as for all calls of this function (above).
+                    accepted(unsafe { elsa_bound_run(bound, null_mut()) });
                     accepted(elsa_bound_destroy(bound));
                     known.bounds.push(bound);
                 }

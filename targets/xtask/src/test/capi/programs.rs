@@ -18,7 +18,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 26] = [
+pub const PROGRAMS: [(&str, &str); 27] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -26,6 +26,7 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("concurrency.c", ""),
     ("sizes.c", ""),
     ("floats.c", ""),
+    ("frames.c", ""),
     ("fork.c", ""),
     ("linear.c", ""),
     ("linear.cpp", ""),
@@ -48,7 +49,7 @@ pub const PROGRAMS: [(&str, &str); 26] = [
 ];
 /// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
 /// device that the driver simulates.
-const ON_A_GPU: [(&str, &str, &str); 24] = [
+const ON_A_GPU: [(&str, &str, &str); 26] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -62,6 +63,8 @@ const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("growing_cache.c", "cuLaunchKernel:1:700", ""),
     ("plain.c", "", ""),
     ("plain.c", "cuLaunchKernel:1:700", ""),
+    ("frames.c", "", ""),
+    ("frames.c", "", "discrete"),
     ("fork.c", "", ""),
     ("fork.c", "cuLaunchKernel:1:700", ""),
     ("linear.c", "", ""),
