@@ -222,6 +222,12 @@ pub trait Lanes: Number {
     fn if_present(self, yes: Self, no: Self) -> Self;
     /// Returns the sum of the lanes, added up as a binary tree.
     fn lane_sum(self) -> f32;
+    /// Returns [`Lanes::lane_sum`] of each vector.
+    #[inline(always)]
+    fn lane_sums(vectors: [Self; 4]) -> [f32; 4] {
+        let [a, b, c, d] = vectors;
+        [a.lane_sum(), b.lane_sum(), c.lane_sum(), d.lane_sum()]
+    }
     /// Returns the larger of `self` and the magnitude of `other`. `self` must not be negative. NaN counts as larger
     /// than any number.
     #[must_use]

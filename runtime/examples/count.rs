@@ -1,10 +1,12 @@
 //! Runs attention calls between markers, for counting instructions in an emulator: `cargo xtask count` builds this
 //! program for aarch64, runs it and reads the counts.
 //!
-//! Arguments are shapes `heads,tokens,d`, optionally followed by the name of a plan: `exact`, `budget` (an error budget
-//! that permits no skips), `half` (an error budget that permits skipping every other block of 64 keys), `gate` (all
-//! tiles pass the norm gate). Each shape is planned and bound. The bound plan runs once to touch all memory, and then
-//! twice more. Each of the last two runs is between `hint #0x7e` and `hint #0x7f`. One line per shape contains the name
+//! Arguments are shapes `heads,tokens,d`. With `heads/kv_heads` in place of `heads`, query heads share the heads of keys
+//! and values. With `queries:keys` in place of `tokens`, the numbers of queries and keys differ. A shape may be followed
+//! by the name of a plan: `exact`, `budget` (an error budget that permits no skips), `half` (an error budget that permits
+//! skipping every other block of 64 keys), `gate` (all tiles pass the norm gate). Each shape is planned and bound. The
+//! bound plan runs once to touch all memory, and then twice more. Each of the last two runs is between `hint #0x7e` and
+//! `hint #0x7f`. One line per shape contains the name
 //! of the kernel and the share of skipped blocks. The output is checked against the f64 oracle, so that no wrong kernel
 //! is counted.
 
@@ -51,8 +53,11 @@ fn main() -> Result<(), Failure> {
     // One thread executes the call, so all of its instructions are between the markers.
     let engine = Engine::new(&EngineOptions::default().threads(1))?;
     for text in std::env::args().skip(1) {
-        let refused =
-            || format!("{text}: allowed: heads,tokens,d, each at least 1, and exact, budget, half or gate");
+        let refused = || {
+            format!(
+                "{text}: allowed: heads[/kv_heads],[queries:]keys,d, each at least 1, and exact, budget, half or gate"
+            )
+        };
         let words: Vec<&str> = text.split(',').collect();
         let (shape, name) = words.split_at(words.len().min(3));
         let plain = PlanOptions::default();
@@ -63,14 +68,20 @@ fn main() -> Result<(), Failure> {
             ["gate"] => (None, plain.schedule(Schedule { gate: true, ..Schedule::EXACT })),
             _ => return Err(refused().into()),
         };
-        let numbers: Result<Vec<usize>, _> = shape.iter().map(|word| word.parse()).collect();
-        let Ok([h, n, d]) = <[usize; 3]>::try_from(numbers.map_err(|_| refused())?) else {
+        let &[heads, tokens, d] = shape else { return Err(refused().into()) };
+        let (h, kv_heads) = heads.split_once('/').unwrap_or((heads, heads));
+        let (queries, n) = tokens.split_once(':').unwrap_or((tokens, tokens));
+        let numbers: Result<Vec<usize>, _> =
+            [h, kv_heads, queries, n, d].into_iter().map(str::parse).collect();
+        let Ok([h, kv_heads, queries, n, d]) = <[usize; 5]>::try_from(numbers.map_err(|_| refused())?) else {
             return Err(refused().into());
         };
-        let view = View::dense("shape", Layout::Bhnd, &[h, n, d], None)?;
-        let problem = Spec::new(DType::F32, view, view, view, view).scale(scale).check()?;
-        let wave = |rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
-        let (mut q, mut k, v) = (wave(0.37), wave(0.61), wave(0.89));
+        let view = View::dense("shape", Layout::Bhnd, &[h, queries, d], None)?;
+        let key = View::dense("shape", Layout::Bhnd, &[kv_heads, n, d], None)?;
+        let problem = Spec::new(DType::F32, view, key, key, view).scale(scale).check()?;
+        let wave =
+            |view: &View, rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
+        let (mut q, mut k, v) = (wave(&view, 0.37), wave(&key, 0.61), wave(&key, 0.89));
         if scale.is_some() {
             // The first dim of a key sets its score.
             q.iter_mut().step_by(d).for_each(|q| *q = 1.0);
@@ -92,9 +103,9 @@ fn main() -> Result<(), Failure> {
         // One row of each head is enough to detect a wrong kernel.
         let mut truth = vec![0.0f64; d];
         for head in 0..h {
-            let row = (head * 7 + n / 2) % n;
+            let row = (head * 7 + queries / 2) % queries;
             reference::row(&problem, &inputs(), 0, head, row, &mut truth);
-            for (a, b) in y[(head * n + row) * d..].iter().zip(&truth) {
+            for (a, b) in y[(head * queries + row) * d..].iter().zip(&truth) {
                 let error = (f64::from(*a) - b).abs();
                 if error.is_nan() || error > TOLERANCE {
                     return Err(format!("{text}: head {head}, row {row}: {a}, but {b} in f64").into());

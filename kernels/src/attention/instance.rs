@@ -16,8 +16,8 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{
-            Block, Budget, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
-            combine, mask, measure, values,
+            Block, Budget, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, RowStep, Seen, SideTile, Sums, Tile,
+            TileOps, Vectors, combine, mask, measure, shared, values,
         };
         use $crate::lanes::Lanes;
         use $crate::{memory, product};
@@ -42,9 +42,11 @@ macro_rules! attention {
                 exp2_relative: $exp2,
                 fused: $fused,
                 raises: $lanes::RAISE != 1.0,
+                together: 1,
             },
             primitives: &PRIMITIVES,
             entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
+            together: None,
             pack,
             largest,
             lift,
@@ -66,9 +68,11 @@ macro_rules! attention {
                 most_queries: $lanes::N.div_ceil(4),
                 weight_sums: $lanes::N,
                 raises: false,
+                together: shared::most_rows::<$lanes>(),
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],
+            together: Some(together),
             ..KERNEL
         };
 
@@ -79,6 +83,7 @@ macro_rules! attention {
 
         $crate::entry::entry_points! {
             $features, $isa,
+            fn together(rows: &[RowStep], block: &Block) = <OneRow<$lanes>>::together;
             fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
                 = memory::pack::<$lanes, $r1>;
             fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;

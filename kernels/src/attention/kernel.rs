@@ -103,6 +103,17 @@ pub struct Sums {
     pub w: *mut f32,
 }
 
+/// A row that takes its step through a block together with other rows, each a tile of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct RowStep {
+    /// Query and working memory of the row.
+    pub tile: Tile,
+    /// Sums to which the step adds.
+    pub sums: Sums,
+    /// `true` if the block is the row's first one: the sums are written, not added to.
+    pub first: bool,
+}
+
 /// Additional operands of a step inside an error budget. `D` is the sum of the weights left out.
 ///
 /// Contract, for a tile of `width` rows: `left_out` and `top` are readable and writable for `width` values each, and
@@ -255,6 +266,9 @@ pub struct Kernel {
     pub primitives: &'static Primitives,
     /// Entry points for tiles of one, two and three vectors; only the first `spec.vectors` are used.
     pub entries: [Entries; 3],
+    /// The function [`super::OneRow::together`] for at most [`KernelSpec::together`] rows; `None` if the kernel's tiles
+    /// have several rows.
+    pub together: Option<unsafe fn(&[RowStep], &Block)>,
     /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`] keys.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// The function [`super::values::largest`].

@@ -36,7 +36,7 @@
 //! | `mask`, `combine` | masks as the bias of a tile, and additions to this bias |
 //! | [`values`] | the weighted sum of the values |
 //! | `vectors` | the operations on tiles of whole vectors: the step composed of the modules above, merge and finish |
-//! | `row` | the operations on one row |
+//! | `row`, `shared` | the operations on one row, and the products of rows that share their keys |
 //! | `within` | steps within an error budget |
 //! | [`backward`] | gradients |
 
@@ -50,13 +50,14 @@ pub(crate) mod measure;
 pub(crate) mod modify;
 pub(crate) mod row;
 pub(crate) mod scores;
+pub(crate) mod shared;
 pub(crate) mod softmax;
 pub mod values;
 pub(crate) mod vectors;
 pub(crate) mod within;
 
 pub use combine::SideTile;
-pub use kernel::{Ahead, Block, Budget, Entries, Kernel, Sums, Tile, TileOps};
+pub use kernel::{Ahead, Block, Budget, Entries, Kernel, RowStep, Sums, Tile, TileOps};
 pub use mask::{MaskTile, Seen};
 pub use measure::{Measure, MeasuredRows};
 pub use row::OneRow;

@@ -7,158 +7,26 @@
 //!
 //! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would fill only one lane. Here a score is a
 //!    dot product along the key's dims and ends with one sum across lanes. Weights are computed for `N` keys at once. A
-//!    weighted value is added with the lanes along its dims.
-//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed. Keys are read in groups of
-//!    four neighbouring rows, each row from beginning to end. Hardware prefetching follows this order.
-//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds, but the dot products of four keys
-//!    are independent of each other. They share each vector of the query that is loaded.
-//! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
+//!    weighted value is added with the lanes along its dims (`shared`).
+//! 2. *Several rows at once.* The heads of a group read the same keys and values. Rows of these heads take their step
+//!    through a block together ([`OneRow::together`]), so that one load of a key or a value serves several rows. A row
+//!    executes the same operations alone and together.
+//! 3. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
 //! This kernel has the interface of a tile with one row, so that it shares plans, states and merges with the other
 //! kernels.
 
-use super::kernel::{Block, Budget, Sums, Tile, TileOps};
-use super::modify::{biased, capped, is_plain};
+use super::kernel::{Block, Budget, RowStep, Sums, Tile, TileOps};
+use super::shared::{add, most_rows, scores};
 use super::softmax::finite;
 use super::within::row_leaves_out;
 use crate::lanes::{Lanes, MAX_LANES};
-use crate::product::CHAIN;
 use core::marker::PhantomData;
 use elsa_core::state::{HEADROOM, Merge, limit};
-
-/// Number of keys whose dot products are computed at once.
-const KEYS_AT_ONCE: usize = 4;
-/// Number of query vectors that one step of the dot products loads. The number is large enough for registers to be
-/// loaded in pairs.
-const VECTORS_AT_ONCE: usize = 4;
 
 /// Tiles of one row, computed with vectors `L`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneRow<L>(PhantomData<L>);
-
-/// Multiplies `S` vectors of the query by the corresponding vectors of the `K` keys at `keys`, and adds each key's
-/// products to its sum in the order of the dims.
-///
-/// # Safety
-/// - `S · N` values are readable at `query`. `K` rows of `S · N` values, `stride` apart, are readable at `keys`.
-#[inline(always)]
-unsafe fn multiply<L: Lanes, const K: usize, const S: usize>(
-    isa: L::Isa,
-    query: *const f32,
-    keys: *const f32,
-    stride: usize,
-    acc: &mut [L; K],
-) {
-    // SAFETY: each vector lies within the values of the query or of its key (clause).
-    unsafe {
-        let mut q = [L::splat(isa, 0.0); S];
-        for i in 0..S {
-            q[i] = L::load(isa, query.add(i * L::N));
-        }
-        for k in 0..K {
-            let row = keys.add(k * stride);
-            for i in 0..S {
-                acc[k] = L::load(isa, row.add(i * L::N)).mul_add(q[i], acc[k]);
-            }
-        }
-    }
-}
-
-/// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
-///
-/// # Safety
-/// - `d` values are readable at `query`. `K` rows of `d` values, `stride` apart, are readable at `keys`.
-#[inline(always)]
-unsafe fn dots<L: Lanes, const K: usize>(
-    isa: L::Isa,
-    query: *const f32,
-    keys: *const f32,
-    stride: usize,
-    d: usize,
-) -> [f32; K] {
-    let zero = L::splat(isa, 0.0);
-    let mut total = [0.0; K];
-    let whole = d / L::N * L::N;
-    let mut x = 0;
-    // SAFETY: vectors end at or before `d`, and so do the elements after them (clause).
-    unsafe {
-        while x < whole {
-            let end = whole.min(x + CHAIN * L::N);
-            let mut acc = [zero; K];
-            while x + VECTORS_AT_ONCE * L::N <= end {
-                multiply::<L, K, VECTORS_AT_ONCE>(isa, query.add(x), keys.add(x), stride, &mut acc);
-                x += VECTORS_AT_ONCE * L::N;
-            }
-            while x < end {
-                multiply::<L, K, 1>(isa, query.add(x), keys.add(x), stride, &mut acc);
-                x += L::N;
-            }
-            for k in 0..K {
-                total[k] += acc[k].lane_sum();
-            }
-        }
-        while x < d {
-            for k in 0..K {
-                total[k] += query.add(x).read() * keys.add(k * stride + x).read();
-            }
-            x += 1;
-        }
-    }
-    total
-}
-
-/// Writes the block's scores to `dst`, padded with `−∞` to a whole vector.
-///
-/// # Safety
-/// - The clauses of [`Tile`] and [`Block`] hold for one row.
-/// - `dst` is writable for as many values as the block has keys, rounded up to a multiple of [`MAX_LANES`].
-#[inline(always)]
-unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
-    let (d, n) = (tile.head_dim, block.count);
-    let mut j = 0;
-    // SAFETY: keys below the count are readable; `dst` has room for the count rounded up to a whole vector (clauses).
-    unsafe {
-        while j + KEYS_AT_ONCE <= n {
-            let keys = block.keys.add(j * block.key_stride);
-            let s = dots::<L, KEYS_AT_ONCE>(isa, tile.query, keys, block.key_stride, d);
-            dst.add(j).cast::<[f32; KEYS_AT_ONCE]>().write_unaligned(s);
-            j += KEYS_AT_ONCE;
-        }
-        while j < n {
-            let [s] =
-                dots::<L, 1>(isa, tile.query, block.keys.add(j * block.key_stride), block.key_stride, d);
-            dst.add(j).write(s);
-            j += 1;
-        }
-        for j in n..n.next_multiple_of(L::N) {
-            dst.add(j).write(f32::NEG_INFINITY);
-        }
-        if is_plain(block) {
-            return;
-        }
-        let masked = L::splat(isa, f32::NEG_INFINITY);
-        let cap = L::splat(isa, block.cap);
-        let mut j = 0;
-        while j < n {
-            let mut s = L::load(isa, dst.add(j));
-            if block.cap != 0.0 {
-                s = capped(isa, s, cap);
-            }
-            if !block.bias.is_null() {
-                // The bias ends with the block's last key, so its last elements are copied to a whole vector.
-                let mut line = [f32::NEG_INFINITY; MAX_LANES];
-                line.as_mut_ptr().copy_from_nonoverlapping(block.bias.add(j), L::N.min(n - j));
-                s = biased(s, L::load(isa, line.as_ptr()), masked);
-            }
-            s.store(dst.add(j));
-            j += L::N;
-        }
-        // A soft cap has made the lanes past the last key finite.
-        for j in n..n.next_multiple_of(L::N) {
-            dst.add(j).write(f32::NEG_INFINITY);
-        }
-    }
-}
 
 /// Returns the lanes of a vector as an array; entries past `N` are `fill`.
 #[inline(always)]
@@ -238,90 +106,57 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     sum.lane_sum()
 }
 
-/// Returns `true` if the bias masks key `j`. A masked key adds nothing, even if its value is not finite.
+/// Takes one step with `R` rows: their scores together, then the weights of each row, then their weighted sums together.
 ///
 /// # Safety
-/// - The clauses of [`Block`] hold for one row; `j` is below the block's number of keys.
+/// - The clauses of [`OneRow::together`].
 #[inline(always)]
-unsafe fn is_masked(block: &Block, j: usize) -> bool {
-    // SAFETY: a bias that is not null covers key `j` (clauses).
-    unsafe { !block.bias.is_null() && block.bias.add(j).read() == f32::NEG_INFINITY }
-}
-
-/// Adds the block's weighted values to `w` in the `S` vectors that start at dim `x`, or writes them there if `first` is
-/// set.
-///
-/// # Safety
-/// - The clauses of [`add`] hold; `x + S · N` is at most `value_dim`.
-#[inline(always)]
-unsafe fn strip<L: Lanes, const S: usize>(
-    isa: L::Isa,
-    block: &Block,
-    x: usize,
-    p: *const f32,
-    w: *mut f32,
-    first: bool,
-) {
-    let mut acc = [L::splat(isa, 0.0); S];
-    // SAFETY: key `j` of the block has the dims of the strip (clause).
+unsafe fn steps<L: Lanes, const R: usize>(isa: L::Isa, rows: &[RowStep; R], block: &Block) {
+    let mut queries = [core::ptr::null(); R];
+    let mut p = [core::ptr::null_mut(); R];
+    for r in 0..R {
+        (queries[r], p[r]) = (rows[r].tile.query, rows[r].tile.weights);
+    }
+    let [head_dim, value_dim] = [rows[0].tile.head_dim, rows[0].tile.value_dim];
+    let mut w = [(core::ptr::null_mut(), false); R];
+    // SAFETY: the clauses are the same; weights have room for the block rounded up to `MAX_LANES` (clause of `Tile`).
     unsafe {
-        for j in 0..block.count {
-            if is_masked(block, j) {
-                continue;
-            }
-            let weight = L::splat(isa, p.add(j).read());
-            let row = block.values.add(j * block.value_stride + x);
-            for i in 0..S {
-                acc[i] = L::load(isa, row.add(i * L::N)).mul_add(weight, acc[i]);
-            }
+        scores::<L, R>(isa, &queries, head_dim, block, &p);
+        for r in 0..R {
+            let (RowStep { sums, first, .. }, p) = (&rows[r], p[r]);
+            raise::<L>(isa, largest::<L>(isa, p, block.count), sums, value_dim, *first);
+            let sum = weigh::<L>(isa, p, block.count, sums.m);
+            sums.s.write(if *first { sum } else { sums.s.read() + sum });
+            w[r] = (sums.w, *first);
         }
-        for i in 0..S {
-            let at = w.add(x + i * L::N);
-            let c = if first { acc[i] } else { L::load(isa, at).plus(acc[i]) };
-            c.store(at);
-        }
+        add::<L, R>(isa, block, value_dim, &p.map(|p| p.cast_const()), &w);
     }
 }
 
-/// Adds the block's weighted values to `w`, or writes them there if `first` is set.
-///
-/// # Safety
-/// - The clauses of [`Block`] hold for `value_dim`; one weight per key of the block is readable at `p`.
-/// - `value_dim` values are writable at `w`. They are initialised unless `first` is set.
-#[inline(always)]
-unsafe fn add<L: Lanes>(
-    isa: L::Isa,
-    block: &Block,
-    value_dim: usize,
-    p: *const f32,
-    w: *mut f32,
-    first: bool,
-) {
-    let mut x = 0;
-    // SAFETY: strips and the dims after them end at or before `value_dim` (clauses).
-    unsafe {
-        while x + 8 * L::N <= value_dim {
-            strip::<L, 8>(isa, block, x, p, w, first);
-            x += 8 * L::N;
-        }
-        while x + 4 * L::N <= value_dim {
-            strip::<L, 4>(isa, block, x, p, w, first);
-            x += 4 * L::N;
-        }
-        while x + L::N <= value_dim {
-            strip::<L, 1>(isa, block, x, p, w, first);
-            x += L::N;
-        }
-        while x < value_dim {
-            let mut acc = 0.0;
-            for j in 0..block.count {
-                if !is_masked(block, j) {
-                    acc += p.add(j).read() * block.values.add(j * block.value_stride + x).read();
+impl<L: Lanes> OneRow<L> {
+    /// Takes a step ([`TileOps::step`]) with each of several rows that have the same keys and values.
+    ///
+    /// # Safety
+    /// - The clauses of [`TileOps::step`] for each row, with the block and with the row's tile and sums. The bias of the
+    ///   block applies to all rows.
+    /// - All rows have the same head sizes. The weights and the sums of a row overlap those of no other row.
+    #[inline(always)]
+    pub unsafe fn together(isa: L::Isa, mut rows: &[RowStep], block: &Block) {
+        // SAFETY: the callees' clauses are those of this function.
+        unsafe {
+            if most_rows::<L>() == 4 {
+                while let Some((four, rest)) = rows.split_first_chunk::<4>() {
+                    steps::<L, 4>(isa, four, block);
+                    rows = rest;
                 }
             }
-            let at = w.add(x);
-            at.write(if first { acc } else { at.read() + acc });
-            x += 1;
+            while let Some((two, rest)) = rows.split_first_chunk::<2>() {
+                steps::<L, 2>(isa, two, block);
+                rows = rest;
+            }
+            for row in rows {
+                steps::<L, 1>(isa, core::array::from_ref(row), block);
+            }
         }
     }
 }
@@ -331,16 +166,8 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
-        let p = tile.weights;
-        // SAFETY: the clauses are the same; weights have room for the block rounded up to `MAX_LANES` (clause of
-        // `Tile`).
-        unsafe {
-            scores::<L>(isa, tile, block, p);
-            raise::<L>(isa, largest::<L>(isa, p, block.count), sums, tile.value_dim, first);
-            let sum = weigh::<L>(isa, p, block.count, sums.m);
-            sums.s.write(if first { sum } else { sums.s.read() + sum });
-            add::<L>(isa, block, tile.value_dim, p, sums.w, first);
-        }
+        // SAFETY: the clauses are the same.
+        unsafe { steps::<L, 1>(isa, &[RowStep { tile: *tile, sums: *sums, first }], block) }
     }
 
     #[inline(always)]
@@ -419,7 +246,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
     unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
         // SAFETY: the clauses are the same; the scores are padded to a whole vector.
         unsafe {
-            scores::<L>(isa, tile, block, dst);
+            scores::<L, 1>(isa, &[tile.query], tile.head_dim, block, &[dst]);
             if !top.is_null() {
                 top.write(largest::<L>(isa, dst, block.count));
             }
@@ -445,6 +272,6 @@ impl<L: Lanes> TileOps for OneRow<L> {
         [_, first]: [bool; 2],
     ) {
         // SAFETY: `add` has the same clauses as this function.
-        unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
+        unsafe { add::<L, 1>(isa, block, tile.value_dim, &[p], &[(sums.w, first)]) }
     }
 }

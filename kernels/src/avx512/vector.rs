@@ -1,5 +1,6 @@
 //! The AVX-512 vector.
 
+use crate::avx2::sums_of_four;
 use crate::exp2::{EXP2_FLOOR, raised};
 use crate::isa::Avx512;
 use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
@@ -393,6 +394,20 @@ impl Lanes for Sixteen {
     #[inline(always)]
     fn lane_sum(self) -> f32 {
         op!(_mm512_reduce_add_ps(self.0))
+    }
+    #[inline(always)]
+    fn lane_sums(vectors: [Self; 4]) -> [f32; 4] {
+        let mut four = [op!(_mm_setzero_ps()); 4];
+        for i in 0..4 {
+            let x = vectors[i].0;
+            four[i] = op!({
+                let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(x)));
+                let eight = _mm256_add_ps(_mm512_castps512_ps256(x), high);
+                _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
+            });
+        }
+        // SAFETY: the instruction set includes SSE2 (clause).
+        unsafe { sums_of_four(four) }
     }
     #[inline(always)]
     fn larger_magnitude(self, other: Self) -> Self {

@@ -306,6 +306,14 @@ impl Lanes for Four {
         op!(vaddvq_f32(self.0))
     }
     #[inline(always)]
+    fn lane_sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // Each instruction adds neighbouring lanes, as those of one sum across lanes do.
+        let mut sums = [0.0; 4];
+        // SAFETY: `sums` has room for a vector, and vectors prove the instruction set.
+        unsafe { vst1q_f32(sums.as_mut_ptr(), vpaddq_f32(vpaddq_f32(a.0, b.0), vpaddq_f32(c.0, d.0))) };
+        sums
+    }
+    #[inline(always)]
     fn larger_magnitude(self, other: Self) -> Self {
         Four(op!(vreinterpretq_f32_u32(vmaxq_u32(
             vreinterpretq_u32_f32(self.0),

@@ -5,7 +5,7 @@
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::State;
-use elsa_kernels::attention::{Ahead, Block, Kernel, Sums, Tile};
+use elsa_kernels::attention::{Ahead, Block, Kernel, RowStep, Sums, Tile};
 use elsa_kernels::registry::{ATTENTION, BACKWARD, backward_of};
 
 /// Returns the kernels that this machine can execute. Fails if an instruction set named by `ELSA_REQUIRE` is missing.
@@ -300,6 +300,106 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
                 // A score, below 8 in magnitude, has the errors of `d` roundings, and a sum those of `count` roundings.
                 let bound = (8.0 * d as f64 + count as f64 + 16.0) * 6e-8 * size;
                 assert!((got - want).abs() <= bound, "{} row {i} dim {x}: {got} {want}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// Checks that rows that take a step together get the bits that each gets alone, and that the dot products of several
+/// keys at once have the bits of single ones.
+#[test]
+fn rows_together_have_the_bits_of_rows_alone() {
+    const MOST: usize = 5;
+    for kernel in present() {
+        let Some(together) = kernel.together else {
+            assert_eq!(kernel.spec.together, 1, "{}", kernel.spec.name);
+            continue;
+        };
+        assert!((2..=MOST).contains(&kernel.spec.together), "{}", kernel.spec.name);
+        for (d, dv, count) in [(4, 4, 1), (8, 20, 6), (68, 100, 63), (320, 128, 64)] {
+            // Miri is slow, and checks only the small tiles.
+            if cfg!(miri) && count > 6 {
+                continue;
+            }
+            let (keys, values) = (super::noise(count * d, 3), super::noise(count * dv, 4));
+            let queries = super::noise(MOST * d, 5);
+            let mut bias = vec![0.0; count];
+            bias[count / 2] = f32::NEG_INFINITY;
+            for (rows, bias) in (1..=MOST).flat_map(|rows| [(rows, std::ptr::null()), (rows, bias.as_ptr())])
+            {
+                let block = Block {
+                    keys: keys.as_ptr(),
+                    key_stride: d,
+                    values: values.as_ptr(),
+                    value_stride: dv,
+                    count,
+                    bias,
+                    shares_bias: true,
+                    ahead: Ahead::NOTHING,
+                    largest: 1.0,
+                    cap: 0.0,
+                };
+                let room = (2 + dv) + (count + 16) + 8 * d;
+                let run = |step: &dyn Fn(&[RowStep])| {
+                    let mut memory = vec![0.5f32; rows * room];
+                    let steps: Vec<RowStep> = (0..rows)
+                        .map(|row| {
+                            let m = memory.as_mut_ptr().wrapping_add(row * room);
+                            let weights = m.wrapping_add(2 + dv);
+                            let pad = weights.wrapping_add(count + 16);
+                            let query = queries.as_ptr().wrapping_add(row * d);
+                            let tile = Tile { query, weights, pad, head_dim: d, value_dim: dv };
+                            let sums = Sums { m, s: m.wrapping_add(1), w: m.wrapping_add(2) };
+                            RowStep { tile, sums, first: row % 2 == 0 }
+                        })
+                        .collect();
+                    step(&steps);
+                    let state = |row: usize| memory[row * room..][..2 + dv].iter().map(|x| x.to_bits());
+                    (0..rows).flat_map(state).collect::<Vec<u32>>()
+                };
+                // SAFETY: the kernel is present, and all pointers are valid as the contracts of tile, block and sums
+                // require. The rows have separate memory.
+                let (all, each) = unsafe {
+                    let alone =
+                        |row: &RowStep| (kernel.entries[0].step)(&row.tile, &block, &row.sums, row.first);
+                    (run(&|rows| together(rows, &block)), run(&|rows| rows.iter().for_each(alone)))
+                };
+                assert_eq!(all, each, "{} {rows} rows, {d} {dv} {count}", kernel.spec.name);
+            }
+            let block = |first: usize, count: usize| Block {
+                keys: keys[first * d..].as_ptr(),
+                key_stride: d,
+                values: values.as_ptr(),
+                value_stride: dv,
+                count,
+                bias: std::ptr::null(),
+                shares_bias: false,
+                ahead: Ahead::NOTHING,
+                largest: 1.0,
+                cap: 0.0,
+            };
+            let (mut weights, mut pad) = (vec![0.0; count + 16], vec![0.0; 8 * d]);
+            let tile = Tile {
+                query: queries.as_ptr(),
+                weights: weights.as_mut_ptr(),
+                pad: pad.as_mut_ptr(),
+                head_dim: d,
+                value_dim: dv,
+            };
+            let mut scores = vec![0.0f32; count + 16];
+            let mut score = vec![0.0f32; 1 + 16];
+            // SAFETY: the kernel is present, and all pointers are valid as the contracts of tile and block require.
+            unsafe {
+                (kernel.entries[0].scores)(
+                    &tile,
+                    &block(0, count),
+                    scores.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                );
+                for j in 0..count {
+                    (kernel.entries[0].scores)(&tile, &block(j, 1), score.as_mut_ptr(), std::ptr::null_mut());
+                    assert_eq!(scores[j].to_bits(), score[0].to_bits(), "{} {d} key {j}", kernel.spec.name);
+                }
             }
         }
     }

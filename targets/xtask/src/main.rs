@@ -133,8 +133,11 @@ enum Command {
     StreamFigures(stream::Arguments),
     /// Count the instructions of an attention call on an emulated Cortex-A57, and estimate its speed.
     Count {
-        /// Shapes to count.
-        #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
+        /// Shapes to count. HEADS/KV_HEADS are heads that share keys, and QUERIES:KEYS differing numbers of tokens.
+        #[arg(
+            value_name = "HEADS,TOKENS,D",
+            default_values = ["1,64,64", "1,196,64", "1,576,64", "32/8,1:4096,128", "8,1:4096,64"]
+        )]
         shapes: Vec<String>,
         /// Also build the shipped library, and count a call through C of one query and one key.
         #[arg(long)]

@@ -32,6 +32,7 @@ mod cuda_states;
 mod cuda_stream;
 mod cuda_tuned;
 mod cuda_warm;
+mod decoding;
 mod determinism;
 mod drift;
 mod empty_axes;

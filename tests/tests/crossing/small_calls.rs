@@ -43,6 +43,7 @@ fn cases() -> Vec<Case> {
         ("bf16", Params { dtype: DType::Bf16, softcap: Some(1.5), present: true, heads: 2, ..plain.clone() }),
         ("packed", Params { packed: Some(vec![(3, 4), (0, 2), (2, 0), (5, 6)]), ..plain.clone() }),
         ("one query", Params { causal: Some(Alignment::BottomRight), ..Params::plain(1, 33, 20, 9) }),
+        ("one query of shared heads", Params { heads: 5, ..Params::plain(1, 6, 5, 3) }),
         ("windows", Params { bias: Some(TABLE), mask: mask(MaskKind::Bool, &[2, 1, 6, 6]), ..windowed() }),
         ("no query", Params::plain(0, 3, 4, 4)),
         ("no key", Params::plain(3, 0, 4, 4)),

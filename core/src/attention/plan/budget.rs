@@ -318,6 +318,7 @@ impl StreamChoice {
             workers => (resident / workers.saturating_mul(8)).max(1),
         };
         next.cpu.group = self.cpu.group.min(balanced);
+        next.cpu.heads = 1;
         next
     }
 }

@@ -147,6 +147,8 @@ pub struct CpuChoice {
     pub vectors: usize,
     /// Number of query tiles that share a key block.
     pub group: usize,
+    /// Largest number of query heads that a task serves. They read the same key head.
+    pub heads: usize,
     /// Number of workers.
     pub workers: usize,
     /// Number of multiply-adds that make it worthwhile to wake a worker; zero if all workers take part in problems of
@@ -207,6 +209,22 @@ impl CpuChoice {
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
+    }
+
+    /// Returns the largest number of query tiles of a task.
+    #[must_use]
+    pub const fn task_tiles(&self) -> usize {
+        match self.method {
+            Method::Elsa => self.group.saturating_mul(self.heads),
+            Method::Math => 1,
+        }
+    }
+
+    /// Returns the number of tasks into which the tiles of one key head are divided by query heads, if `group` query
+    /// heads read it.
+    #[must_use]
+    pub const fn head_sets(&self, group: usize) -> usize {
+        group.div_ceil(if self.heads > 0 { self.heads } else { 1 })
     }
 
     /// Returns the tile whose query rows decide together whether to skip a block of keys.
@@ -372,5 +390,5 @@ impl CpuChoice {
     }
 }
 
-/// Largest number of query tiles that share a key block.
+/// Largest number of query tiles that share a key block, over all query heads of a task.
 pub const MAX_TILES: usize = 24;

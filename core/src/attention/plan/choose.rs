@@ -53,8 +53,8 @@ use crate::workers::{WORK_PER_LANE, worthwhile};
 /// queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use the kernel
 /// that accepts any number of queries.
 ///
-/// A budget is a hard limit. If the preferred workspace exceeds it, workers keep no bias, then fewer tiles share a
-/// block, then fewer workers run, then tiles become narrower.
+/// A budget is a hard limit. If the preferred workspace exceeds it, workers keep no bias, then tasks serve fewer
+/// heads, then fewer tiles share a block, then fewer workers run, then tiles become narrower.
 ///
 /// # Errors
 /// Returns an error if the block size is not supported, if the problem is packed and the method is [`Method::Math`], if
@@ -96,6 +96,7 @@ pub fn choose<'a>(
         segments: keys.div_ceil(segment).max(1),
         vectors: kernel.vectors,
         group: 1,
+        heads: 1,
         workers: worthwhile(pairs * (d + dv) as f64, work_per_worker, most),
         work_per_worker,
         head_dim: d.next_multiple_of(4),
@@ -148,6 +149,7 @@ pub fn choose<'a>(
         if choice.stage_keys || choice.stage_values { kernel.group.max(MAX_TILES) } else { kernel.group };
     choice.group = preferred.min(balanced).min(tiles).min(fitting);
     share(&mut choice, problem, device, fitting.min(balanced), tiles);
+    choice.heads = heads_per_task(&choice, problem, fitting);
     let size = |choice: &CpuChoice| WorkspaceLayout::of(choice).map(|layout| layout.bytes());
     let Some(budget) = options.budget else {
         return match size(&choice) {
@@ -160,12 +162,28 @@ pub fn choose<'a>(
         match size(&choice) {
             Some(needed) if needed <= budget => return Ok(choice),
             _ if choice.keeps.any() => choice.keeps = Keeps::default(),
+            _ if choice.heads > 1 => choice.heads = choice.heads.div_ceil(2),
             _ if choice.group > 1 => choice.group = choice.group.div_ceil(2),
             _ if choice.workers > 1 => choice.workers = fewer_workers(&choice, fits),
             _ if choice.vectors > 1 => choice.vectors -= 1,
             needed => return Err(ChooseError::Budget { needed: needed.unwrap_or(usize::MAX), budget }),
         }
     }
+}
+
+/// Returns the number of query heads that a task serves. More than one head pays off if the kernel steps through a block
+/// with several tiles together. Masks must be the same for all heads, and every worker should get a task. `fitting` is
+/// the number of tiles whose queries and states fit in cache.
+fn heads_per_task(choice: &CpuChoice, problem: &Problem, fitting: usize) -> usize {
+    let s = problem.spec();
+    let same = s.bias.is_none() && s.mask.is_none_or(|mask| mask.shape()[1] == 1) && !choice.keeps.any();
+    let exact = choice.method == Method::Elsa && choice.schedule.is_exact();
+    if choice.kernel.together == 1 || !same || !exact {
+        return 1;
+    }
+    let key_heads = problem.sequences().saturating_mul(problem.kv_heads()).max(1);
+    let most = problem.group().div_ceil(choice.workers.div_ceil(key_heads).max(1));
+    most.min(fitting.min(MAX_TILES) / choice.group.max(1)).max(1)
 }
 
 /// Returns the largest number of workers below that of `choice` for which the workspace fits; 1 if it never fits. The
@@ -185,6 +203,7 @@ fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attention::mask::{MaskKind, MaskView};
     use crate::attention::problem::Spec;
     use crate::profile::InstructionSet;
     use crate::view::{Layout, View};
@@ -204,6 +223,7 @@ mod tests {
         exp2_relative: 1.6e-7,
         fused: true,
         raises: false,
+        together: 1,
     };
 
     fn spec(dtype: DType, heads: usize, queries: usize, keys: usize, [d, dv]: [usize; 2]) -> Spec {
@@ -240,6 +260,36 @@ mod tests {
         assert_eq!(pairs.map(|n| choice(true).workers_for(n as f64)), [4; 8]);
         let few = CpuChoice { workers: 2, ..choice(false) };
         assert_eq!(pairs.map(|n| few.workers_for(n as f64)), [1, 1, 1, 2, 2, 2, 2, 2]);
+    }
+
+    /// Checks that a task serves all heads that read its key head if tiles take their steps together, unless there
+    /// would be fewer tasks than workers, too many tiles, or masks that differ between the heads.
+    #[test]
+    fn heads_that_share_keys_share_a_task() {
+        let row = KernelSpec { lanes: 1, vectors: 1, together: 4, ..WIDE };
+        let grouped = |heads, kv_heads, queries| {
+            let of = |h, n| View::dense("x", Layout::Bhnd, &[h, n, 32], None).unwrap();
+            let key = of(kv_heads, 4096);
+            Spec::new(DType::F32, of(heads, queries), key, key, of(heads, queries))
+        };
+        let heads = |spec: Spec, workers| {
+            let choice = chosen(spec, &row, 8 << 20, workers, true);
+            (choice.heads, choice.head_sets(spec.check().unwrap().group()))
+        };
+        assert_eq!(heads(grouped(32, 8, 1), 1), (4, 1));
+        assert_eq!(heads(grouped(32, 8, 1), 8), (4, 1));
+        assert_eq!(heads(grouped(32, 8, 1), 9), (2, 2));
+        assert_eq!(heads(grouped(32, 8, 1), 32), (1, 4));
+        assert_eq!(heads(grouped(7, 1, 1), 3), (3, 3));
+        assert_eq!(heads(grouped(64, 1, 1), 1), (MAX_TILES, 3));
+        assert_eq!(heads(grouped(64, 1, 4), 1), (MAX_TILES / 4, 11));
+        assert_eq!(heads(grouped(8, 8, 1), 1), (1, 1));
+        let masked = |dims: &[usize]| {
+            let mask = Some(MaskView::dense(MaskKind::Bool, dims).unwrap());
+            heads(Spec { mask, ..grouped(8, 2, 1) }, 1).0
+        };
+        assert_eq!([masked(&[1, 1, 1, 4096]), masked(&[1, 8, 1, 4096])], [4, 1]);
+        assert_eq!(chosen(grouped(32, 8, 1), &WIDE, 8 << 20, 1, true).heads, 1);
     }
 
     #[test]

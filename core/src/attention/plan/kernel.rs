@@ -50,4 +50,7 @@ pub struct KernelSpec {
     /// subnormal. Such a kernel needs the largest value of every block. If the values of a block are tiny, the kernel
     /// uses copies that are scaled up.
     pub raises: bool,
+    /// Largest number of tiles that take their step through a block of keys together, so that one load serves all of
+    /// them. 1 if a tile is wide enough alone.
+    pub together: usize,
 }

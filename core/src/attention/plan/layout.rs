@@ -47,7 +47,8 @@ pub struct TileSpans {
 /// 64-byte boundary, so does every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
-    /// Scores of a query tile and a key block, later replaced by weights, `[block + 16][width]`.
+    /// Scores of a query tile and a key block, later replaced by weights, `[block + 16][width]`; once for each tile that
+    /// takes its step together with others (`together` of the kernel).
     pub weights: Span,
     /// Padded copy of the last few keys of a block, `[8][head_dim]`.
     pub pad: Span,
@@ -129,17 +130,14 @@ impl WorkspaceLayout {
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
         // Keys that are packed into panels pass through f32 rows, unless they already are f32 rows in place.
         let through = c.convert || (c.stage_keys && panels);
-        let tiles = match c.method {
-            Method::Elsa => c.group,
-            Method::Math => 1,
-        };
+        let tiles = c.task_tiles();
         let scratch = match c.traverses() {
             true => tile_len(c.head_dim, c.value_dim, c.decides())?.checked_add(c.scratch)?,
             false => 0,
         };
         let words = optional(c.keeps.any(), tiles) + optional(c.row_mask, 1);
         let mut layout = WorkspaceLayout {
-            weights: worker.take(&[c.block + 16, w]),
+            weights: worker.take(&[tiles.min(c.kernel.together), c.block + 16, w]),
             pad: worker.take(&[8, c.head_dim]),
             keys: worker.take(&[optional(c.stage_keys, c.block + 8), c.head_dim]),
             values: worker.take(&[optional(c.stage_values || c.kernel.raises, c.block), c.value_dim]),

@@ -119,6 +119,7 @@ mod tests {
         exp2_relative: 1.6e-7,
         fused: true,
         raises: false,
+        together: 1,
     };
 
     fn chosen(tokens: usize, mask: Option<&[usize]>, bias: Option<BiasView>, l2: usize) -> CpuChoice {

@@ -155,7 +155,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
 /// # Safety
 /// - The invariants of [`Context`] hold. `keys.len()` values are writable at `at`.
 pub(super) unsafe fn row(c: &Context<'_>, task: &TileGroup<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
-    let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
+    let tile = TileRows { sequence: task.sequence, head: task.heads.start, rows: 0..1, width: 1 };
     // SAFETY: the callee's clauses are those of this function, for a tile of one row; a mask needs no table entries.
     unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
 }

@@ -147,7 +147,9 @@ impl plan::CpuPlan for CpuPlan {
             let first = next;
             if let Some(sequence) = sequences.get(index) {
                 let tiles = self.choice.tiling(sequence.queries).count();
-                next += problem.heads() * tiles.div_ceil(tiles_per_task(&self.choice));
+                next += problem.kv_heads()
+                    * self.choice.head_sets(problem.group())
+                    * tiles.div_ceil(tiles_per_task(&self.choice));
                 pairs += sequence.queries as f64 * sequence.reach() as f64;
             }
             first

@@ -167,12 +167,14 @@ pub(super) struct Shared<'a> {
     pub tasks: &'a [usize],
 }
 
-/// A task: query tiles of one head that traverse the keys together.
+/// A task: query tiles of one or several heads that traverse the keys of one key head together.
 pub(super) struct TileGroup<'a> {
     pub sequence: &'a Sequence,
     /// Index of the sequence.
     pub index: usize,
-    pub head: usize,
+    /// The query heads. If there are several, they have the same mask and no bias.
+    pub heads: Range<usize>,
+    /// The tiles of each head.
     pub tiles: Range<usize>,
     /// Index of the task. With `Method::Math`, each task has its own score matrix.
     pub number: usize,
@@ -189,10 +191,12 @@ impl<'a> Shared<'a> {
     /// Returns task `number`.
     pub fn task(&self, number: usize) -> TileGroup<'a> {
         let choice = self.context.choice;
-        let heads = self.context.problem.heads();
+        let (group, heads) = (self.context.problem.group(), self.context.problem.kv_heads());
+        let sets = choice.head_sets(group);
+        let heads = heads * sets;
         let tiles_of = |sequence: &Sequence| choice.tiling(sequence.queries).count();
         let groups_of = |sequence: &Sequence| tiles_of(sequence).div_ceil(tiles_per_task(choice));
-        let (index, head, group) = match choice.order {
+        let (index, set, tiles_group) = match choice.order {
             TaskOrder::Tiles | TaskOrder::Heads => {
                 let index = self.tasks.partition_point(|first| *first <= number) - 1;
                 let (inside, groups) = (number - self.tasks[index], groups_of(&self.sequences[index]));
@@ -213,13 +217,16 @@ impl<'a> Shared<'a> {
         };
         let sequence = &self.sequences[index];
         let tiles = tiles_of(sequence);
-        let first = group * tiles_per_task(choice);
+        let first = tiles_group * tiles_per_task(choice);
         let last = (first + tiles_per_task(choice)).min(tiles);
-        TileGroup { sequence, index, head, tiles: first..last, number, resident: None }
+        let (key_head, set) = (set / sets, set % sets);
+        let end = ((set + 1) * choice.heads).min(group);
+        let heads = key_head * group + set * choice.heads..key_head * group + end;
+        TileGroup { sequence, index, heads, tiles: first..last, number, resident: None }
     }
 }
 
-/// Returns the number of query tiles of a task.
+/// Returns the number of query tiles of a task, for each of its heads.
 pub(super) fn tiles_per_task(choice: &CpuChoice) -> usize {
     match choice.method {
         Method::Elsa => choice.group,

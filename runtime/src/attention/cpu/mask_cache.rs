@@ -90,7 +90,7 @@ impl MaskCache {
             entries: part.wrapping_add(l.entries.start),
             sides: std::ptr::null(),
         };
-        let (batch, head) = (task.sequence.batch, task.head);
+        let (batch, head) = (task.sequence.batch, task.heads.start);
         if !choice.keeps_something() {
             return cache;
         }

@@ -39,7 +39,7 @@ impl<'a> MatrixTile<'a> {
         let matrix = (keys + 8).next_multiple_of(16) * choice.width();
         let state = c.base.wrapping_add(l.all_tiles.start + task.number * l.tile.state.len);
         MatrixTile {
-            rows: TileRows { sequence: task.sequence, head: task.head, rows: tile.rows, width },
+            rows: TileRows { sequence: task.sequence, head: task.heads.start, rows: tile.rows, width },
             entries: &c.kernel.entries[tile.vectors - 1],
             tile: Tile {
                 query: own.wrapping_add(l.tiles.start + l.tile.query.start),

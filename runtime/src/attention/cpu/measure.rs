@@ -86,11 +86,12 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &TileGroup<'_>, worker: u
     let tiles = c.choice.tiling(sequence.queries).count();
     let (group, groups) =
         (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
-    let heads = c.problem.group();
+    let sets = c.choice.head_sets(c.problem.group());
+    let set = task.heads.start % c.problem.group() / c.choice.heads.max(1);
     // SAFETY: the callees' clauses are those of this function; the call has all keys.
     unsafe {
         queries(c, task, worker);
-        keys(c, task, [task.head % heads * groups + group, heads * groups], worker);
+        keys(c, task, [set * groups + group, sets * groups], worker);
     }
     for operand in [Operand::Mask, Operand::Bias] {
         let Some(memory) = c.problem.memory(operand) else { continue };
@@ -118,7 +119,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &TileGroup<'_>, worker: usiz
 /// - The clauses of [`inputs`] hold.
 pub(super) unsafe fn keys(c: &Context<'_>, task: &TileGroup<'_>, [i, n]: [usize; 2], worker: usize) {
     let (to, functions, sequence) = (record(c, worker), &c.kernel.measure, task.sequence);
-    let kv_head = c.problem.kv_head(task.head);
+    let kv_head = c.problem.kv_head(task.heads.start);
     let (any, _) = sequence.ranges(0..sequence.queries);
     let here = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
     let keys = piece(&here, i, n);
@@ -189,9 +190,11 @@ unsafe fn rows(c: &Context<'_>, task: &TileGroup<'_>, operand: Operand, to: *mut
         return;
     }
     let queries = tiling.tile(task.tiles.start).rows.start..tiling.tile(task.tiles.end - 1).rows.end;
-    let first = (sequence.batch, task.head, sequence.query0 + queries.start);
-    let rows = measured(&tensor, first, queries.len());
-    // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and the record has two numbers for the operand;
-    // *kernel*.
-    unsafe { (c.kernel.measure.norms)(&rows, to) };
+    for head in task.heads.clone() {
+        let first = (sequence.batch, head, sequence.query0 + queries.start);
+        let rows = measured(&tensor, first, queries.len());
+        // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and the record has two numbers for the operand;
+        // *kernel*.
+        unsafe { (c.kernel.measure.norms)(&rows, to) };
+    }
 }

@@ -179,7 +179,7 @@ impl Resident {
             let task = TileGroup {
                 sequence: &sequences[sequence],
                 index: sequence,
-                head: unit.heads.start + head,
+                heads: unit.heads.start + head..unit.heads.start + head + 1,
                 tiles: first..unit.tiles.end.min(first + group),
                 number,
                 resident: Some((sequence * unit.heads.len() + head) * tiles + inside),

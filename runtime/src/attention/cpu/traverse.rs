@@ -90,9 +90,10 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
             return;
         }
         let rows = tiling.tile(t).rows;
-        call.tile(task.sequence, task.head, rows, &mut room, report, &mut |answer| {
+        call.tile(task.sequence, task.heads.start, rows, &mut room, report, &mut |answer| {
             let Answer { row, state, d, share } = answer;
-            let tile = TileRows { sequence: task.sequence, head: task.head, rows: row..row + 1, width: 1 };
+            let tile =
+                TileRows { sequence: task.sequence, head: task.heads.start, rows: row..row + 1, width: 1 };
             // SAFETY: the row belongs to this task, and the regions for a tile and for rows belong to this worker.
             unsafe { finish::row(c, &tile, state, (d, share), part) };
         });

@@ -20,9 +20,10 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once,
-//!    when the first tile needs them, and stay in cache for the other tiles. So the outer loop is the loop over blocks,
-//!    and every tile has a [`Walk`].
+//! 1. *Tiles share a block.* A task is a group of tiles of one head, or of several heads that read the same key head.
+//!    The keys and values of a block are copied once, when the first tile needs them, and stay in cache for the other
+//!    tiles. So the outer loop is the loop over blocks, and every tile has a [`Walk`]. Tiles of one row wait for each
+//!    other, and take their step through the block together ([`Waiting`]).
 //! 2. *Block bounds are counted from the first key of the sequence*, whichever range a tile attends, so a row executes
 //!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile
 //!    does not attend are skipped, and blocks that it fully attends need no bias.
@@ -55,7 +56,7 @@ use elsa_core::attention::plan::TileSpans;
 use elsa_core::attention::traversal::{TraversalReport, own_blocks};
 use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::Merge;
-use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Budget, Entries, RowStep, Sums, Tile};
 use std::ops::Range;
 
 /// Progress of a tile: the current segment of the tile, and the stack of segments that the states of the tile
@@ -128,6 +129,11 @@ impl Walk<'_> {
     /// budget have them.
     fn left_out(&self, slot: usize) -> *mut f32 {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
+    }
+
+    /// Returns `true` if the tile may wait for other tiles and take its steps together with them.
+    fn waits(&self, c: &Context<'_>) -> bool {
+        c.kernel.together.is_some() && self.budget.is_none() && !self.near_zero
     }
 
     /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values, or a negative number if
@@ -255,6 +261,63 @@ impl Walk<'_> {
     }
 }
 
+/// Largest number of tiles that wait for each other; no kernel takes more together.
+const MOST_WAITING: usize = 4;
+
+/// Tiles of one row that will take their step through the current block together.
+#[derive(Default)]
+struct Waiting {
+    /// Indices of the tiles' walks.
+    places: heapless::Vec<usize, MOST_WAITING>,
+    /// The block, with the bias of all these tiles.
+    block: Option<Block>,
+}
+
+impl Waiting {
+    /// Adds the walk at `place`, whose block is `block`. If the waiting tiles have another bias or are as many as the
+    /// kernel takes, they take their step before.
+    ///
+    /// # Safety
+    /// - As for [`Waiting::step`]. The kernel takes steps together, and `block` stays valid until the step.
+    unsafe fn add(
+        &mut self,
+        c: &Context<'_>,
+        walks: &mut [Walk<'_>],
+        place: usize,
+        block: Block,
+        segment: usize,
+    ) {
+        let most = c.kernel.spec.together.min(MOST_WAITING);
+        if self.places.len() >= most || self.block.is_some_and(|waiting| waiting.bias != block.bias) {
+            // SAFETY: the callee's clauses are those of this function.
+            unsafe { self.step(c, walks, segment) };
+        }
+        // There is room for the place: the waiting tiles are fewer than the array can hold.
+        let _ = self.places.push(place);
+        self.block = Some(block);
+    }
+
+    /// Takes the step of all waiting tiles; none waits afterwards.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]. The blocks fulfil their contract, and segments arrive in order.
+    unsafe fn step(&mut self, c: &Context<'_>, walks: &mut [Walk<'_>], segment: usize) {
+        let (places, block) = (std::mem::take(&mut self.places), self.block.take());
+        let (Some(together), Some(block)) = (c.kernel.together, block) else { return };
+        let mut rows: heapless::Vec<RowStep, MOST_WAITING> = heapless::Vec::new();
+        for (i, place) in places.into_iter().enumerate() {
+            let Some(walk) = walks.get_mut(place) else { continue };
+            // SAFETY: segments arrive in order (clause).
+            let (sums, first) = unsafe { walk.current(segment) };
+            let weights = walk.tile.weights.wrapping_add(i * (c.choice.block + 16));
+            let _ = rows.push(RowStep { tile: Tile { weights, ..walk.tile }, sums, first });
+        }
+        // SAFETY: tiles and sums are in the tiles' regions, which do not overlap; the layout has weights for each of the
+        // tiles; *kernel*.
+        unsafe { together(&rows, &block) };
+    }
+}
+
 /// Index of the line that contains the norms of the rows, if the plan votes on unseen blocks. Lines are counted from
 /// the tile's totals. Line `OWN_LINE` contains a lower bound of the score of each row's own key.
 const NORMS_LINE: usize = 5;
@@ -295,7 +358,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
     // SAFETY: `part` is this worker's region.
     let cache = unsafe { MaskCache::of(c, task, part) };
     let apart = Room::of(c, part);
-    let kv_head = c.problem.kv_head(task.head);
+    let kv_head = c.problem.kv_head(task.heads.start);
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
     let mut walks: heapless::Vec<Walk<'_>, MAX_TILES> = heapless::Vec::new();
@@ -304,7 +367,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         0 => std::ptr::null_mut(),
         _ => part.wrapping_add(l.counts.start).cast::<TraversalReport>(),
     };
-    for (place, t) in task.tiles.clone().enumerate() {
+    let tiles = task.heads.clone().flat_map(|head| task.tiles.clone().map(move |t| (head, t)));
+    for (place, (head, t)) in tiles.enumerate() {
         let tile = tiling.tile(t);
         let (region, number) = match task.resident {
             Some(first) => (c.base, first + place),
@@ -313,7 +377,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         let own = region.wrapping_add(l.tiles.start + number * l.tile_stride);
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
-        let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
+        let rows = TileRows { sequence, head, rows: tile.rows, width };
         // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout).
         // If this pass is not the first, the previous pass has left the tile's progress there (clause).
         let progress = unsafe {
@@ -370,6 +434,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         true => Room { first: part.wrapping_add(l.weights.start), ..apart },
         false => apart,
     };
+    let mut waiting = Waiting::default();
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         if crew.is_cancelled() {
@@ -379,6 +444,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         let mut staged: Option<(Rows, Rows)> = None;
         let mut values: Option<(f32, Rows)> = None;
         let mut known = -1.0;
+        let segment = start / choice.segment;
         for place in 0..walks.len() {
             // The data to prefetch belong to the next tile of this block, or to the first tile of the next block.
             let ahead = match walks.get(place + 1) {
@@ -390,7 +456,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
             let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&cache, place)) }) else {
                 continue;
             };
-            let at = (&keys, start / choice.segment);
+            let at = (&keys, segment);
             // SAFETY: the plan foresees, and keys and values have been measured. Blocks arrive in order.
             let unseen = choice.foresees && unsafe { walk.leaves_unseen(c, task.index, at, bias, counts) };
             if unseen {
@@ -426,9 +492,17 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }
                 }
-                walk.step(&block, start / choice.segment, &mut known, counts);
+                // A bias that is not a row shared by the queries is overwritten when the next tile needs one.
+                if walk.waits(c) && (bias.data.is_null() || bias.is_row) {
+                    waiting.add(c, &mut walks, place, block, segment);
+                } else {
+                    walk.step(&block, segment, &mut known, counts);
+                }
             }
         }
+        // SAFETY: keys, values and mask row of the block are still in place. Blocks, and therefore segments, arrive in
+        // order.
+        unsafe { waiting.step(c, &mut walks, segment) };
         start += choice.block;
     }
     for walk in &mut walks {

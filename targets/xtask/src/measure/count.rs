@@ -76,16 +76,30 @@ impl Counted {
     }
 }
 
-/// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 per FMA.
-/// `shape` may end with `,` and the name of a plan.
+/// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n m d operations for n queries
+/// and m keys, 8 per FMA. `heads/kv_heads` and `queries:keys` are the forms of the counting program for shapes with
+/// shared heads and with few queries. `shape` may end with `,` and the name of a plan.
 fn useful(shape: &str) -> Result<u64, String> {
-    let numbers: Result<Vec<u64>, _> = shape.split(',').take(3).map(str::parse).collect();
-    let product = match numbers.as_deref() {
-        Ok(&[h, n, d]) => [n, n, d].iter().try_fold(h, |product, factor| product.checked_mul(*factor)),
+    let words: Vec<&str> = shape.split(',').take(3).collect();
+    let product = match words.as_slice() {
+        &[heads, tokens, d] => {
+            let (heads, kv_heads) = heads.split_once('/').unwrap_or((heads, "1"));
+            let (queries, keys) = tokens.split_once(':').unwrap_or((tokens, tokens));
+            let numbers: Result<Vec<u64>, _> =
+                [heads, queries, keys, d].into_iter().map(str::parse).collect();
+            match (numbers, kv_heads.parse::<u64>()) {
+                (Ok(numbers), Ok(1..)) => {
+                    numbers.iter().try_fold(1u64, |product, factor| product.checked_mul(*factor))
+                }
+                _ => None,
+            }
+        }
         _ => None,
     };
     product.map(|product| product / 2).filter(|fmas| *fmas > 0).ok_or_else(|| {
-        format!("{shape}: allowed: heads,tokens,d, each at least 1, with at least one useful FMA")
+        format!(
+            "{shape}: allowed: heads[/kv_heads],[queries:]keys,d, each at least 1, with at least one useful FMA"
+        )
     })
 }
 
@@ -130,7 +144,7 @@ pub fn run(tree: &Tree, shapes: &[String], through_c: bool) -> Result<(), String
         ));
     }
     println!(
-        "\nh,n,d, kernel, share of blocks left out; instructions of one call; per useful four-lane FMA (4 h n^2 d / 8); executed FMAs per"
+        "\nh,n,d, kernel, share of blocks left out; instructions of one call; per useful four-lane FMA (4 h n m d / 8 for n queries and m keys); executed FMAs per"
     );
     println!("useful; share of FMAs, of loads and stores; vector loads and stores through the stack pointer");
     for (i, pair) in calls.chunks(2).enumerate() {
@@ -162,7 +176,7 @@ pub fn run(tree: &Tree, shapes: &[String], through_c: bool) -> Result<(), String
         "the store pipe and dispatch; cache lines of 64 bytes from L2 and from memory (32 KB in two ways, 2 MB in sixteen,"
     );
     println!(
-        "nothing fetched ahead); GFLOP/s (4 h n^2 d / time) when all of that is hidden, and when each line stalls for {} or {}",
+        "nothing fetched ahead); GFLOP/s (4 h n m d / time) when all of that is hidden, and when each line stalls for {} or {}",
         STALLS[0], STALLS[1]
     );
     println!("cycles.");
@@ -204,7 +218,18 @@ mod tests {
         // Six loads or stores of register pairs make the dispatch the bottleneck.
         assert_eq!(estimate(&Counted { vector_halves: 2, instructions: 69, ..call })[0], 25.0);
         assert_eq!(useful("2,64,32"), Ok(2 * 64 * 64 * 32 / 2));
-        for bad in ["", "1,2", "1,2,x,4", "1,0,64", "a,1,1", "9999999999,9999999999,9999999999"] {
+        assert_eq!(useful("32/8,1:4096,128,exact"), Ok(32 * 4096 * 128 / 2));
+        let bad = [
+            "",
+            "1,2",
+            "1,2,x,4",
+            "1,0,64",
+            "a,1,1",
+            "9999999999,9999999999,9999999999",
+            "8/,1,64",
+            "8/0,1,64",
+        ];
+        for bad in [&bad[..], &["8/x,1,64", "8,1:,64", "8,:1,64", "8,1:2:3,64"]].concat() {
             assert!(useful(bad).is_err(), "{bad}");
         }
     }
