@@ -3,6 +3,12 @@
 from types import TracebackType
 from typing import Any, Dict, Literal, Optional, Tuple, Type, TypeVar, Union
 
+__all__ = [
+    "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
+    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
+    "LibraryError",
+]
+
 # An array of numpy or a tensor of torch; all tensors of a call are of one library.
 _T = TypeVar("_T")
 _Causal = Union[bool, Literal["top_left", "bottom_right"]]
@@ -37,6 +43,7 @@ class patch:
 
 def version() -> str: ...
 def backends() -> Dict[str, bool]: ...
+def _main() -> None: ...
 
 # The result is a tensor, or (tensor, log-sum-exp).
 def attention(

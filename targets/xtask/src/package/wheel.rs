@@ -85,10 +85,22 @@ fn audit(release: &Release, python: &Path, path: &Path) -> Result<(), String> {
     if found <= glibc { Ok(()) } else { Err(format!("{what}: needs glibc {found}; allowed: up to {glibc}")) }
 }
 
-/// Returns the version of glibc in the platform tag that auditwheel prints.
+/// Returns the version of glibc in the platform tag that auditwheel prints. It breaks lines anywhere.
 fn oldest(text: &str) -> Option<Version> {
-    let (_, after) = text.split_once("consistent with the following platform tag")?;
-    let (_, tag) = after.split_once("manylinux_")?;
-    let mut numbers = tag.split('_');
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, after) = text.split_once("is consistent with the following platform tag: \"manylinux_")?;
+    let mut numbers = after.split('_');
     Some(Version { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_platform_is_read_from_broken_lines() {
+        let told = "\na-1-py3-none-linux_aarch64.whl is consistent\nwith the following platform tag:\n\"manylinux_2_27_aarch64\".\n";
+        assert_eq!(oldest(told), Some(Version { major: 2, minor: 27 }));
+        assert_eq!(oldest("is consistent with the following platform tag: \"linux_aarch64\""), None);
+    }
 }

@@ -30,7 +30,7 @@ const COMMANDS: [(&str, &str); 9] = [
     (
         "completions and man pages",
         "cd /usr/share && bash -c '. bash-completion/completions/elsa && complete -p elsa' && \
-        grep -c tolerance zsh/vendor-completions/_elsa fish/vendor_completions.d/elsa.fish && \
+        grep -q certificate zsh/vendor-completions/_elsa && grep -q certificate fish/vendor_completions.d/elsa.fish && \
         zcat man/man1/elsa-run.1.gz | grep -m 1 certificate",
     ),
     (
@@ -99,9 +99,10 @@ fn apt(tree: &Tree, ran: &mut Ran, debs: &[PathBuf]) -> Result<(), String> {
         fs::copy(path, &to).map_err(at(&to))?;
     }
     let promised = readme::cpp_files(tree, &work)?;
-    // All scores are equal, so each row of the output is the mean of the values 0 and 3, and 2 and 5.
+    // All scores are equal, so each row of the output is the mean of the values 0 and 4, and of 8 and 0. With one value
+    // that is not zero, and a power of two, no step rounds.
     files::write(&work.join("q.npy"), npy([0.0; 4]))?;
-    files::write(&work.join("v.npy"), npy([0.0, 2.0, 3.0, 5.0]))?;
+    files::write(&work.join("v.npy"), npy([0.0, 8.0, 4.0, 0.0]))?;
     let version = format!("elsa {VERSION}");
     for (what, script) in COMMANDS {
         let run = Run::new(tree, "chroot").arg(&root).args("sh -c").arg(format!("cd /work && {script}"));
@@ -110,7 +111,7 @@ fn apt(tree: &Tree, ran: &mut Ran, debs: &[PathBuf]) -> Result<(), String> {
             out.stdout.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         let wanted = match what {
             "the tool prints its version" => Some(version.as_str()),
-            "the tool computes a mean" => Some("1.5 3.5"),
+            "the tool computes a mean" => Some("2 4"),
             _ if what.contains("links") => Some(promised.as_str()),
             _ => None,
         };
@@ -156,9 +157,9 @@ fn pip(tree: &Tree, ran: &mut Ran, python: &Path, wheel: &Path) -> Result<(), St
         );
     };
     let compiled = if name.contains("abi3") { "True" } else { "False" };
-    let program = "import elsa, numpy as np\nv = np.array([[[[0, 2], [3, 5]]]], np.float32)\n\
+    let program = "import elsa, numpy as np\nv = np.array([[[[0, 8], [4, 0]]]], np.float32)\n\
         print(elsa.attention(v * 0, v * 0, v).tolist(), elsa._path.endswith('elsa/libelsa.so.1'), bool(elsa._elsa))";
-    let wanted = format!("[[[[1.5, 3.5], [1.5, 3.5]]]] True {compiled}");
+    let wanted = format!("[[[[2.0, 4.0], [2.0, 4.0]]]] True {compiled}");
     check("attention", run("-B -c").arg(program), &wanted);
     let line = "import runpy, elsa; runpy.run_module('elsa'); print(elsa.version())";
     check("python -m elsa", run("-B -c").arg(line), VERSION);
@@ -167,7 +168,11 @@ fn pip(tree: &Tree, ran: &mut Ran, python: &Path, wheel: &Path) -> Result<(), St
         Run::new(tree, "").arg(bin.join("elsa")).arg("--version").quiet(),
         &format!("elsa {VERSION}"),
     );
-    check("stubs", run("-m mypy.stubtest elsa"), "Success: no issues found in 1 module");
+    check(
+        "stubs",
+        run("-m mypy.stubtest --ignore-missing-stub elsa"),
+        "Success: no issues found in 3 modules",
+    );
     let typed = run("-m mypy --strict -c").arg("import elsa\nversion: str = elsa.version()");
     check("types", typed, "Success: no issues found in 1 source file");
     remove()?;
