@@ -12,9 +12,10 @@ are read and written in place, strides included. The CPU computes tensors in hos
 in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
 calls faster over arrays of numpy, and over tensors of a torch that publishes DLPack's table, as 2.11 does.
 
-The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
-that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
-with a known answer. `python3 elsa.py` prints the library, its version and its back ends.
+The library is the one that the environment variable ELSA_LIBRARY names, else libelsa.so.1 next to this file, as in a
+wheel, or in ../../lib relative to it, else the one that the system's loader finds. At import the module compares the
+library's ABI with its own and computes a small problem with a known answer. `python3 elsa.py`, or `python3 -m elsa`,
+prints the library, its version and its back ends.
 
 Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, CancelledError, LibraryError.
 Messages name the argument, the value found and the values allowed. Any thread may call any function.
@@ -244,8 +245,9 @@ class _ConvolutionInputs(_Sized):
 def _open():
     """Opens the library; returns it and its path."""
     named = os.environ.get("ELSA_LIBRARY")
-    beside = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "lib", "libelsa.so.1")
-    path = named or (os.path.realpath(beside) if os.path.exists(beside) else "libelsa.so.1")
+    here = os.path.dirname(os.path.realpath(__file__))
+    places = [os.path.join(here, "libelsa.so.1"), os.path.join(here, "..", "..", "lib", "libelsa.so.1")]
+    path = named or next((os.path.realpath(place) for place in places if os.path.exists(place)), "libelsa.so.1")
     try:
         library = ctypes.CDLL(path)
         library.elsa_version.restype = ctypes.c_char_p
@@ -275,8 +277,8 @@ def _open():
             function.argtypes, function.restype = arguments, ctypes.c_int32
     except (OSError, AttributeError) as error:
         raise LibraryError(
-            f"libelsa.so: {error}; allowed: ELSA_LIBRARY=/path/to/libelsa.so.1, this file in the share/python of a "
-            "folder that holds lib/libelsa.so.1, or a library that the loader finds"
+            f"libelsa.so: {error}; allowed: ELSA_LIBRARY=/path/to/libelsa.so.1, this file next to libelsa.so.1 or in the "
+            "share/python of a folder that holds lib/libelsa.so.1, or a library that the loader finds"
         )
     abi = library.elsa_abi_version()
     if abi >> 16 != ABI_MAJOR or abi & 0xFFFF < ABI_MINOR:

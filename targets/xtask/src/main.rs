@@ -24,7 +24,7 @@
 //! | `fingerprint` | hashes all result bits of all back ends, natively, emulated and on the stand-in GPU, for comparison between commits |
 //!
 //! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board and fetches
-//! its measurements. Measurements, separate from the tests:
+//! its measurements. `package` makes Debian packages and wheels from such folders. Measurements, separate from the tests:
 //!
 //! | command | measurement |
 //! |---|---|
@@ -47,14 +47,16 @@ mod docs;
 mod files;
 mod gpu;
 mod measure;
+mod package;
 mod ran;
 mod setup;
 mod shell;
 mod test;
 
-use boards::target::Target;
+use boards::target::{Target, X86_64};
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
+use elsa_targets::REFERENCE;
 use gpu::{gpu_bench, gpu_test, ptx, standin};
 use measure::{count, fingerprint, models, peers, stream};
 use shell::Tree;
@@ -157,6 +159,12 @@ enum Command {
         #[command(flatten)]
         additions: build::Additions,
     },
+    /// Build for x86-64 and the boards, and make Debian packages and Python wheels in target/packages.
+    Package {
+        /// Build targets instead: boards, which share one architecture, or this machine.
+        #[arg(long, value_parser = Target::names(), default_values = [X86_64, REFERENCE])]
+        target: Vec<String>,
+    },
     /// Build, copy to a board over ssh, verify and measure there, and fetch the measurements.
     Deploy(deploy::Arguments),
 }
@@ -194,6 +202,7 @@ fn main() -> ExitCode {
         Command::Ptx { costs: true } => ptx::write_costs(&tree),
         Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, additions } => build::run(&tree, &target, additions),
+        Command::Package { target } => package::run(&tree, &target),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
     match done {

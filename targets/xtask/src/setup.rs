@@ -5,7 +5,7 @@ pub mod ort;
 
 use crate::files;
 use crate::shell::{Run, Tree};
-use elsa_targets::{Board, REFERENCE};
+use elsa_targets::{Board, Build, REFERENCE};
 use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub const BARE: &str = "thumbv7em-none-eabihf";
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+/// Programs that pack wheels, and check which systems they run on.
+const WHEEL_PACKAGES: [&str; 2] = ["wheel==0.48.*", "auditwheel==6.8.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// Package of ptxas, NVIDIA's assembler, in the last release that supports sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
@@ -313,6 +315,41 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
         succeeds(tree, bin, "python", &["-m", "ziglang", "version"])
             && succeeds(tree, bin, "cargo-zigbuild", &["--version"])
     })
+}
+
+/// Returns a folder with a bare system for this machine: its Debian, with nothing but apt, a C++ compiler, CMake and
+/// pkg-config. Requires the rights of root.
+pub fn bare_root(tree: &Tree) -> Result<PathBuf, String> {
+    program(tree, "mmdebstrap", "mmdebstrap")?;
+    let root = tree.target.join("bare-root");
+    if root.join("usr/bin/g++").exists() {
+        return Ok(root);
+    }
+    let release = files::text(Path::new("/etc/os-release"))?;
+    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let suite = suite.ok_or("/etc/os-release: no VERSION_CODENAME")?;
+    let part = tree.target.join("bare-root-part");
+    files::empty(&part)?;
+    let line = format!("mmdebstrap --variant=minbase --include=g++,cmake,make,pkg-config {suite}");
+    let made = Run::new(tree, &line).arg(&part).run().text(&line);
+    made.and_then(|_| std::fs::rename(&part, &root).map_err(files::at(&root))).map(|()| root)
+}
+
+/// Returns the Python of a private environment that packs and audits wheels.
+pub fn wheel(tree: &Tree) -> Result<PathBuf, String> {
+    python(tree, "wheel-venv", &WHEEL_PACKAGES, "wheel, auditwheel")
+}
+
+/// Returns the Python of a private environment into which wheels are installed. It contains numpy, and mypy for types.
+pub fn wheel_user(tree: &Tree) -> Result<PathBuf, String> {
+    python(tree, "wheel-user", &["numpy", "mypy"], "numpy, mypy")
+}
+
+/// Returns the command of the C compiler for the settings `build`, or of this machine's compiler.
+pub fn compiler(tree: &Tree, build: Option<&Build>) -> Result<Run, String> {
+    let Some(build) = build else { return Ok(Run::new(tree, "cc")) };
+    let python = zig(tree)?.join("python");
+    Ok(Run::new(tree, "").arg(python).args("-m ziglang cc -target").arg(build.zig_platform()))
 }
 
 /// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if this

@@ -1,4 +1,4 @@
-//! `cargo xtask build`: assembles a folder that a board or a C++ project can use without changes.
+//! `cargo xtask build`: assembles a folder that a board, another machine or a C++ project can use without changes.
 //!
 //! ```text
 //! target/dist/NAME/
@@ -15,8 +15,9 @@
 //!     share/licences/             licences of this project and of the linked packages
 //! ```
 //!
-//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. Zig links this build, because zig
-//! has stubs of the C library for every version. [`Additions`] lists what a build leaves out unless it is asked for.
+//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. The target `x86-64` has the same
+//! glibc. Zig links these builds, because zig has stubs of the C library for every version. [`Additions`] lists what a
+//! build leaves out unless it is asked for.
 //! `super::check` has accepted every artefact that is shipped.
 
 use super::check::{self, Exceptions, Found};
@@ -28,6 +29,7 @@ use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
+use elsa_targets::Build;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -141,8 +143,8 @@ pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Re
 pub fn build(tree: &Tree, target: &Target, additions: Additions) -> Result<Ran, String> {
     let assembled = match target {
         Target::Board(board) if additions.cubins => assembled(tree, &board.build.cubin)?,
-        Target::Host(_) if additions.cubins => {
-            return Err("--cubins: host; allowed: a board, whose GPU is known".to_owned());
+        _ if additions.cubins => {
+            return Err(format!("--cubins: {}; allowed: a board, whose GPU is known", target.name()));
         }
         _ => Vec::new(),
     };
@@ -211,28 +213,26 @@ fn part(
 ) -> Result<PathBuf, String> {
     flags.push(part.flag.to_owned());
     let packages = format!("--profile {} {}", part.profile, part.packages);
-    let mut run = match target {
-        Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
-        Target::Board(board) => {
+    let mut run = match target.build() {
+        None => Run::new(tree, "cargo build"),
+        Some(build) => {
             setup::target(tree, target.triple())?;
-            let bin = setup::zig(tree)?;
-            Run::new(tree, "cargo-zigbuild build --config")
-                .arg(target.folder(tree).join("config.toml"))
-                .arg("--target")
-                .arg(board.build.zig_target())
-                .args(&packages)
-                .front(bin)
+            let run = Run::new(tree, "cargo-zigbuild build --target").arg(build.zig_target());
+            run.front(setup::zig(tree)?)
         }
     };
-    run = run.arg("--config").arg(paths::renamed(tree, target.triple())?);
+    if let Target::Board(_) = target {
+        run = run.arg("--config").arg(target.folder(tree).join("config.toml"));
+    }
+    run = run.args(&packages).arg("--config").arg(paths::renamed(tree, target.triple())?);
     run = run.arg("--config").arg(format!("target.{}.rustflags={}", target.triple(), json!(flags)));
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
     run.run().text(&format!("{}: does not build", target.name()))?;
-    Ok(match target {
-        Target::Host(_) => tree.target.join(part.profile),
-        Target::Board(_) => tree.target.join(target.triple()).join(part.profile),
+    Ok(match target.build() {
+        None => tree.target.join(part.profile),
+        Some(build) => tree.target.join(&build.triple).join(part.profile),
     })
 }
 
@@ -279,15 +279,12 @@ fn assemble(
     copy(&capi.join("include"), &dist.join("include"))?;
     copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
     match target {
-        Target::Host(_) => module(tree, &dist.join(MODULE))?,
-        Target::Board(_) => copy(&tree.root.join(SOURCE), &dist.join("share/python/_elsa.c"))?,
+        Target::Host(_) => module(tree, None, &dist.join(MODULE)).map(|_| ())?,
+        Target::Board(_) | Target::Desktop(_) => {
+            copy(&tree.root.join(SOURCE), &dist.join("share/python/_elsa.c"))?
+        }
     }
-    for (template, to) in PACKAGES {
-        let path = capi.join(template);
-        let text = files::text(&path)?;
-        let text = text.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-        write(&dist.join(to), text.replace("@SONAME@", &abi.soname()).replace("@FILE@", &abi.file()))?;
-    }
+    describe(tree, abi, "..", &dist.join("lib"))?;
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
         for file in ["aarch64.cmake", "required.txt"] {
@@ -301,29 +298,39 @@ fn assemble(
     write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
 }
 
-/// Compiles elsa.py's module with this machine's compiler, if the machine's Python has headers. elsa.py also works
-/// without the module.
-fn module(tree: &Tree, to: &Path) -> Result<(), String> {
+/// Compiles elsa.py's module for the settings `build`, or with this machine's compiler, if the machine's Python has
+/// headers. Returns `true` if it was compiled; elsa.py also works without the module.
+pub fn module(tree: &Tree, build: Option<&Build>, to: &Path) -> Result<bool, String> {
     let found = Run::new(tree, "python3 -c").arg(HEADERS).quiet().run();
     let headers = found.stdout.trim();
     if headers.is_empty() {
         println!("{}: not made: no headers of Python 3.8 or later", to.display());
-        return Ok(());
+        return Ok(false);
     }
-    let run =
-        Run::new(tree, "cc -std=c99 -O2 -Wall -Wextra -Werror -fPIC -shared -s").arg(format!("-I{headers}"));
-    let run = run.arg("-o").arg(to).arg(tree.root.join(SOURCE)).quiet();
-    run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
+    let run = setup::compiler(tree, build)?.args("-std=c99 -O2 -Wall -Wextra -Werror -fPIC -shared -s");
+    let run = run.arg(format!("-I{headers}")).arg("-o").arg(to).arg(tree.root.join(SOURCE)).quiet();
+    run.run().text(&format!("compiling {SOURCE}")).map(|_| true)
 }
 
 /// Templates in `runtime/capi` for the package descriptions of CMake and pkg-config. Each is listed with the path of
-/// its description in the assembled folder.
+/// its description in the folder of the libraries.
 const PACKAGES: [(&str, &str); 4] = [
-    ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
-    ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
-    ("elsa.pc.in", "lib/pkgconfig/elsa.pc"),
-    ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
+    ("cmake/elsaConfig.cmake.in", "cmake/elsa/elsaConfig.cmake"),
+    ("cmake/elsaConfigVersion.cmake.in", "cmake/elsa/elsaConfigVersion.cmake"),
+    ("elsa.pc.in", "pkgconfig/elsa.pc"),
+    ("elsa-shared.pc.in", "pkgconfig/elsa-shared.pc"),
 ];
+
+/// Writes the package descriptions for CMake and pkg-config into the folder `lib` of the libraries. The folder `include`
+/// is in the folder at the relative path `up`.
+pub fn describe(tree: &Tree, abi: &Abi, up: &str, lib: &Path) -> Result<(), String> {
+    for (template, to) in PACKAGES {
+        let text = files::text(&tree.root.join("runtime/capi").join(template))?;
+        let text = text.replace("@VERSION@", env!("CARGO_PKG_VERSION")).replace("@UP@", up);
+        write(&lib.join(to), text.replace("@SONAME@", &abi.soname()).replace("@FILE@", &abi.file()))?;
+    }
+    Ok(())
+}
 
 /// Copies a file without its symbols or without its debugging information; `how` is the option of strip that selects
 /// one of the two.
@@ -428,7 +435,7 @@ fn examine(
         + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
     let board = match target {
         Target::Board(board) => Some(board),
-        Target::Host(_) => None,
+        Target::Host(_) | Target::Desktop(_) => None,
     };
     let renamed = shipped.is_some() || board.is_some();
     let private = paths::private(tree)?;
@@ -447,16 +454,18 @@ fn examine(
         if renamed {
             note(file, "paths", check::paths(&bytes, &private));
         }
-        let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
+        let (ptx, gpu) = (target.build().and_then(|x| x.ptx), board.map(|x| x.gpu.capability));
         note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
         if !assembled.is_empty() {
             note(file, "cubins", check::cubins(&bytes, &assembled));
         }
-        if let Some(board) = board {
+        if let Some(build) = target.build() {
+            note(file, "symbol versions", check::symbol_versions(&bytes, build.glibc));
+        }
+        if board.is_some() {
             if shipped.is_some() {
                 note(file, "size", check::size(bytes.len() as u64, room));
             }
-            note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
             let exceptions = Exceptions::read(tree)?;
             note(file, "instructions", check::instructions(tree, unstripped, &exceptions));
         }

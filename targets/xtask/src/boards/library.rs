@@ -154,13 +154,7 @@ pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Pat
 
 /// Links the shared library `shared` from the complete contents of `archive`.
 fn link(tree: &Tree, target: &Target, abi: &Abi, archive: &Path, shared: &Path) -> Result<(), String> {
-    let run = match target {
-        Target::Host(_) => Run::new(tree, "cc"),
-        Target::Board(board) => {
-            let zig = setup::zig(tree)?.join("python");
-            Run::new(tree, "").arg(zig).args("-m ziglang cc -target").arg(board.build.zig_platform())
-        }
-    };
+    let run = setup::compiler(tree, target.build())?;
     let run = run
         .arg("-shared")
         .arg(format!("-Wl,-soname,{}", abi.soname()))
@@ -172,7 +166,7 @@ fn link(tree: &Tree, target: &Target, abi: &Abi, archive: &Path, shared: &Path) 
         .arg("-Wl,--no-whole-archive")
         .args(SYSTEM);
     // Zig's C driver must be told to link the unwinder; others link it automatically.
-    let run = if matches!(target, Target::Board(_)) { run.arg("-lunwind") } else { run };
+    let run = if target.build().is_some() { run.arg("-lunwind") } else { run };
     done(run, "linking libelsa.so")
 }
 

@@ -17,6 +17,7 @@ mod groups;
 mod guards;
 mod guide;
 mod house;
+mod install;
 mod limit;
 mod links;
 mod log;

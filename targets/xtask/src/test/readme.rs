@@ -144,6 +144,15 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Res
     Ok(())
 }
 
+/// Writes the files of the C++ quick start into `dir`. Returns the last line that its program prints.
+pub fn cpp_files(tree: &Tree, dir: &Path) -> Result<String, String> {
+    let page = page(tree)?;
+    for (name, first) in CPP {
+        files::write(&dir.join(name), block(&page, first)?)?;
+    }
+    promise(block(&page, "# the same machine")?).map(str::to_owned)
+}
+
 /// Runs the C++ quick start with the board's folder, which must exist, and runs the program in `emulator`.
 pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
     let page = page(tree)?;

@@ -1,0 +1,183 @@
+//! Runs the stage `install`: the packages of this machine's shipped folder are installed, used and removed.
+//!
+//! The Debian packages are installed by apt into a bare root. The tool then runs there, and the C++ program of the guide
+//! is compiled and linked with CMake and with pkg-config. The wheel is installed by pip into an empty environment. After
+//! a removal, the same files exist as before the installation.
+
+use super::dist::dist;
+use super::readme;
+use crate::boards::target::{HOST, Target};
+use crate::files::{self, at};
+use crate::package;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commands in the bare root, in the order of the checks. `/work` contains the packages and the program of the guide.
+/// Files that dpkg and apt write for themselves are not listed.
+const COMMANDS: [(&str, &str); 9] = [
+    (
+        "apt installs the packages",
+        "find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >before && \
+        apt-get -qq install ./*.deb && dpkg --verify elsa-edge libelsa1 libelsa-dev libelsa-onnxruntime",
+    ),
+    ("the tool prints its version", "elsa --version"),
+    (
+        "completions and man pages",
+        "cd /usr/share && bash -c '. bash-completion/completions/elsa && complete -p elsa' && \
+        grep -q certificate zsh/vendor-completions/_elsa && grep -q certificate fish/vendor_completions.d/elsa.fish && \
+        zcat man/man1/elsa-run.1.gz | grep -m 1 certificate",
+    ),
+    (
+        "the tool computes a mean",
+        "elsa run --q q.npy --k q.npy --v v.npy --out out.npy >/dev/null && tail -c 8 out.npy | od -An -tf4",
+    ),
+    (
+        "CMake links the static library",
+        "rm -rf build && cmake -B build >/dev/null && cmake --build build >/dev/null && \
+        ! ldd build/pipeline | grep libelsa && build/pipeline",
+    ),
+    (
+        "CMake links the shared library",
+        "rm -rf build && sed -i '1i set(ELSA_SHARED ON)' CMakeLists.txt && cmake -B build >/dev/null && \
+        cmake --build build >/dev/null && ldd build/pipeline | grep -q libelsa.so.1 && build/pipeline",
+    ),
+    (
+        "pkg-config links the static library",
+        "g++ main.cpp $(pkg-config --cflags --libs elsa) -o static && ./static",
+    ),
+    (
+        "pkg-config links the shared library",
+        "g++ main.cpp $(pkg-config --cflags --libs elsa-shared) -o shared && \
+        ldd shared | grep -q libelsa.so.1 && ./shared",
+    ),
+    (
+        "apt removes everything",
+        "apt-get -qq purge elsa-edge libelsa1 libelsa-dev libelsa-onnxruntime >/dev/null && \
+        find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >after && diff before after && \
+        ! ldconfig -p | grep libelsa && echo nothing is left",
+    ),
+];
+
+/// Runs the stage `install`.
+pub fn install(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let folder = dist(tree, ran, HOST)?;
+        let to = tree.target.join("install");
+        files::empty(&to)?;
+        let made = package::make(tree, &Target::named(tree, HOST)?, &folder, &to)?;
+        let (debs, wheels): (Vec<PathBuf>, Vec<PathBuf>) =
+            made.into_iter().partition(|path| path.extension().is_some_and(|x| x == "deb"));
+        setup::program(tree, "lintian", "lintian")?;
+        let run = Run::new(tree, "lintian --allow-root --no-cfg --fail-on error,warning");
+        let found = debs.iter().fold(run, |run, path| run.arg(path)).run().text("lintian");
+        ran.note("lintian", found.map(|_| format!("{} packages", debs.len())));
+        let python = setup::wheel_user(tree)?;
+        for wheel in &wheels {
+            pip(tree, ran, &python, wheel)?;
+        }
+        if Run::new(tree, "id -u").quiet().run().stdout.trim() != "0" {
+            ran.note = "Debian packages not installed: needs root".to_owned();
+            return Ok(());
+        }
+        apt(tree, ran, &debs)
+    })
+}
+
+/// Installs the Debian packages into the bare root, uses them and removes them.
+fn apt(tree: &Tree, ran: &mut Ran, debs: &[PathBuf]) -> Result<(), String> {
+    let root = setup::bare_root(tree)?;
+    let work = root.join("work");
+    files::empty(&work)?;
+    for path in debs {
+        let to = work.join(path.file_name().unwrap_or_default());
+        fs::copy(path, &to).map_err(at(&to))?;
+    }
+    let promised = readme::cpp_files(tree, &work)?;
+    // All scores are equal, so each row of the output is the mean of the values 0 and 4, and of 8 and 0. With one value
+    // that is not zero, and a power of two, no step rounds.
+    files::write(&work.join("q.npy"), npy([0.0; 4]))?;
+    files::write(&work.join("v.npy"), npy([0.0, 8.0, 4.0, 0.0]))?;
+    let version = format!("elsa {VERSION}");
+    for (what, script) in COMMANDS {
+        let run = Run::new(tree, "chroot").arg(&root).args("sh -c").arg(format!("cd /work && {script}"));
+        let out = run.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").run();
+        let last =
+            out.stdout.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let wanted = match what {
+            "the tool prints its version" => Some(version.as_str()),
+            "the tool computes a mean" => Some("2 4"),
+            _ if what.contains("links") => Some(promised.as_str()),
+            _ => None,
+        };
+        let good = out.ok && wanted.is_none_or(|wanted| last == wanted);
+        ran.note(
+            what,
+            if good { Ok(last) } else { Err(format!("{}: {last} {}", out.how, out.stderr.trim())) },
+        );
+    }
+    Ok(())
+}
+
+/// Returns a file of numpy with a tensor [1, 1, 2, 2] of f32.
+fn npy(values: [f32; 4]) -> Vec<u8> {
+    let header = format!("{:<117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 2, 2), }");
+    let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    file.extend(header.bytes());
+    file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    file
+}
+
+/// Installs a wheel into the environment of the interpreter `python`, uses it, compares its types with its functions, and
+/// removes it.
+fn pip(tree: &Tree, ran: &mut Ran, python: &Path, wheel: &Path) -> Result<(), String> {
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let bin = python.parent().unwrap_or(Path::new("/"));
+    let run = |line: &str| Run::new(tree, "").arg(python).args(line).dir(&tree.target).quiet();
+    let remove = || run("-m pip uninstall --quiet --yes elsa-edge").run().text("pip uninstall");
+    let files = || {
+        let found = Run::new(tree, "find").arg(bin.with_file_name("")).args("-not -path *__pycache__*");
+        found.quiet().run().text("find").map(|text| text.lines().map(str::to_owned).collect::<BTreeSet<_>>())
+    };
+    // A run that was interrupted may have left the package.
+    remove()?;
+    let before = files()?;
+    run("-m pip install --quiet --no-index").arg(wheel).run().text(&name)?;
+    let mut check = |what: &str, run: Run, wanted: &str| {
+        let found = run.run().text(&name).map(|text| text.lines().last().unwrap_or_default().to_owned());
+        let fault = |text| format!("{text}; allowed: {wanted}");
+        ran.note(
+            &format!("{name}: {what}"),
+            found.and_then(|text| if text == wanted { Ok(text) } else { Err(fault(text)) }),
+        );
+    };
+    let compiled = if name.contains("abi3") { "True" } else { "False" };
+    let program = "import elsa, numpy as np\nv = np.array([[[[0, 8], [4, 0]]]], np.float32)\n\
+        print(elsa.attention(v * 0, v * 0, v).tolist(), elsa._path.endswith('elsa/libelsa.so.1'), bool(elsa._elsa))";
+    let wanted = format!("[[[[2.0, 4.0], [2.0, 4.0]]]] True {compiled}");
+    check("attention", run("-B -c").arg(program), &wanted);
+    let line = "import runpy, elsa; runpy.run_module('elsa'); print(elsa.version())";
+    check("python -m elsa", run("-B -c").arg(line), VERSION);
+    check(
+        "the tool",
+        Run::new(tree, "").arg(bin.join("elsa")).arg("--version").quiet(),
+        &format!("elsa {VERSION}"),
+    );
+    check(
+        "stubs",
+        run("-m mypy.stubtest --ignore-missing-stub elsa"),
+        "Success: no issues found in 3 modules",
+    );
+    let typed = run("-m mypy --strict -c").arg("import elsa\nversion: str = elsa.version()");
+    check("types", typed, "Success: no issues found in 1 source file");
+    remove()?;
+    let left: Vec<String> = files()?.difference(&before).cloned().collect();
+    let gone = if left.is_empty() { Ok("nothing is left".to_owned()) } else { Err(left.join(", ")) };
+    ran.note(&format!("{name}: pip uninstall"), gone);
+    Ok(())
+}
