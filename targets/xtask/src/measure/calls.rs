@@ -1,6 +1,6 @@
 //! Counts the instructions of calls through the C interface of the shipped library, as a part of `cargo xtask count`.
 
-use super::count::{Counted, counted};
+use super::count::counted;
 use crate::boards::build;
 use crate::boards::target::Target;
 use crate::setup;
@@ -13,10 +13,10 @@ const SHAPE: &str = "1,1,64";
 /// The ways in which the program in C makes the call, in its order.
 const WAYS: [&str; 3] = ["elsa_bound_run", "elsa_bound_set and elsa_bound_run", "elsa_run"];
 
-/// Returns the instructions of each of `ways` calls, which have been counted twice each.
-fn each(calls: &[Counted], ways: usize) -> Result<Vec<u64>, String> {
-    let pairs = calls.chunks(2).map(|pair| match pair {
-        [a, b] if a.instructions == b.instructions => Ok(a.instructions),
+/// Returns the instructions of each of `ways` calls from those of all counted calls: each call has been counted twice.
+fn each(counted: &[u64], ways: usize) -> Result<Vec<u64>, String> {
+    let pairs = counted.chunks(2).map(|pair| match pair {
+        [a, b] if a == b => Ok(*a),
         _ => Err(format!("two calls differ: {pair:?}")),
     });
     let found = pairs.collect::<Result<Vec<u64>, String>>()?;
@@ -40,11 +40,13 @@ pub fn run(tree: &Tree, plugin: &Path, rust: &Path) -> Result<(), String> {
     let compile = compile.arg("-o").arg(&program).arg(tree.root.join("targets/xtask/qemu/call.c"));
     let compile = compile.arg("-L").arg(&library).args("-lelsa -lm -Wl,-z,now");
     compile.run().text("the program in C does not build")?;
-    let (in_rust, _) = counted(tree, plugin, |run| run.arg(rust).arg(SHAPE))?;
-    let (in_c, _) = counted(tree, plugin, |run| {
-        run.arg("-E").arg(format!("LD_LIBRARY_PATH={}", library.display())).arg(&program)
-    })?;
-    let (in_rust, in_c) = (each(&in_rust, 1)?, each(&in_c, WAYS.len())?);
+    let instructions = |with: &dyn Fn(Run) -> Run, ways| {
+        let (calls, _) = counted(tree, plugin, with)?;
+        each(&calls.iter().map(|call| call.instructions).collect::<Vec<u64>>(), ways)
+    };
+    let in_rust = instructions(&|run| run.arg(rust).arg(SHAPE), 1)?;
+    let path = format!("LD_LIBRARY_PATH={}", library.display());
+    let in_c = instructions(&|run| run.arg("-E").arg(&path).arg(&program), WAYS.len())?;
     println!(
         "\nInstructions of a call with one head, one query, one key and d = 64; through C in the shipped library:"
     );
@@ -61,10 +63,9 @@ mod tests {
 
     #[test]
     fn calls_are_counted_twice_and_must_agree() {
-        let call = |instructions| Counted { instructions, ..Counted::default() };
-        assert_eq!(each(&[call(7), call(7), call(9), call(9)], 2), Ok(vec![7, 9]));
-        assert!(each(&[call(7), call(8)], 1).is_err_and(|fault| fault.contains("differ")));
-        assert!(each(&[call(7), call(7), call(7)], 2).is_err());
-        assert!(each(&[call(7), call(7)], 2).is_err_and(|fault| fault.contains("1 calls")));
+        assert_eq!(each(&[7, 7, 9, 9], 2), Ok(vec![7, 9]));
+        assert!(each(&[7, 8], 1).is_err_and(|fault| fault.contains("differ")));
+        assert!(each(&[7, 7, 7], 2).is_err());
+        assert!(each(&[7, 7], 2).is_err_and(|fault| fault.contains("1 calls")));
     }
 }
