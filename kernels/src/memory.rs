@@ -37,8 +37,8 @@ pub unsafe fn transpose_in<L: Lanes>(
     let first = squares.max(copied);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
-    // SAFETY: whole vectors, squares and blocks of four are within rows and dims. Single elements are read only inside the rows and
-    // dims, and are written inside `padded · w` (clauses).
+    // SAFETY: whole vectors, squares and blocks of four are within rows and dims. Single elements are read only inside the
+    // rows and dims, and are written inside `padded · w` (clauses).
     unsafe {
         for x in (0..copied).step_by(L::N) {
             L::load(isa, src.add(x)).times(factors).store(dst.add(x));

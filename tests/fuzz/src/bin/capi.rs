@@ -238,14 +238,16 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
                 let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
                 let mut bound = elsa_bound::default();
-                // SAFETY: as for all calls of this function (above). Bound frames run before the lists change.
+                // SAFETY: as for all calls of this function (above). Nothing changes the lists during a run.
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
                     // SAFETY: as for all calls of this function (above).
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
-                    let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
-                    // SAFETY: as for all calls of this function (above). If the set is refused, the frame reads the
-                    // lists that now have other entries.
-                    accepted(unsafe { elsa_bound_set(bound, &inputs, &outputs) });
+                    // The lists of the frame get other entries, even if its tensors are then not replaced.
+                    let other = frame(u, &p, arenas, (&mut lists, &mut index));
+                    if let Ok((inputs, outputs)) = &other {
+                        // SAFETY: as for all calls of this function (above).
+                        accepted(unsafe { elsa_bound_set(bound, inputs, outputs) });
+                    }
                     // SAFETY: as for all calls of this function (above).
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
                     accepted(elsa_bound_destroy(bound));
