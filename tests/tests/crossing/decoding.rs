@@ -93,9 +93,9 @@ fn heads_that_share_keys_have_the_bits_of_heads_that_do_not() {
                 for threads in [1, 3] {
                     let engine = engine(present.backend, threads);
                     let got = case.run_on(&engine, &options);
-                    assert_eq!(got.bits(), want.bits(), "{} {threads} {case:?}", engine.kernel());
+                    assert!(got.bits() == want.bits(), "{} {threads} {case:?}", present.backend.name());
                     let certified = case.run_on(&engine, &options.certify(true));
-                    assert_eq!(certified.bits(), want.bits(), "certified {threads} {case:?}");
+                    assert!(certified.bits() == want.bits(), "certified {threads} {case:?}");
                 }
             }
         }
