@@ -21,7 +21,7 @@ struct Package {
     same: bool,
     /// Packages that it needs, in addition to the C library.
     depends: String,
-    /// What it contains, after "exact FP32 attention on edge boards - ".
+    /// The content, after "exact FP32 attention on edge boards - ".
     about: &'static str,
     /// The description, in lines that begin with a space.
     text: &'static str,

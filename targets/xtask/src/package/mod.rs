@@ -29,7 +29,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// One sentence about the project.
 const ABOUT: &str = "exact FP32 attention on edge boards";
 
-/// What the packages of one target have in common.
+/// Facts that all packages of one target share.
 struct Release<'a> {
     tree: &'a Tree,
     target: &'a Target,
