@@ -4,7 +4,7 @@
 //! architectures can be installed together. Each package needs glibc from the version on for which the files are
 //! linked. That version is written here and not derived from the machine that builds.
 
-use super::{ABOUT, Release, VERSION, copy, permit};
+use super::release::{ABOUT, Release, VERSION, copy, permit};
 use crate::boards::build;
 use crate::boards::library::Abi;
 use crate::files::{self, at};
