@@ -4,7 +4,7 @@
 //! architectures can be installed together. Each package needs glibc from the version on for which the files are
 //! linked. That version is written here and not derived from the machine that builds.
 
-use super::{ABOUT, Release, VERSION, copy, permit};
+use super::release::{ABOUT, Release, VERSION, copy, permit};
 use crate::boards::build;
 use crate::boards::library::Abi;
 use crate::files::{self, at};
@@ -21,7 +21,7 @@ struct Package {
     same: bool,
     /// Packages that it needs, in addition to the C library.
     depends: String,
-    /// What it contains, after "exact FP32 attention on edge boards - ".
+    /// The content, after "exact FP32 attention on edge boards - ".
     about: &'static str,
     /// The description, in lines that begin with a space.
     text: &'static str,

@@ -8,7 +8,7 @@
 //! | `py3-none-manylinux` | Python 3.6 and later on x86-64 |
 //! | `py3-none-linux` | Python 3.6 and later on aarch64: the pip of JetPack 4.6 accepts no other tag |
 
-use super::{ABOUT, Release, VERSION, copy, permit};
+use super::release::{ABOUT, Release, VERSION, copy, permit};
 use crate::boards::build;
 use crate::files;
 use crate::setup;

@@ -19,11 +19,13 @@ use std::path::{Path, PathBuf};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Commands in the bare root, in the order of the checks. `/work` contains the packages and the program of the guide.
-/// Files that dpkg and apt write for themselves are not listed.
+/// The first command removes packages that an interrupted run may have left. Files in `/var` are not compared, because apt
+/// writes there.
 const COMMANDS: [(&str, &str); 9] = [
     (
         "apt installs the packages",
-        "find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >before && \
+        "dpkg --purge elsa-edge libelsa-dev libelsa1 libelsa-onnxruntime 2>/dev/null && \
+        find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >before && \
         apt-get -qq install ./*.deb && dpkg --verify elsa-edge libelsa1 libelsa-dev libelsa-onnxruntime",
     ),
     ("the tool prints its version", "elsa --version"),
