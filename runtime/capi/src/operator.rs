@@ -156,7 +156,7 @@ pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut Workspac
 }
 
 /// Tensors of a bound frame, checked against the problem of its plan.
-struct Given<O: Called> {
+struct FrameTensors<O: Called> {
     /// The struct that names the lists of lengths. Each run reads the lists again.
     read: O::Read,
     addresses: Addresses<O>,
@@ -169,7 +169,7 @@ struct Frame<O: Called> {
     plan: Arc<dyn AnyPlan>,
     workspace: Arc<Mutex<Space>>,
     /// A call locks the workspace first.
-    given: Mutex<Given<O>>,
+    given: Mutex<FrameTensors<O>>,
 }
 
 // SAFETY: the memory is valid and nothing else uses it, whichever thread runs the frame (clause *tensors* of the
@@ -221,14 +221,14 @@ unsafe fn given<O: Called>(
     workspace: &mut Space,
     read: O::Read,
     written: &O::Written,
-) -> Result<Given<O>, Fault> {
+) -> Result<FrameTensors<O>, Fault> {
     let (plan, workspace) = (plan_of::<O>(planned)?, workspace_of::<O>(workspace)?);
     let held = hold::<O>(&read, written);
     // SAFETY: the caller keeps the clause *tensors*, and `addresses` has checked the addresses (*checked*).
     unsafe {
         let addresses = addresses::<O>(plan, &read, written)?;
         can_bind(plan, O::lists(plan, &read)?, &addresses, workspace)?;
-        Ok(Given { read, addresses, _held: held })
+        Ok(FrameTensors { read, addresses, _held: held })
     }
 }
 
