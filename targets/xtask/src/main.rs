@@ -58,7 +58,7 @@ use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use elsa_targets::REFERENCE;
 use gpu::{gpu_bench, gpu_test, ptx, standin};
-use measure::{count, fingerprint, models, peers, stream};
+use measure::{calls, count, fingerprint, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -198,7 +198,8 @@ fn main() -> ExitCode {
             models::run(&tree, &words, &arguments)
         }
         Command::StreamFigures(arguments) => stream::run(&tree, arguments),
-        Command::Count { shapes, calls } => count::run(&tree, &shapes, calls),
+        Command::Count { shapes, calls: through_c } => count::run(&tree, &shapes)
+            .and_then(|(plugin, rust)| if through_c { calls::run(&tree, &plugin, &rust) } else { Ok(()) }),
         Command::Ptx { costs: true } => ptx::write_costs(&tree),
         Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, additions } => build::run(&tree, &target, additions),

@@ -9,7 +9,6 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The part of a traversal that one call executes: over all keys, or over one chunk of keys.
 #[derive(Clone, Debug)]
@@ -25,25 +24,6 @@ pub(super) struct Pass {
 impl Pass {
     /// The pass of a call that processes all keys at once.
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
-}
-
-/// Returns the view of an operand in memory. Also supports operands with one f32 value or `d_v` f32 values per query
-/// row. For masks and biases, whose views are of other types, the returned view is empty.
-fn view_of(problem: &Problem, operand: Operand) -> View {
-    let dim = match operand {
-        Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
-        Operand::StateWeighted => problem.value_dim(),
-        _ => return problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
-    };
-    let [batch, heads, queries, _] = problem.spec().output.shape();
-    let strides = [heads * queries * dim, queries * dim, dim, 1];
-    // The view has no more elements than that of the output, which has been checked.
-    View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
-}
-
-/// Returns the views of all operands, for a plan.
-pub fn views_of(problem: &Problem) -> Arc<Operands<View>> {
-    Arc::new(Operands::from_fn(|operand| view_of(problem, operand)))
 }
 
 /// Returns the element type of an operand that has a view.

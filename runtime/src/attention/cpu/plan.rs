@@ -1,12 +1,11 @@
 //! The CPU plan: everything that is decided and allocated once per shape.
 
-use super::context::views_of;
 use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{CpuChoice, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Schedule, scalar};
-use elsa_core::attention::{Operands, Problem};
+use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
@@ -59,4 +58,23 @@ impl CpuPlan {
     pub fn executed(&self) -> Executed {
         self.traverses.unwrap_or_else(|| self.choice.executed())
     }
+}
+
+/// Returns the view of an operand in memory. Also supports operands with one f32 value or `d_v` f32 values per query
+/// row. For masks and biases, whose views are of other types, the returned view is empty.
+fn view_of(problem: &Problem, operand: Operand) -> View {
+    let dim = match operand {
+        Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
+        Operand::StateWeighted => problem.value_dim(),
+        _ => return problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
+    };
+    let [batch, heads, queries, _] = problem.spec().output.shape();
+    let strides = [heads * queries * dim, queries * dim, dim, 1];
+    // The view has no more elements than that of the output, which has been checked.
+    View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
+}
+
+/// Returns the views of all operands, for a plan.
+pub fn views_of(problem: &Problem) -> Arc<Operands<View>> {
+    Arc::new(Operands::from_fn(|operand| view_of(problem, operand)))
 }

@@ -1,8 +1,8 @@
 //! The plan of a streamed run.
 
 use super::limits::fixed;
-use crate::attention::cpu::context::views_of;
 use crate::attention::cpu::plan::CpuPlan;
+use crate::attention::cpu::plan::views_of;
 use crate::attention::options::PlanOptions;
 use crate::backend::Backend;
 use crate::cpu::limits::available_memory;

@@ -1,6 +1,6 @@
 //! The tensors of a call as they are stored in files.
 
-use crate::attention::cpu::context::views_of;
+use crate::attention::cpu::plan::views_of;
 use crate::stream::Excerpt;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};

@@ -1,7 +1,6 @@
 //! `cargo xtask count`: counts the instructions that the NEON kernel executes for an attention call on an emulated
 //! Cortex-A57, and estimates the speed of this call on a real Cortex-A57.
 
-use super::calls;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
@@ -125,8 +124,8 @@ pub(super) fn counted(
     Ok((Counted::all(&out.stderr), out.stdout.lines().map(str::to_owned).collect()))
 }
 
-/// Runs `cargo xtask count`. With `through_c`, it also counts calls of the shipped library.
-pub fn run(tree: &Tree, shapes: &[String], through_c: bool) -> Result<(), String> {
+/// Runs `cargo xtask count`. Returns the paths of the emulator's plugin and of the counted program.
+pub fn run(tree: &Tree, shapes: &[String]) -> Result<(PathBuf, PathBuf), String> {
     let useful = shapes.iter().map(|shape| useful(shape)).collect::<Result<Vec<u64>, String>>()?;
     setup::program(tree, "cc", "gcc")?;
     let program = program(tree)?;
@@ -192,7 +191,7 @@ pub fn run(tree: &Tree, shapes: &[String], through_c: bool) -> Result<(), String
             rate(worst)
         );
     }
-    if through_c { calls::run(tree, &plugin, &program) } else { Ok(()) }
+    Ok((plugin, program))
 }
 
 #[cfg(test)]
