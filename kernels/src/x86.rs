@@ -31,6 +31,21 @@ pub(crate) unsafe fn transpose4(
     }
 }
 
+/// Returns the sum of the lanes of each vector: `(x_0 + x_2) + (x_1 + x_3)`. Uses only instructions that every x86-64
+/// processor has.
+#[inline(always)]
+pub(crate) fn sums_of_four([a, b, c, d]: [__m128; 4]) -> [f32; 4] {
+    let mut sums = [0.0; 4];
+    // SAFETY: SSE is part of x86-64, and `sums` has room for a vector.
+    unsafe {
+        let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+        let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+        let (even, odd) = (_mm_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm_shuffle_ps::<0b11_01_11_01>(ab, cd));
+        _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
+    }
+    sums
+}
+
 /// Returns one bit for each of the 32 bytes at `p`. A bit is set if its byte is not zero.
 ///
 /// # Safety

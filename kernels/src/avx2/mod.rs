@@ -3,7 +3,6 @@
 mod vector;
 
 pub use vector::Eight;
-pub(crate) use vector::sums_of_four;
 
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;

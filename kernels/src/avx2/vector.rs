@@ -3,6 +3,7 @@
 use crate::exp2::{EXP2_NEAREST, EXPONENT_MAGIC, ZERO_AT, exp2_horner, raised};
 use crate::isa::Avx2;
 use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
+use crate::x86::sums_of_four;
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -312,8 +313,7 @@ impl Lanes for Eight {
             let x = vectors[i].0;
             four[i] = op!(_mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)));
         }
-        // SAFETY: the instruction set includes SSE2 (clause).
-        unsafe { sums_of_four(four) }
+        sums_of_four(four)
     }
     #[inline(always)]
     fn larger_magnitude(self, other: Self) -> Self {
@@ -336,21 +336,4 @@ impl Lanes for Eight {
 #[inline(always)]
 fn power_from_low_bits(t: Eight) -> Eight {
     Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
-}
-
-/// Returns the sum of the lanes of each vector: `(x_0 + x_2) + (x_1 + x_3)`.
-///
-/// # Safety
-/// - The processor has SSE2.
-#[inline(always)]
-pub unsafe fn sums_of_four([a, b, c, d]: [__m128; 4]) -> [f32; 4] {
-    let mut sums = [0.0; 4];
-    // SAFETY: the processor has the instructions (clause), and `sums` has room for a vector.
-    unsafe {
-        let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-        let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-        let (even, odd) = (_mm_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm_shuffle_ps::<0b11_01_11_01>(ab, cd));
-        _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
-    }
-    sums
 }

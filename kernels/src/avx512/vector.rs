@@ -1,9 +1,9 @@
 //! The AVX-512 vector.
 
-use crate::avx2::sums_of_four;
 use crate::exp2::{EXP2_FLOOR, raised};
 use crate::isa::Avx512;
 use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
+use crate::x86::sums_of_four;
 use core::arch::x86_64::*;
 use elsa_core::state::{Number, WEIGHT_FLOOR};
 
@@ -406,8 +406,7 @@ impl Lanes for Sixteen {
                 _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
             });
         }
-        // SAFETY: the instruction set includes SSE2 (clause).
-        unsafe { sums_of_four(four) }
+        sums_of_four(four)
     }
     #[inline(always)]
     fn larger_magnitude(self, other: Self) -> Self {
