@@ -79,6 +79,7 @@ mod tests {
     use super::*;
     use elsa_kernels::cuda::GPU_KERNELS;
     use std::collections::HashMap;
+    use std::sync::LazyLock;
 
     /// Returns a kernel whose module is not the first in its group, and whose group has a dictionary. Among all such
     /// kernels, it is the one with the shortest group.
@@ -88,19 +89,22 @@ mod tests {
         *others.min_by_key(|kernel| kernel.ptx.group.len()).unwrap()
     }
 
-    /// Copies of a group with one bit flipped, each with the index of the flipped byte. They live as long as the
-    /// program.
-    fn flipped(group: &[u8]) -> Vec<(usize, &'static [u8])> {
-        let header = 0..Header::BYTES;
-        let places = header.chain((Header::BYTES..group.len()).step_by(group.len() / 24));
-        places
-            .map(|at| {
-                let mut flipped = group.to_vec();
-                flipped[at] ^= 0x10;
-                (at, &*flipped.leak())
-            })
-            .collect()
-    }
+    /// Copies of a group in which one bit is flipped, each with the index of the byte that contains this bit.
+    type Flipped = Vec<(usize, Vec<u8>)>;
+
+    /// Copies of the group of [`among_others`], and copies of its dictionary. They live as long as the program.
+    static FLIPPED: LazyLock<[Flipped; 2]> = LazyLock::new(|| {
+        let ptx = among_others().ptx;
+        [ptx.group, ptx.dictionary].map(|group| {
+            let places = (0..Header::BYTES).chain((Header::BYTES..group.len()).step_by(group.len() / 24));
+            let copy = |at| {
+                let mut copy = group.to_vec();
+                copy[at] ^= 0x10;
+                (at, copy)
+            };
+            places.map(copy).collect()
+        })
+    });
 
     /// Splits a text into words and the text between them.
     fn pieces(text: &str) -> impl Iterator<Item = &str> {
@@ -184,11 +188,12 @@ mod tests {
             let padding = bytes - at <= 5 && found.as_ref() == Ok(&wanted);
             assert!(padding || found.is_err(), "{what}: byte {at} of {bytes}");
         };
-        for (at, group) in flipped(whole.group) {
-            check("group", at, group.len(), Ptx { group, ..whole });
+        let [groups, dictionaries] = &*FLIPPED;
+        for (at, group) in groups {
+            check("group", *at, group.len(), Ptx { group, ..whole });
         }
-        for (at, dictionary) in flipped(whole.dictionary) {
-            check("dictionary", at, dictionary.len(), Ptx { dictionary, ..whole });
+        for (at, dictionary) in dictionaries {
+            check("dictionary", *at, dictionary.len(), Ptx { dictionary, ..whole });
         }
     }
 }
