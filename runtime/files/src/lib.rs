@@ -14,10 +14,10 @@
 //! Each call takes the name of the caller's argument that the file belongs to, and error messages start with that name.
 //!
 //! ```no_run
-//! use elsa_files::{Accept, FileError, Source, Tensor};
+//! use elsa_files::{Accept, FileError, Tensor, TensorPath};
 //!
 //! # fn main() -> Result<(), FileError> {
-//! let source: Source = "layer.safetensors#q".parse().expect("a path and a name");
+//! let source: TensorPath = "layer.safetensors#q".parse().expect("a path and a name");
 //! let query = Tensor::load("q", &source, Accept::Float)?;
 //! println!("{} {:?}", query.dtype().name(), query.shape());
 //! # Ok(())
