@@ -114,7 +114,7 @@ impl TaskGradients {
 /// ```
 ///
 /// The share of a token that a task does not have is zero, so the bits of the sum depend only on the shares. An element
-/// takes part in at most [`GradientMerge::additions`] additions, each of which is rounded once.
+/// takes part in at most [`GradientMerge::additions`] additions. Each addition is rounded once.
 #[derive(Debug)]
 pub struct GradientMerge {
     sizes: GradientSizes,

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. The target `x86-64` has the same
-//! glibc. Zig links these builds, because zig has stubs of the C library for every version. [`Additions`] lists what a
-//! build leaves out unless it is asked for.
+//! glibc. Zig links these builds, because zig has stubs of the C library for every version. [`Additions`] lists the parts
+//! that a build contains on request only.
 //! `super::check` has accepted every artefact that is shipped.
 
 use super::check::{self, Exceptions, Found};

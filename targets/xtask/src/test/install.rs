@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Commands in the bare root, in the order of the checks. `/work` contains the packages and the program of the guide.
+/// Commands in the bare root, in the order of the checks. `/packages` contains the packages and the program of the guide.
 /// The first command removes packages that an interrupted run may have left. Files in `/var` are not compared, because apt
 /// writes there.
 const COMMANDS: [(&str, &str); 9] = [
     (
         "apt installs the packages",
         "dpkg --purge elsa-edge libelsa-dev libelsa1 libelsa-onnxruntime 2>/dev/null && \
-        find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >before && \
+        find / -xdev -path /packages -prune -o -path /var -prune -o -print | sort >before && \
         apt-get -qq install ./*.deb && dpkg --verify elsa-edge libelsa1 libelsa-dev libelsa-onnxruntime",
     ),
     ("the tool prints its version", "elsa --version"),
@@ -61,7 +61,7 @@ const COMMANDS: [(&str, &str); 9] = [
     (
         "apt removes everything",
         "apt-get -qq purge elsa-edge libelsa1 libelsa-dev libelsa-onnxruntime >/dev/null && \
-        find / -xdev -path /work -prune -o -path /var -prune -o -print | sort >after && diff before after && \
+        find / -xdev -path /packages -prune -o -path /var -prune -o -print | sort >after && diff before after && \
         ! ldconfig -p | grep libelsa && echo nothing is left",
     ),
 ];
@@ -94,7 +94,7 @@ pub fn install(tree: &Tree) -> Ran {
 /// Installs the Debian packages into the bare root, uses them and removes them.
 fn apt(tree: &Tree, ran: &mut Ran, debs: &[PathBuf]) -> Result<(), String> {
     let root = setup::bare_root(tree)?;
-    let work = root.join("work");
+    let work = root.join("packages");
     files::empty(&work)?;
     for path in debs {
         let to = work.join(path.file_name().unwrap_or_default());
@@ -107,7 +107,7 @@ fn apt(tree: &Tree, ran: &mut Ran, debs: &[PathBuf]) -> Result<(), String> {
     files::write(&work.join("v.npy"), npy([0.0, 8.0, 4.0, 0.0]))?;
     let version = format!("elsa {VERSION}");
     for (what, script) in COMMANDS {
-        let run = Run::new(tree, "chroot").arg(&root).args("sh -c").arg(format!("cd /work && {script}"));
+        let run = Run::new(tree, "chroot").arg(&root).args("sh -c").arg(format!("cd /packages && {script}"));
         let out = run.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").run();
         let last =
             out.stdout.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
