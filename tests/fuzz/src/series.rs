@@ -24,6 +24,12 @@ fn one_of(u: &mut Unstructured<'_>, last: u32) -> Result<u32> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=last) }
 }
 
+/// Picks a size that no list has: a small number, or one that no memory can hold. A number between the two would have
+/// the library allocate gigabytes, as it should.
+fn unrelated(u: &mut Unstructured<'_>) -> Result<usize> {
+    if u.arbitrary()? { u.int_in_range(0..=1 << 16) } else { u.int_in_range(1 << 50..=usize::MAX) }
+}
+
 /// Picks a view of a series whose first axis is tokens or channels. Some views have arbitrary strides or sizes.
 fn view(u: &mut Unstructured<'_>, [batch, tokens, channels]: [usize; 3]) -> Result<elsa_view> {
     let mut view = if u.arbitrary()? {
@@ -73,7 +79,7 @@ fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
                 fixed_b: u32::from(u.ratio(1, 4)?),
                 fixed_c: u32::from(u.ratio(1, 4)?),
                 has_z: u.int_in_range(0..=1)?,
-                states: if u.ratio(1, 32)? { u.arbitrary()? } else { states },
+                states: if u.ratio(1, 32)? { unrelated(u)? } else { states },
                 u: view(u, shape)?,
                 delta: view(u, shape)?,
                 b: view(u, of)?,
@@ -90,7 +96,7 @@ fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
             silu: u.int_in_range(0..=1)?,
             reverse,
             in_place,
-            taps: if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(1..=80)? },
+            taps: if u.ratio(1, 32)? { unrelated(u)? } else { u.int_in_range(1..=80)? },
             u: view(u, shape)?,
             out: view(u, shape)?,
             ..elsa_convolution_problem::default()

@@ -3,6 +3,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
+use elsa_core::view::View;
 use elsa_oracle::linear::{Case, GateKind, Packing, Params, RULES};
 use elsa_oracle::random::seeded;
 use elsa_oracle::{SLOW, engines};
@@ -252,6 +253,33 @@ fn one_token_of_every_size() {
                 apart.past.iter_mut().for_each(|past| past.fill(0.0));
                 let zeros = apart.run_on(engine, &options);
                 assert_eq!(case.run_on(engine, &options).bits(), zeros.bits(), "{}", case.name);
+            }
+        }
+    }
+}
+
+/// The stride of an axis with one element may be any number. No address that is computed from it may overflow, not even
+/// one that is only prefetched.
+#[test]
+fn strides_of_single_tokens_and_heads_do_not_matter() {
+    let of = |view: View| View::new("x", view.shape(), [usize::MAX, 1 << 63, (1 << 63) + 7, 1]).unwrap();
+    for engine in &engines(2) {
+        for (rule, per_dim) in RULES {
+            for direction in [Direction::Forward, Direction::Reverse, Direction::Bidirectional] {
+                let present = direction != Direction::Bidirectional;
+                let params = Params { per_dim, direction, present, ..Params::plain(rule, 1, [64, 64]) };
+                let mut case = params.build();
+                for options in forms() {
+                    let want = case.run_on(engine, &options);
+                    let dense = case.problem;
+                    let spec = *dense.spec();
+                    let mut strided = spec.query(of(spec.query)).key(of(spec.key)).value(of(spec.value));
+                    strided.output = of(spec.output);
+                    (strided.decay, strided.beta) = (spec.decay.map(of), spec.beta.map(of));
+                    case.problem = strided.check().unwrap();
+                    assert_eq!(case.run_on(engine, &options).bits(), want.bits(), "{}", case.name);
+                    case.problem = dense;
+                }
             }
         }
     }

@@ -61,7 +61,7 @@ impl Stretch<'_> {
         let stride = tensor.stride() as isize;
         Rows {
             data: tensor.row(self.sequence.batch, head, self.token(t)).cast(),
-            token: if self.reverse { -stride } else { stride },
+            token: if self.reverse { stride.wrapping_neg() } else { stride },
             head: tensor.view.strides()[1] as isize,
         }
     }
