@@ -7,7 +7,18 @@ pub mod series;
 pub mod structs;
 
 use elsa_files::{Accept, Buffer, Contents, Data, Fault, Format, read};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Cursor;
+
+/// Limits the data of this process to a gibibyte. A call that needs more then gets an error from the system, as on a
+/// machine whose memory is exhausted, and must return a typed error.
+///
+/// # Panics
+/// Panics if the system refuses the limit.
+pub fn limit_memory() {
+    let limit = Rlimit { current: Some(1 << 30), ..getrlimit(Resource::Data) };
+    setrlimit(Resource::Data, limit).expect("a limit on data");
+}
 
 /// Reads the tensor `name` from the file contents `bytes`: once as floats, once as a mask and once as lengths.
 ///

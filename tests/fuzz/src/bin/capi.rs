@@ -10,6 +10,7 @@
 use elsa::*;
 use elsa_core::state::misfit;
 use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
+use elsa_fuzz::limit_memory;
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
 use elsa_fuzz::series;
@@ -36,7 +37,7 @@ struct Known {
     memories: Vec<Vec<u64>>,
 }
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz_target!(init: limit_memory(), |bytes: &[u8]| {
     let mut read = vec![0u64; ARENA / 8];
     let mut written = vec![0u64; ARENA / 8];
     for (i, word) in read.iter_mut().enumerate() {
