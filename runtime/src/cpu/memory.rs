@@ -1,6 +1,7 @@
 //! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for values of any
 //! type.
 
+use crate::cpu::limits::available_memory;
 use crate::error::BindError;
 use elsa_core::room::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -8,6 +9,9 @@ use std::ptr::{self, NonNull};
 
 /// Alignment of [`Bytes`] and of the values of a [`Memory`], in bytes: a cache line.
 const LINE: usize = 64;
+
+/// Smallest workspace, in bytes, that is compared with the available memory. The comparison reads several files.
+const LARGE: usize = 1 << 26;
 
 /// Storage of the values of a [`Memory`].
 #[derive(Debug)]
@@ -38,8 +42,12 @@ impl Memory {
         bytes.saturating_sub(LINE) / size_of::<f32>()
     }
 
-    /// Allocates a workspace of `bytes` bytes. Returns `None` if the system refuses.
+    /// Allocates a workspace of `bytes` bytes. Returns `None` if the system refuses, or if fewer bytes are available:
+    /// Linux would then grant the addresses, and kill the process when it writes to them.
     pub fn allocate(bytes: usize) -> Option<Memory> {
+        if bytes >= LARGE && available_memory().is_some_and(|available| available.bytes < bytes as u64) {
+            return None;
+        }
         let room = Memory::room_of(bytes);
         let len = room + LINE / size_of::<f32>();
         let mut values: Vec<f32> = Vec::new();
@@ -179,5 +187,17 @@ impl Drop for Bytes {
             // SAFETY: `zeroed` allocated the bytes with this layout, and they are freed once.
             unsafe { dealloc(self.data.as_ptr(), self.layout) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_are_at_most_as_large_as_the_available_memory() {
+        let available = available_memory().expect("a limit on memory").bytes as usize;
+        assert!(Memory::allocate(available.saturating_add(1 << 28)).is_none());
+        assert!(Memory::allocate(LARGE).is_some_and(|memory| memory.bytes() >= LARGE));
     }
 }
