@@ -219,7 +219,7 @@ impl fmt::Display for ChooseError {
             }
             ChooseError::Memory { needed } => write!(
                 f,
-                "workspace: {needed} bytes are not available; allowed: at most the machine's memory"
+                "workspace: {needed} bytes are not available; allowed: at most the memory that is available"
             ),
             ChooseError::NoSet { found, below, above } => {
                 write!(f, "{found} chunks have no known interest set; allowed: ")?;
