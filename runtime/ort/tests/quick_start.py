@@ -1,4 +1,4 @@
-"""The operator from Python 3.6 on: quick_start.py LIBRARY MODEL
+"""The operator from Python 3.6 on: quick_start.py LIBRARY MODEL [PROVIDER]
 
 MODEL is a node of the operator over Q, K and V of rank 4 without attributes. Compares with f64, and checks the message of
 a refused call."""
@@ -16,10 +16,13 @@ def attention(q, k, v):
     return np.matmul(weights / weights.sum(-1, keepdims=True), v)
 
 
-def main(library, model):
+def main(library, model, provider="CPUExecutionProvider"):
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library)
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, options, providers=[provider])
+    if provider not in session.get_providers():
+        print("FAILED: %s: this ONNX Runtime has none" % provider)
+        return 1
     random = np.random.RandomState(1)
     q, k, v = [random.randn(2, 3, 50, 24).astype(np.float32) for _ in range(3)]
     try:

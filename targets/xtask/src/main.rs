@@ -16,15 +16,17 @@
 //! | command | effect |
 //! |---|---|
 //! | `docs` | builds the guide of `docs/src` with mdBook and opens it |
-//! | `gpu-test` | creates `target/gpu-test`; `sh run.sh` runs it on any machine with an NVIDIA driver |
+//! | `gpu-test` | creates `target/gpu-test`; `sh board-day.sh --only gpu` in it tests the GPU of any machine |
 //! | `gpu-bench` | creates `target/gpu-bench`; `sh run.sh` measures there, compared with PyTorch if installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //! | `hunt` | searches for an error beyond its bound, for `--seconds N` or over `--rows N`; `--schedules` restricts the search to schedules, `--tightness` measures the bounds |
 //! | `abi` | compares the parts of `elsa.h` compiled into programs with the committed list; `--write` writes the list |
 //! | `fingerprint` | hashes all result bits of all back ends, natively, emulated and on the stand-in GPU, for comparison between commits |
 //!
-//! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board and fetches
-//! its measurements. `package` makes Debian packages and wheels from such folders. Measurements, separate from the tests:
+//! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board, verifies and
+//! measures there. `board-day` adds the test programs and answers all that only a board can answer. Both fetch one
+//! archive, which `board-report` judges. `package` makes Debian packages and wheels from such folders. Measurements,
+//! separate from the tests:
 //!
 //! | command | measurement |
 //! |---|---|
@@ -54,10 +56,10 @@ mod shell;
 mod test;
 
 use boards::target::{Target, X86_64};
-use boards::{build, deploy};
+use boards::{build, day};
 use clap::{Parser, Subcommand};
 use elsa_targets::REFERENCE;
-use gpu::{gpu_bench, gpu_test, ptx, standin};
+use gpu::{gpu_bench, ptx, standin};
 use measure::{calls, count, fingerprint, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
@@ -165,8 +167,12 @@ enum Command {
         #[arg(long, value_parser = Target::names(), default_values = [X86_64, REFERENCE])]
         target: Vec<String>,
     },
-    /// Build, copy to a board over ssh, verify and measure there, and fetch the measurements.
-    Deploy(deploy::Arguments),
+    /// Build, copy to a board over ssh, verify and measure there, and fetch the results.
+    Deploy(day::Arguments),
+    /// Build for a board with all test programs, answer there what only a board can answer, and fetch the results.
+    BoardDay(day::Arguments),
+    /// Judge the archive of a board day, draw its page, and compare it with another archive.
+    BoardReport(day::report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -182,7 +188,7 @@ fn main() -> ExitCode {
         Command::Test(asked) => return test::run(&tree, &asked),
         Command::Abi(write) => test::capi::abi::run(&tree, write),
         Command::Docs { no_open } => docs::run(&tree, !no_open),
-        Command::GpuTest => gpu_test::make(&tree),
+        Command::GpuTest => day::gpu_test(&tree),
         Command::GpuBench => gpu_bench::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
@@ -204,7 +210,9 @@ fn main() -> ExitCode {
         Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, additions } => build::run(&tree, &target, additions),
         Command::Package { target } => package::run(&tree, &target),
-        Command::Deploy(arguments) => deploy::run(&tree, &arguments),
+        Command::Deploy(arguments) => day::deploy(&tree, arguments),
+        Command::BoardDay(arguments) => day::run(&tree, &arguments),
+        Command::BoardReport(arguments) => day::report::run(&tree, &arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -262,6 +262,26 @@ pub fn nano() -> Tree {
     tree
 }
 
+/// Builds a TX1, JetPack 4.6.1. It has the chip of the Nano, and its module number tells them apart. The names of its
+/// rails are not confirmed.
+pub fn tx1() -> Tree {
+    let tree = Tree::new();
+    tree.jetson(
+        "NVIDIA Jetson TX1 Developer Kit",
+        "nvidia,p2371-2180\0nvidia,jetson-tx1\0nvidia,tegra210\0",
+        R32,
+    );
+    tree.zones(&[("AO-therm", 38000), ("CPU-therm", 34000), ("GPU-therm", 33000), ("PMIC-Die", 100_000)]);
+    for core in 0..4 {
+        tree.core(core, true, [1_734_000, 102_000, 1_734_000]);
+    }
+    tree.device("57000000.gpu", "gpu", [998_400_000, 76_800_000, 998_400_000], Some(0));
+    let rails =
+        [("VDD_IN", 19064, 120, 2287, 10), ("VDD_GPU", 19064, 4, 76, 10), ("VDD_CPU", 19064, 10, 190, 10)];
+    tree.iio("1-0040", "iio:device0", &rails);
+    tree
+}
+
 /// Builds an AGX Xavier, JetPack 5.1.1: it has no input rail, its rails are under hwmon, and its counters have their
 /// older name.
 pub fn xavier() -> Tree {
@@ -340,4 +360,25 @@ pub fn pc() -> Tree {
         tree.put(&format!("sys/class/powercap/{folder}/energy_uj"), "262143000000\n");
     }
     tree
+}
+
+/// Copies the trees of all boards into the folder `ELSA_TREES`, each under the name of its board, for rehearsals with
+/// the whole tool.
+#[test]
+#[ignore = "writes files for the stage board-day"]
+fn trees_are_written() {
+    let to = std::path::PathBuf::from(std::env::var_os("ELSA_TREES").expect("ELSA_TREES is the folder"));
+    for (name, tree) in [
+        ("jetson-tx2", tx2()),
+        ("jetson-nano", nano()),
+        ("jetson-tx1", tx1()),
+        ("jetson-xavier", xavier()),
+        ("jetson-orin", orin()),
+    ] {
+        let compatible = tree.root().read("proc/device-tree/compatible").unwrap();
+        assert_eq!(elsa_targets::recognised(&compatible), Some(name));
+        let copied =
+            std::process::Command::new("cp").arg("-a").arg(tree.folder()).arg(to.join(name)).status();
+        assert!(copied.unwrap().success(), "{name}");
+    }
 }

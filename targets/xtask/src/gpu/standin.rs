@@ -1,4 +1,5 @@
-//! Builds the stand-in driver of `tests/standin`: a `libcuda.so.1` with the device sources compiled for this machine.
+//! Builds the stand-in driver of `tests/standin`: a `libcuda.so.1` with the device sources compiled for this machine or a
+//! board.
 
 use crate::files;
 use crate::setup;
@@ -15,26 +16,31 @@ pub enum Variant {
     Address,
     /// Instrumented with ThreadSanitizer.
     Thread,
+    /// Without a sanitizer, for the processor of the boards, which an emulator runs.
+    Board,
 }
 
 impl Variant {
-    /// Returns the name of the build folder, which is also the compiler's name for the sanitizer.
+    /// Returns the name of the build folder, which is also the compiler's name of a sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
             Variant::Address => "address",
             Variant::Thread => "thread",
+            Variant::Board => "board",
         }
     }
 
     fn flags(self) -> &'static str {
         match self {
-            Variant::Plain => "-O2",
+            Variant::Plain => "-O2 -march=native",
+            Variant::Board => "-O2 --target=aarch64-linux-gnu",
             // With the default of this check, frames on the heap would be mapped for each lane of each block.
             Variant::Address => {
-                "-O1 -g1 -DSTANDIN_ADDRESS -fsanitize=address -fsanitize-address-use-after-return=never"
+                "-O1 -g1 -march=native -DSTANDIN_ADDRESS -fsanitize=address \
+                 -fsanitize-address-use-after-return=never"
             }
-            Variant::Thread => "-O1 -g1 -DSTANDIN_THREAD -fsanitize=thread",
+            Variant::Thread => "-O1 -g1 -march=native -DSTANDIN_THREAD -fsanitize=thread",
         }
     }
 }
@@ -59,9 +65,13 @@ fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
 /// Returns an error if the compiler is missing, or if the sources do not compile.
 pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
     setup::program(tree, "clang++-19", "clang-19")?;
-    setup::program(tree, "g++", "g++")?;
-    if variant != Variant::Plain {
-        setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+    match variant {
+        Variant::Plain => setup::program(tree, "g++", "g++")?,
+        Variant::Board => setup::program(tree, "aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")?,
+        Variant::Address | Variant::Thread => {
+            setup::program(tree, "g++", "g++")?;
+            setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+        }
     }
     let out = tree.target.join("standin").join(variant.name());
     files::folder(&out)?;
@@ -75,7 +85,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
     headers.push(std::env::current_exe().map_err(|error| error.to_string())?);
 
     let common = format!(
-        "-std=c++20 {} -march=native -ffp-contract=fast -fno-fast-math -Wall -Wextra -Werror -fPIC \
+        "-std=c++20 {} -ffp-contract=fast -fno-fast-math -Wall -Wextra -Werror -fPIC \
          -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
         variant.flags()
     );
@@ -123,14 +133,15 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
     }
     let library = out.join("libcuda.so.1");
     if made > 0 || !library.exists() || youngest(std::slice::from_ref(&library)) < youngest(&objects) {
-        let sanitizer = match variant {
+        let of_variant = match variant {
             Variant::Plain => String::new(),
-            _ => format!("-fsanitize={}", variant.name()),
+            Variant::Board => "--target=aarch64-linux-gnu".to_owned(),
+            Variant::Address | Variant::Thread => format!("-fsanitize={}", variant.name()),
         };
         let link = Run::new(tree, "clang++-19 -shared -static-libstdc++ -static-libgcc -pthread")
             .args("-Wl,-soname,libcuda.so.1 -Wl,--exclude-libs,ALL -Wl,-z,nodelete")
             .arg(format!("-Wl,--version-script={SOURCES}/exports.map"))
-            .args(&sanitizer)
+            .args(&of_variant)
             .arg("-o")
             .arg(&library);
         let link = objects.iter().fold(link, |link, object| link.arg(object)).quiet();
@@ -140,7 +151,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
             return Err(format!("$ {line}\n{}", done.stderr));
         }
     }
-    for (name, blocks) in PROGRAMS {
+    for (name, blocks) in PROGRAMS.into_iter().filter(|_| variant != Variant::Board) {
         // The source path is relative, so that the messages of the program contain paths of the project.
         let (program, source) = (out.join(name), format!("{SOURCES}/{name}.cpp"));
         let mut inputs = vec![tree.root.join(&source)];
@@ -156,6 +167,6 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
             }
         }
     }
-    println!("{}: {} kernels for this machine, {made} objects made", library.display(), kernels.len());
+    println!("{}: {} kernels, {made} objects made", library.display(), kernels.len());
     Ok(out)
 }

@@ -2,12 +2,12 @@
 //! folder that is laid out like a shipped one; the stage `boards` tests the folder that is shipped.
 
 use super::capi::abi;
-use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
+use super::cargo::{JSON, bare_metal_run, builds, tests};
 use super::sanitizers::WIDE;
 use super::{links, printed};
+use crate::boards::day::programs::{KERNELS, executables};
 use crate::boards::target::Target;
 use crate::boards::{build, paths};
-use crate::gpu::gpu_test::executables;
 use crate::ran::Ran;
 use crate::setup::{self, BARE};
 use crate::shell::{Run, Tree};

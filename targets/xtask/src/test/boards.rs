@@ -5,7 +5,7 @@ use super::capi;
 use super::dist::dist;
 use super::{links, readme};
 use crate::boards::library::Abi;
-use crate::boards::{bad, deploy};
+use crate::boards::{bad, outputs};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -77,19 +77,19 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
         let run = Run::new(tree, &setup::emulator()).arg(dist.join("bin/elsa")).args(rest);
         let out = run.limit(Duration::from_secs(seconds)).machine().run();
         // If other programs disturbed a measurement, its rows are still correct.
-        let disturbed = rest.starts_with("bench") && out.code == Some(deploy::UNCLEAN);
+        let disturbed = rest.starts_with("bench") && out.code == Some(outputs::UNCLEAN);
         if disturbed { Ok(out.stdout) } else { out.text(&format!("elsa {rest}")) }
     };
-    let info = elsa("info --json", 30).and_then(|text| deploy::lines(&text));
+    let info = elsa("info --json", 30).and_then(|text| outputs::lines(&text));
     ran.note("elsa info, emulated", info.as_ref().map(|_| "done".to_owned()).map_err(Clone::clone));
-    let verified = elsa("verify --scenario stress --json", 240).and_then(|text| deploy::lines(&text));
+    let verified = elsa("verify --scenario stress --json", 240).and_then(|text| outputs::lines(&text));
     let cases =
         |lines: &Vec<serde_json::Value>| match lines.iter().filter(|line| line["what"] == "verify").count() {
             0 => Err("no case".to_owned()),
             n => Ok(format!("{n} cases")),
         };
     ran.note("elsa verify, emulated", verified.as_ref().map_err(Clone::clone).and_then(cases));
-    let measured = elsa(SHORT_GRID, 240).and_then(|text| deploy::rows(&text));
+    let measured = elsa(SHORT_GRID, 240).and_then(|text| outputs::rows(&text));
     let all = |lines: &Vec<serde_json::Value>| {
         let certified = lines.iter().filter(|line| line["certified"] == true).count();
         let found = format!("{certified} of {} answers certified", lines.len());
@@ -105,7 +105,7 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let mut processor = board.clone();
     processor.required.retain(|required| matches!(required, elsa_targets::Required::Cpu(_)));
     let info = info.ok().and_then(|lines| lines.into_iter().next()).unwrap_or_default();
-    let missing = deploy::missing(&processor, &info, &measured.unwrap_or_default());
+    let missing = outputs::missing(&processor, &info, &measured.unwrap_or_default());
     let found = match (missing.is_empty(), processor.required.len()) {
         (true, n) if n > 0 => Ok(format!("{n} ran")),
         (true, _) => Err("required.txt lists none".to_owned()),

@@ -8,27 +8,6 @@ use std::path::Path;
 /// The flag that makes cargo print its messages in JSON.
 pub const JSON: &str = "--message-format=json-render-diagnostics";
 
-/// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an emulator
-/// or under a sanitizer.
-pub const KERNELS: [&str; 16] = [
-    "append::",
-    "backward::",
-    "certified::",
-    "chunks::",
-    "conformance::every_",
-    "determinism::",
-    "extremes::",
-    "hostile::",
-    "linear::",
-    "linear_convolution::",
-    "linear_poison::",
-    "linear_recurrence::",
-    "linear_selective::",
-    "masks::",
-    "small_calls::",
-    "windows::",
-];
-
 /// Returns the widest instruction set of this machine for which there are kernels.
 pub fn widest() -> &'static str {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
-//! Runs the stage `deploy`: deploys over ssh to this machine, and tries requests that must be refused.
+//! Runs the stage `deploy`: deploys over ssh to this machine, breaks a connection, and tries requests that must be
+//! refused.
 
-use crate::boards::deploy;
+use super::day;
 use crate::boards::library::Abi;
 use crate::boards::target::HOST;
 use crate::ran::Ran;
@@ -9,11 +10,12 @@ use crate::shell::{Run, Tree};
 use elsa_targets::REFERENCE;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// An ssh server of this user on the loopback interface, with separate keys in a temporary folder.
 struct Server {
-    child: std::process::Child,
+    child: Child,
     dir: tempfile::TempDir,
     port: u16,
 }
@@ -53,25 +55,41 @@ impl Server {
             fs::write(path(config), text + "StrictHostKeyChecking yes\nIdentitiesOnly yes\n")
                 .map_err(fault)?;
         }
-        let child = std::process::Command::new(SSHD)
-            .args(["-D", "-e", "-f"])
-            .arg(path("sshd_config"))
-            .stdin(std::process::Stdio::null())
-            .stderr(fs::File::create(path("log")).map_err(fault)?)
-            .spawn()
-            .map_err(|error| format!("{SSHD}: {error}"))?;
+        let child = Server::spawn(dir.path()).map_err(fault)?;
         let mut server = Server { child, dir, port };
+        server.wait().map(|()| server)
+    }
+
+    fn spawn(dir: &Path) -> std::io::Result<Child> {
+        let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log"))?;
+        let config = dir.join("sshd_config");
+        Command::new(SSHD).args(["-D", "-e", "-f"]).arg(config).stdin(Stdio::null()).stderr(log).spawn()
+    }
+
+    /// Waits until the server listens.
+    fn wait(&mut self) -> Result<(), String> {
         for _ in 0..200 {
-            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Ok(server);
+            if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return Ok(());
             }
-            if server.child.try_wait().is_ok_and(|status| status.is_some()) {
+            if self.child.try_wait().is_ok_and(|status| status.is_some()) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        let log = fs::read_to_string(server.path("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         Err(format!("{SSHD}: does not listen: {}", log.trim()))
+    }
+
+    /// Breaks all connections, and accepts none for `time`.
+    fn cut(&mut self, tree: &Tree, time: Duration) -> Result<(), String> {
+        let text = |error: std::io::Error| format!("{SSHD}: {error}");
+        let sessions = Run::new(tree, "pgrep -P").arg(self.child.id().to_string()).quiet().run().stdout;
+        self.child.kill().and_then(|()| self.child.wait()).map_err(text)?;
+        Run::new(tree, "kill -KILL").args(&sessions).quiet().run();
+        std::thread::sleep(time);
+        self.child = Server::spawn(self.dir.path()).map_err(text)?;
+        self.wait()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -96,17 +114,18 @@ pub fn deploy(tree: &Tree) -> Ran {
 }
 
 fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    let server = Server::start(tree)?;
+    let mut server = Server::start(tree)?;
     let user = Run::new(tree, "id -un").quiet().run().stdout.trim().to_owned();
     let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let results = server.path("results");
+    let home = server.dir.path().to_owned();
+    let results = home.join("results");
     let command = |target: &str, config: &str, key: &str, dir: &Path, port: u16| {
         Run::new(tree, "")
             .arg(&own)
             .args(&format!("deploy --target {target} {user}@127.0.0.1 --port {port} --identity"))
-            .arg(server.path(key))
+            .arg(home.join(key))
             .arg("--ssh-config")
-            .arg(server.path(config))
+            .arg(home.join(config))
             .arg("--results")
             .arg(&results)
             .arg("--dir")
@@ -115,9 +134,9 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     };
     let dir = server.path("board");
 
+    // The second command finds all steps recorded.
     for _ in 0..2 {
-        let run = command(HOST, "config", "user", &dir, server.port);
-        let out = run.args("-- --force --shape 1,1,64,64,64 --seconds 0.05").run();
+        let out = command(HOST, "config", "user", &dir, server.port).args("-- --quick").run();
         ran.note("deploy to this machine", out.text("deploy").map(|_| "done".to_owned()));
     }
     // The links must arrive as links, not as copies of the library.
@@ -129,33 +148,45 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let other: Vec<String> = other.map(|(link, _)| link.display().to_string()).collect();
     let found = if other.is_empty() { Ok("arrived".to_owned()) } else { Err(other.join(", ")) };
     ran.note("links of the library", found);
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(&results).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    files.sort();
+    let archives = crate::files::below(&results, &["gz"])?;
+    let pages = crate::files::below(&results, &["html"])?;
     ran.note(
-        "results files",
-        if files.len() == 2 { Ok("two, neither written over".to_owned()) } else { Err(format!("{files:?}")) },
+        "archives",
+        if archives.len() == 2 && pages.len() == 2 {
+            Ok("two with their pages, neither written over".to_owned())
+        } else {
+            Err(format!("{archives:?}, {pages:?}"))
+        },
     );
-    let records = files.first().map_or_else(String::new, |path| fs::read_to_string(path).unwrap_or_default());
-    let records = deploy::lines(&records)?;
-    let header = records.first().cloned().unwrap_or_default();
-    let machine = Run::new(tree, "uname -m").quiet().run().stdout.trim().to_owned();
-    let whole = header["what"] == "board"
-        && header["target"] == HOST
-        && header["machine"] == machine.as_str()
-        && header["l4t"].is_null() != Path::new("/etc/nv_tegra_release").is_file()
-        && header["info"]["what"] == "info"
-        && header["info"]["machine"]["zones"].is_array();
+    let steps = day::recorded(&dir)?;
+    let done = ["system", "sensors", "info", "verify", "grid-cpu"];
+    let whole = done.iter().all(|name| steps.get(*name).is_some_and(|result| result == "done"));
     ran.note(
-        "header of the results",
-        if whole { Ok("complete".to_owned()) } else { Err(header.to_string()) },
-    );
-    let benches = records.iter().filter(|line| line["what"] == "bench").count();
-    ran.note(
-        "lines of the results",
-        if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; allowed: 3")) },
+        "steps of the results",
+        if whole { Ok(format!("{} recorded", steps.len())) } else { Err(format!("{steps:?}")) },
     );
 
+    let broken = server.path("broken");
+    let out = std::thread::scope(|scope| {
+        let run = command(HOST, "config", "user", &broken, server.port).args("-- --quick --only what,verify");
+        let run = scope.spawn(|| run.run());
+        let begun = || {
+            (0..6000).any(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                broken.join("day/lock/child").exists()
+            })
+        };
+        let cut =
+            if begun() { server.cut(tree, Duration::from_secs(4)) } else { Err("no step began".to_owned()) };
+        let out = run.join().map_err(|_| "the command panicked".to_owned());
+        cut.and(out)
+    });
+    ran.note(
+        "a broken connection",
+        out.and_then(|out| out.text("deploy")).map(|_| "connected again".to_owned()),
+    );
+
+    let machine = Run::new(tree, "uname -m").quiet().run().stdout.trim().to_owned();
     // Requests that must be refused, each with words of the message.
     let nowhere = server.path("empty");
     crate::files::folder(&nowhere)?;

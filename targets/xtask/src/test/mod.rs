@@ -9,6 +9,7 @@ pub mod bounds;
 pub mod capi;
 mod cargo;
 mod check;
+mod day;
 mod deploy;
 mod dist;
 mod examples;

@@ -2,7 +2,8 @@
 //! programs) in one build per sanitizer.
 
 use super::capi::instrumented;
-use super::cargo::{KERNELS, tests, widest, with_standin};
+use super::cargo::{tests, widest, with_standin};
+use crate::boards::day::programs::KERNELS;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;

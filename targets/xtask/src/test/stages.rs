@@ -2,7 +2,7 @@
 
 use super::ask::Ask;
 use super::{
-    arm, boards, bounds, capi, check, deploy, examples, fuzz, install, ort, python, release, robot,
+    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot,
     sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
@@ -94,8 +94,10 @@ pub const STAGES: &[Stage] = &[
         .about("the plugin of TensorRT through its own interface")
         .guards(&["examples/tensorrt"]),
     long("deploy", 0, 60.0, |tree, _| deploy::deploy(tree))
-        .about("over ssh to this machine")
-        .guards(&["targets/xtask/src/boards/deploy.rs"]),
+        .about("over ssh to this machine, with a broken connection")
+        .guards(&["targets/xtask/src/boards/day", "targets/xtask/src/boards/link.rs"]),
+    long("board-day", 0, 900.0, |tree, _| day::day(tree))
+        .about("a board day on emulated boards: interrupted, without space, root and driver; its report"),
     long("robot", 0, 60.0, |tree, _| robot::robot(tree))
         .about("the robot: 1,000 frames at 100 Hz under load, PyTorch's answers, an emulated board")
         .guards(&["examples/robot"]),
