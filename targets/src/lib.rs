@@ -308,6 +308,12 @@ fn required(text: &str) -> Result<Vec<Required>, String> {
         .collect()
 }
 
+/// Returns the text of `profile.toml` of the board with this name; `None` if no board has the name.
+#[must_use]
+pub fn profile_text(name: &str) -> Option<&'static str> {
+    FILES.iter().find(|files| files.name == name).map(|files| files.profile)
+}
+
 impl Board {
     /// Returns the board with this name.
     ///

@@ -6,6 +6,7 @@
 //! | `elsa-lab study` | [`study`]: effect of schedules with frozen references and skipped blocks on given tensors |
 //! | `elsa-lab depth-curve` | [`depth_curve`]: growth of bound and error with the number of keys |
 //! | `elsa-lab predict` | [`predict`]: latencies of a board that is not available |
+//! | `elsa-lab board-report` | [`board_report`]: the results of a board day, beside predictions and another day |
 //! | `elsa-lab bench-series` | [`bench_series`]: ways of computing recurrences, selective scans and convolutions |
 //!
 //! [`model`] fits the bytes and seconds of attention, and computes how quorums divide attention into tasks. The library
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod bench_series;
+mod board_report;
 mod depth_curve;
 mod model;
 mod predict;
@@ -20,6 +22,7 @@ mod simulate;
 mod study;
 
 use bench_series::BenchSeriesArgs;
+use board_report::BoardReportArgs;
 use clap::{Parser, Subcommand};
 use depth_curve::DepthCurveArgs;
 use elsa_cli::error::Error;
@@ -54,6 +57,8 @@ enum Command {
     DepthCurve(DepthCurveArgs),
     /// Predict the latencies of a board from the machine code of its kernels
     Predict(PredictArgs),
+    /// Judge the results of a board day, and compare them with predictions and with another day
+    BoardReport(BoardReportArgs),
     /// Measure the ways to compute recurrences, selective scans and convolutions; every answer is checked
     BenchSeries(Box<BenchSeriesArgs>),
 }
@@ -65,6 +70,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
         Command::Study(args) => study::study(args),
         Command::DepthCurve(args) => depth_curve::depth_curve(args),
         Command::Predict(args) => predict::predict(args),
+        Command::BoardReport(args) => board_report::board_report(args),
         Command::BenchSeries(args) => bench_series::bench(args),
     }
 }

@@ -89,13 +89,13 @@ const PAPER: [[f64; 4]; GRID.len()] = [
 /// The board of table 6.
 const MEASURED: &str = "jetson-tx2";
 
-/// Returns the paper's milliseconds for a case on a board: first the time of ELSA, then the time of PyTorch. Returns
-/// `None` if table 6 has no row for the case.
-fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
-    let tokens = case.shape.keys;
-    let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
+/// Returns the paper's milliseconds for a shape on a board: first the time of ELSA, then the time of PyTorch. Returns
+/// `None` if table 6 has no row for the shape.
+pub fn paper(board: &str, shape: &Shape, dtype: DType) -> Option<[f64; 2]> {
+    let tokens = shape.keys;
+    let same = *shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
     let row = PAPER.get(GRID.iter().position(|&n| n == tokens).filter(|_| same)?)?;
-    match case.dtype {
+    match dtype {
         DType::F16 => Some([row[0], row[1]]),
         DType::F32 => Some([row[2], row[3]]),
         DType::Bf16 => None,
@@ -122,6 +122,30 @@ fn machine(board: &Board) -> GpuMachine {
         launch_us: board.gpu.launch_us.unwrap_or(0.0),
         efficiency: board.gpu.efficiency.unwrap_or(0.0),
     }
+}
+
+/// The two assumptions of a prediction: the time in microseconds from one kernel to the next, and the fraction of issue
+/// slots that a multiprocessor fills.
+pub type Assumed = [f64; 2];
+
+/// Returns the assumptions of a board's profile; zero for an absent one.
+pub fn assumed(board: &Board) -> Assumed {
+    let machine = machine(board);
+    [machine.launch_us, machine.efficiency]
+}
+
+/// Returns the predicted milliseconds of a call on a board, with other assumptions than those of its profile. Returns
+/// `None` if the call cannot be predicted.
+pub fn milliseconds(
+    board: &Board,
+    [launch_us, efficiency]: Assumed,
+    shape: &Shape,
+    dtype: DType,
+    half_scores: bool,
+) -> Option<f64> {
+    let machine = GpuMachine { launch_us, efficiency, ..machine(board) };
+    let problem = shape.problem(dtype).ok()?;
+    Some(forecast(&problem, &machine, half_scores).ok()?.prediction.us() / 1e3)
 }
 
 /// Runs the command.
@@ -170,7 +194,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
         )?;
     }
     for (case, forecast, single) in &rows {
-        let (prediction, paper) = (forecast.prediction, paper(name, case));
+        let (prediction, paper) = (forecast.prediction, paper(name, &case.shape, case.dtype));
         let (attention, ms) = (prediction.attention, prediction.us() / 1e3);
         let ratio = single.prediction.us() / prediction.us();
         let tile = forecast.tile;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench_series;
+mod board_report;
 mod depth_curve;
 mod predict;
 mod simulate;

@@ -164,7 +164,11 @@ attempt() {
 
 # Prints the state of the last run, and the recorded steps.
 status() {
-  if ours "$(cat "$out/lock/pid" 2>/dev/null)"; then echo running; else echo "ended $(cat "$out/status" 2>/dev/null)"; fi
+  if ours "$(cat "$out/lock/pid" 2>/dev/null)"; then
+    echo running
+  else
+    echo "ended $(cat "$out/status" 2>/dev/null)"
+  fi
   ours_alone="^{\"what\":\"step\",\"id\":\"\([^\"]*\)\",\"release\":\"$release\",.*"
   sed -n "s/$ours_alone\"seconds\":\([0-9]*\),.*\"result\":\"\([a-z]*\)\"}\$/\1: \3, \2 s/p" "$file" 2>/dev/null
 }

@@ -72,8 +72,8 @@ const LOOK: Duration = Duration::from_secs(3);
 /// Time for which a broken connection is tried again.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A script that prints the facts that must be known before anything is copied, as `key=value` lines. `$1` is the folder
-/// on the board.
+/// A script that prints the facts that must be known before anything is copied, as `key=value` lines. `$1` is the
+/// folder on the board.
 const PROBE: &str = r#"
 echo "machine=$(uname -m)"
 echo "host=$(uname -n)"
@@ -134,7 +134,8 @@ fn digest(dir: &Path) -> Result<String, String> {
 /// Builds the folder `out` for a target. With `tests`, it contains the test programs.
 ///
 /// # Errors
-/// Returns an error if something does not build, if a check of the build fails, or if `out` contains results or other files.
+/// Returns an error if something does not build, if a check of the build fails, or if `out` contains results or other
+/// files.
 pub fn make(
     tree: &Tree,
     target: &Target,
@@ -238,8 +239,8 @@ fn whole(tree: &Tree, arguments: &Arguments, tests: bool) -> Result<(), String> 
     if status == 0 { Ok(()) } else { Err(here(format!("board-day.sh ended with status {status}"))) }
 }
 
-/// Starts the program on the board and follows it to its end. Returns its exit status. A program that is running already
-/// is followed.
+/// Starts the program on the board and follows it to its end. Returns its exit status. A program that is running
+/// already is followed.
 fn started(link: &Link, dir: &str, options: &[String]) -> Result<i32, String> {
     let options = options.join(" ");
     link.ask(&format!(

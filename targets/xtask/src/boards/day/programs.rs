@@ -8,8 +8,8 @@ use crate::shell::{Run, Tree};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an emulator
-/// or under a sanitizer.
+/// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an
+/// emulator or under a sanitizer.
 pub const KERNELS: [&str; 16] = [
     "append::",
     "backward::",
