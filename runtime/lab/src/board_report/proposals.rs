@@ -100,7 +100,7 @@ fn unread(day: &Archive) -> Section {
     section.head = vec!["file", "content"];
     let text = day.text("sensors.tsv");
     for (path, value) in text.lines().filter_map(|line| line.split_once('\t')) {
-        let chip = path.ends_with("/name") && (path.contains("/hwmon/") || path.contains("/power_supply/"));
+        let chip = path.starts_with("/sys/class/hwmon/") && path.ends_with("/name");
         let read = READ.iter().any(|name| value.starts_with(name));
         if value == "-" || (chip && !read) {
             section.rows.push(vec![path.to_owned(), value.to_owned()]);

@@ -11,9 +11,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Steps whose rows are latencies.
-const STEPS: [&str; 8] = [
+const STEPS: [&str; 9] = [
     "grid-gpu",
     "grid-cpu",
+    "single-cpu",
     "half-gpu",
     "workloads-gpu",
     "workloads-cpu",
@@ -215,7 +216,8 @@ pub fn sections(board: Option<&Board>, cells: &[Cell], fit: Option<Fit>) -> [Sec
         let ([launch, slots], [launch_now, slots_now]) = (fit.assumed, assumed(board));
         kernels.words.push(format!(
             "{} rows of {FITTED} fit best with {launch:.1} us from kernel to kernel and {slots:.2} of the issue slots \
-             (profile: {launch_now:.1}, {slots_now:.2}). The error of a prediction is then a factor of {:.2} (profile: {:.2}).",
+             (profile: {launch_now:.1}, {slots_now:.2}). The error of a prediction is then a factor of \
+             {:.2} (profile: {:.2}).",
             fit.rows,
             fit.error.exp(),
             fit.before.exp()

@@ -52,8 +52,8 @@ fn good_results_are_reported_on_paper_and_page() {
             ("grid-cpu.out", ROW),
             ("kernels.out", "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n"),
             ("idle.rails.tsv", rails),
-            ("energy-cpu.rails.tsv", &busy),
-            ("energy-cpu.out", &soak),
+            ("energy-cpu.rails.tsv", busy.as_str()),
+            ("energy-cpu.out", soak.as_str()),
             ("sensors.tsv", "/d/rail_name_0\tVDD_IN\n/sys/class/hwmon/hwmon0/name\tother\n"),
         ],
     );
@@ -106,7 +106,7 @@ fn two_days_compare_in_bits_and_speed() {
     let steps = [("info", "done"), ("bits-cpu", "done"), ("grid-cpu", "done")];
     day(&desk, "a", &steps, &[("bits-cpu.out", "neon x 1\nneon y 2\n"), ("grid-cpu.out", ROW)]);
     let slower = ROW.replace("0.25", "0.5");
-    day(&desk, "b", &steps, &[("bits-cpu.out", "neon x 1\nneon y 3\n"), ("grid-cpu.out", &slower)]);
+    day(&desk, "b", &steps, &[("bits-cpu.out", "neon x 1\nneon y 3\n"), ("grid-cpu.out", slower.as_str())]);
     let text = desk.ok("board-report a b");
     for words in ["1 of 2 kernels gave the same bits", "not among the other results: neon y 2", "2.000"] {
         assert!(text.contains(words), "{words}: {text}");

@@ -96,11 +96,11 @@ impl Rehearsal<'_> {
     /// Runs the program with these options, and kills it when its second step begins. Returns whether it was killed.
     fn killed(&self, options: &str) -> Result<bool, String> {
         let script = self.folder.join("board-day.sh");
+        // The first step is the one that the previous kill interrupted.
+        let last = self.begun() + 2;
         let mut command = Command::new("sh");
         command.arg(&script).args(options.split_whitespace()).envs(self.variables());
         let mut child = command.stdin(Stdio::null()).spawn().map_err(at(&script))?;
-        // The first step is the one that the previous kill interrupted.
-        let last = self.begun() + 2;
         loop {
             if child.try_wait().map_err(at(&script))?.is_some() {
                 return Ok(false);

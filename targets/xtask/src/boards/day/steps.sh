@@ -44,6 +44,7 @@ racecheck-series gpu 900 gpu,sanitizer,test/crossing sanitized racecheck crossin
 racecheck-random gpu 900 gpu,sanitizer,test/crossing sanitized racecheck crossing cuda_conformance::random
 grid-gpu grid 300 gpu bench $grid --seconds $cell $gpu $tables
 grid-cpu grid 600 - bench $grid --seconds $cell --backend $cpu $tables
+single-cpu grid 60 - bench --seconds $cell --method elsa --shape 1,1,1,900,64 --backend $cpu
 half-gpu fast 120 gpu bench $grid --seconds $cell --method elsa $gpu --dtype f16 --half-scores
 workloads-gpu fast 300 gpu bench $workloads --seconds $cell $gpu $tables
 workloads-cpu fast 600 - bench $workloads --seconds $cell --backend $cpu $tables
@@ -111,8 +112,8 @@ elsa() {
 # Status 5 means that something disturbed a measurement. Its rows are marked, and their answers were checked.
 bench() {
   elsa bench --json --force $warm "$@"
-  status=$?
-  [ "$status" = 5 ] || return "$status"
+  code=$?
+  [ "$code" = 5 ] || return "$code"
 }
 
 # Runs a program of the folder test.
@@ -195,7 +196,7 @@ system() {
   say memory "$(sed -n 's/^MemTotal: *//p' /proc/meminfo)"
   say cores "$(getconf _NPROCESSORS_CONF 2>/dev/null)"
   say disk "$(df -Pk . | awk 'NR == 2 { print $1, $4 " KiB free" }')"
-  say groups "$(id -Gn)"
+  say video "$(id -Gn | tr ' ' '\n' | grep -x video)"
   say cuda "$(ls -d /usr/local/cuda-* 2>/dev/null | tr '\n' ' ')"
   for package in libnvinfer8 libnvinfer10 libcudnn8 libcudnn9 nvidia-l4t-core nvidia-jetpack gcc; do
     say "$package" "$(dpkg-query -W -f '${Version}' "$package" 2>/dev/null)"
@@ -215,7 +216,8 @@ sensors() {
     sys/class/devfreq/*/*freq* sys/class/devfreq/*/governor sys/class/devfreq/*/device/load \
     sys/class/devfreq/*/device/of_node/name sys/class/devfreq/*/device/railgate_enable \
     sys/devices/system/cpu/online sys/devices/system/cpu/cpu*/online sys/devices/system/cpu/cpu*/cpufreq/* \
-    sys/devices/system/cpu/cpu0/cache/index*/[lst]* sys/class/powercap/*/* sys/class/power_supply/*/* \
+    sys/devices/system/cpu/cpu0/cache/index*/[lst]* sys/class/powercap/*/* sys/class/power_supply/*/type \
+    sys/class/power_supply/*/*_now \
     sys/kernel/nvpmodel_emc_cap/* sys/kernel/debug/bpmp/debug/clk/emc/* sys/kernel/debug/tegra_bwmgr/* \
     sys/kernel/debug/clk/override.emc/* sys/kernel/debug/cactmon/*; do
     [ -f "$path" ] || continue
