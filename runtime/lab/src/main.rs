@@ -6,7 +6,7 @@
 //! | `elsa-lab study` | [`study`]: effect of schedules with frozen references and skipped blocks on given tensors |
 //! | `elsa-lab depth-curve` | [`depth_curve`]: growth of bound and error with the number of keys |
 //! | `elsa-lab predict` | [`predict`]: latencies of a board that is not available |
-//! | `elsa-lab board-report` | [`board_report`]: the results of a board day, beside predictions and another day |
+//! | `elsa-lab board-report` | [`board_report`]: the results of a board day, with predictions and another day |
 //! | `elsa-lab bench-series` | [`bench_series`]: ways of computing recurrences, selective scans and convolutions |
 //!
 //! [`model`] fits the bytes and seconds of attention, and computes how quorums divide attention into tasks. The library

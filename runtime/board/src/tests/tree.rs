@@ -262,7 +262,7 @@ pub fn nano() -> Tree {
     tree
 }
 
-/// Builds a TX1, JetPack 4.6.1. It has the chip of the Nano, and its module number tells them apart. The names of its
+/// Builds a TX1, JetPack 4.6.1. It has the chip of the Nano, but another module number. The names of its
 /// rails are not confirmed.
 pub fn tx1() -> Tree {
     let tree = Tree::new();

@@ -127,7 +127,7 @@ impl Archive {
         self.steps.iter().any(|found| found.id == step && found.result == "done")
     }
 
-    /// Returns the text of a file in the folder; empty if there is none.
+    /// Returns the text of a file in the folder; empty without such a file.
     pub fn text(&self, name: &str) -> String {
         text(&self.folder.join(name))
     }
@@ -137,7 +137,7 @@ impl Archive {
         parsed(&text(&self.file(step, "out"))).0
     }
 
-    /// Returns the first JSON line that a step has printed; null if there is none.
+    /// Returns the first JSON line that a step has printed; null without such a line.
     pub fn first(&self, step: &str) -> Value {
         self.lines(step).into_iter().next().unwrap_or_default()
     }

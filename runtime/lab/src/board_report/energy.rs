@@ -7,8 +7,8 @@
 //! energy of a call = (mean power in the loop − mean power when idle) · time / calls
 //! ```
 //!
-//! The program begins to read before the loop and ends after it. The loop takes the last `t_s` seconds, of which the
-//! first and the last tenth are left out. The methods agree if their totals differ by at most 10 %.
+//! The program begins to read before the loop and ends after it. The loop takes the last `t_s` seconds. The first
+//! and the last tenth of this time are left out. The methods agree if their totals differ by at most 10 %.
 
 use super::archive::Archive;
 use super::section::Section;

@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `archive` | the records and outputs of a day, and what is damaged |
+//! | `archive` | the records and outputs of a day, and their damage |
 //! | `section` | a part of the report, printed as text and drawn on the page |
 //! | `speed` | latencies, measured and predicted, and the assumptions that fit best |
 //! | `robot` | rates, deadlines and the soak |

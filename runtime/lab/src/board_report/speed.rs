@@ -83,7 +83,7 @@ impl Cell {
         Some((self.shape.parse().ok()?, types.into_iter().find(|dtype| dtype.name() == self.dtype)?))
     }
 
-    /// Returns the predicted milliseconds; `None` for what is not predicted.
+    /// Returns the predicted milliseconds; `None` without a prediction.
     fn predicted(&self, board: &Board, assumed: Assumed) -> Option<f64> {
         let ours = self.backend == "cuda" && self.method == "elsa";
         let (shape, dtype) = self.case().filter(|_| ours)?;

@@ -1,4 +1,4 @@
-//! Reads what the tool `elsa` prints, as JSON lines.
+//! Reads the JSON lines that the tool `elsa` prints.
 
 use elsa_targets::{Board, Required};
 use serde_json::Value;

@@ -16,7 +16,7 @@ pub enum Variant {
     Address,
     /// Instrumented with ThreadSanitizer.
     Thread,
-    /// Without a sanitizer, for the processor of the boards, which an emulator runs.
+    /// Built without a sanitizer for the processor of the boards.
     Board,
 }
 

@@ -9,7 +9,7 @@
 # A NAME is that of a step or a group. A step that has a line in day/steps.jsonl is not run again, so the same command
 # continues after an interruption. A step that fails is recorded and passed over; --again runs such steps once more.
 # --minutes limits the time of all steps together (30). --quick makes all measurements few and short. As root, the group
-# clocks changes power mode and clocks, and undoes it; the next start undoes what an interruption has left.
+# clocks changes power mode and clocks, and restores both; after an interruption, the next start does.
 #
 # Status: 0 every step is recorded and none failed; 1 a step failed; 2 the request was wrong; 3 the disk is full, or
 # another run is going on; 4 the minutes are used up.

@@ -176,7 +176,7 @@ load() {
   CUDA_CACHE_PATH=$here/cache elsa warmup --json --backend cuda --fallback fail
 }
 
-# Offers a driver that cannot be loaded. The CPU must take over and give the reason.
+# Offers a driver that cannot be loaded. The CPU must compute instead and give the reason.
 fallback() {
   mkdir -p broken && : >broken/libcuda.so && : >broken/libcuda.so.1
   LD_LIBRARY_PATH=$here/broken elsa warmup --json --backend cuda --shape 1,1,64,64,64 &&
@@ -272,7 +272,7 @@ loaded() {
   return "$status"
 }
 
-# Undoes what the group clocks has changed.
+# Restores the power mode and the clocks that a step has changed.
 undo() {
   [ -f "$out/undo" ] || return 0
   while read -r what value; do
