@@ -1,9 +1,10 @@
 //! Runs the stage `board-day`: rehearses a board day on an emulated Cortex-A57.
 //!
-//! With its option `-L PREFIX`, the emulator opens PREFIX/path in place of path, if it exists. A board's prefix consists
-//! of the tree of files by which the tests of `elsa-board` simulate the board, of the C library, and of programs that
-//! stand for `nvpmodel` and `jetson_clocks`. So the binaries are those of the board. The GPU is a stand-in driver for
-//! the board's processor. The test programs of the GPU are too slow in an emulator and run natively.
+//! With its option `-L PREFIX`, the emulator opens PREFIX/path in place of path, if it exists. A board's prefix
+//! consists of the tree of files by which the tests of `elsa-board` simulate the board, of the C library, and of
+//! programs that stand for `nvpmodel` and `jetson_clocks`. So the binaries are those of the board. The GPU is a
+//! stand-in driver for the board's processor. The test programs of the GPU run natively, because they are too slow in
+//! an emulator.
 
 use super::cargo::with_standin;
 use super::dist::dist;
