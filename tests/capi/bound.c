@@ -1,5 +1,5 @@
-/* Bound calls whose tensors are replaced by elsa_bound_set: the bits of a fresh bound call, refusals that change nothing,
-   lists whose entries change between two runs, bound calls of other operators, and a bound call that is at work. */
+/* Bound calls whose tensors are replaced by elsa_bound_set: the bits of a fresh bound call, refusals that change
+   nothing, lists whose entries change between two runs, bound calls of other operators, and one that is at work. */
 #define H 2
 #define N 256
 #define D 32

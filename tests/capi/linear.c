@@ -1,5 +1,5 @@
-/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, bound calls, packed
-   sequences, and refusals. Also on a GPU, if one is present. */
+/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, bound
+   calls, packed sequences, and refusals. Also on a GPU, if one is present. */
 #include "common.h"
 
 #define GATES (H * N)
