@@ -36,7 +36,7 @@ pub unsafe extern "C" fn elsa_bind(
 /// nothing is allocated.
 ///
 /// If an argument is refused, the bound call keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
-/// problem, or if another operator's function bound them; ELSA_STATUS_BUSY while another call is using the workspace.
+/// problem, or if the bound call is another operator's; ELSA_STATUS_BUSY while another call is using the workspace.
 ///
 /// # Safety
 /// As for elsa_bind.

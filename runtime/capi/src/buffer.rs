@@ -37,7 +37,7 @@ impl Buffer {
     }
 }
 
-/// Buffers used by a run or a bound call. They are not freed before this is dropped.
+/// Buffers used by a call or a bound call. They are not freed before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn elsa_buffer_describe(
     })
 }
 
-/// Destroys the handle of a buffer. The buffer's memory is freed when no run and no bound call uses a tensor or a
+/// Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound call uses a tensor or a
 /// list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
 /// nothing else uses the memory: neither the program itself, nor a workspace in it, nor elsa_states_merge or
 /// elsa_states_finish.

@@ -71,8 +71,8 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
 
 /// Creates a workspace in memory of the caller, which must have at least the workspace_bytes of the plan's
 /// elsa_plan_info, with any alignment. The first workspace_bytes of the memory are cleared and used; any further bytes
-/// are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the
-/// runs and bound calls that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+/// are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and no call
+/// or bound call uses it any longer. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// Each output pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The
@@ -96,8 +96,8 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 /// workspace_bytes of the plan's elsa_plan_info, or state_workspace_bytes for runs that output states or omit out. For
 /// a plan that needs none, pass null with 0 bytes. elsa_run_device with this workspace allocates no GPU memory;
 /// elsa_run does, for the tensors that it copies. The memory must stay valid, and nothing else may use it, until the
-/// handle is destroyed and the runs and bound calls that use it have ended; destroying the handle then waits for
-/// enqueued work.
+/// handle is destroyed and no call or bound call uses it any longer; destroying the handle then waits for enqueued
+/// work.
 ///
 /// If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
 /// them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
@@ -138,7 +138,7 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
     })
 }
 
-/// Destroys the handle of a workspace. Its memory is freed once no run and no bound call uses it.
+/// Destroys the handle of a workspace. Its memory is freed once no call and no bound call uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
     call(|| WORKSPACES.remove(workspace.id).map(drop))
