@@ -58,7 +58,7 @@ enum Refused {
     /// The workspace has no device memory.
     Memory(Arc<DeviceError>),
     /// The device does not support the tensors.
-    Frame(BindError),
+    Tensors(BindError),
 }
 
 /// Returns the host memory for the CPU's standby plan. First replaces this memory if it is too small for the plan.
@@ -156,12 +156,12 @@ impl<O: Operator> Plan<O> {
             match (self.bind_gpu(gpu, lengths, tensors, standby.is_some(), gpu_memory)?, standby) {
                 (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
                 (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
-                (Err(Refused::Frame(e)), Some(cpu)) => {
+                (Err(Refused::Tensors(e)), Some(cpu)) => {
                     gpu.gpu().warn(&e);
                     (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
                 }
                 (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
-                (Err(Refused::Frame(e)), None) => return Err(e),
+                (Err(Refused::Tensors(e)), None) => return Err(e),
             };
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
@@ -199,7 +199,7 @@ impl<O: Operator> Plan<O> {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, guarded, memory);
             call.map_err(BindError::Device)
         });
-        Ok(call.map_err(Refused::Frame))
+        Ok(call.map_err(Refused::Tensors))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use crate::fault::call;
 use crate::growing::Room;
+use crate::objects::{WORKSPACES, lock};
 use crate::operator::workspace_of;
 use crate::pointer::aligned;
-use crate::space::{WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_core::attention::certified::Certified;
