@@ -25,7 +25,7 @@ mod settings;
 mod tables;
 mod tokens;
 
-use clap::{Arg, Args};
+use clap::Args;
 use elsa_cli::args::values::one_of;
 use elsa_cli::args::{ForceArgs, ProblemArgs};
 use elsa_cli::error::Error;
@@ -42,16 +42,11 @@ Examples:
   elsa-lab study --scenario sink --html study.html
   elsa-lab study --q q.npy --k k.npy --v v.npy --causal --html study.html";
 
-/// Marks a flag as required unless built-in tensors are studied.
-fn required(flag: Arg) -> Arg {
-    flag.required_unless_present("scenario")
-}
-
 /// `elsa-lab study`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa-lab study --q <FILE> --k <FILE> --v <FILE> --html <FILE.html> [OPTIONS]\n       \
     elsa-lab study --scenario <SCENARIO> --html <FILE.html>", after_help = format!("{HELP}\n\n{}", scenario::HELP),
-    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
+    mut_arg("q", scenario::required), mut_arg("k", scenario::required), mut_arg("v", scenario::required))]
 pub struct StudyArgs {
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
