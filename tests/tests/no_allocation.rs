@@ -206,7 +206,7 @@ fn run_and_bind_allocate_nothing() {
                 let certify = runs % 4 == 0;
                 let options = PlanOptions::default().method(method).all_workers(true).certify(certify);
                 let plan = engine.plan(&problem, &options).unwrap();
-                let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
+                let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certificate().is_ok());
                 assert_eq!(certified, certify, "{case:?}");
                 // A run that does nothing would not allocate, so the outputs are checked.
                 answer.check_all(&buffers, ADDITIONS).unwrap_or_else(|e| panic!("{case:?}: {e}"));

@@ -45,9 +45,9 @@ pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segme
     // SAFETY: `width` values of each row are readable at `from`, and writable at `state` (clauses). No strip is wider than a
     // row of zeros.
     unsafe {
-        if let Some(enter) = &segment.enter {
+        if let Some(entry) = &segment.entry {
             let to = (strip.state, strip.stride);
-            multiply::<L>(isa, enter, (from, from_stride), to, segment.rows, strip.width);
+            multiply::<L>(isa, entry, (from, from_stride), to, segment.rows, strip.width);
             clear_padding(strip.state, strip.stride, strip.width, segment);
         } else {
             for r in 0..segment.dim {

@@ -33,11 +33,11 @@ pub unsafe fn recur<L: Lanes>(
     // SAFETY: the calls need only the clauses of this function, and the width is one of three.
     unsafe {
         let answers = !columns.outputs.is_null() && segment.group == 1;
-        if segment.tokens == 1 && segment.enter.is_none() && (answers || !delta && segment.group <= 1) {
+        if segment.tokens == 1 && segment.entry.is_none() && (answers || !delta && segment.group <= 1) {
             let single = if delta { entries.single_delta[width] } else { entries.single[width] };
             return single(&found(strip), segment, columns);
         }
-        if segment.enter.is_some() || strip.from != strip.state {
+        if segment.entry.is_some() || strip.from != strip.state {
             place::<L>(isa, &found(strip), segment);
         }
         let many = if delta { entries.delta[width] } else { entries.plain[width] };

@@ -15,7 +15,7 @@ use elsa_oracle::gradients::{Found, GradientCase};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
-    GradientSizes, Held, PlanError, TaskGradients,
+    GradientSizes, PlanError, TaskGradients, TaskTokens,
 };
 
 fn division(chunks: &[usize]) -> Division {
@@ -31,7 +31,7 @@ fn plan(
     given: &GradientCase,
     division: &Division,
     path: &TaskPath,
-    held: Held,
+    held: TaskTokens,
 ) -> BackwardTaskPlan {
     BackwardTaskPlan::new(engine, &given.problem, division, path, held, &options()).unwrap()
 }
@@ -92,11 +92,11 @@ fn merged(
     let mut structure = scalar::structure(&given.problem);
     let mut pairs = 0;
     for (number, path) in paths.iter().enumerate() {
-        let mut plan = plan(engine, given, division, path, Held::Whole);
+        let mut plan = plan(engine, given, division, path, TaskTokens::Whole);
         let (shares, report) = run(&mut plan, &given.inputs());
         if number % 3 == 0 {
             let small = alone(given, plan.task());
-            let held = Held::Gathered { queries, keys };
+            let held = TaskTokens::Gathered { queries, keys };
             let mut other = self::plan(engine, &small, division, path, held);
             let (same, _) = run(&mut other, &small.inputs());
             assert_eq!(bits(&same), bits(&shares), "{} {path} {:?}", engine.backend(), given.case);
@@ -197,10 +197,10 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     let (given, seven) = (GradientCase::of(&case).unwrap(), division(&[7]));
     let path = "3".parse().unwrap();
     for (one, many) in cpu_engines(1).into_iter().zip(cpu_engines(3)) {
-        let mut plan = self::plan(&one, &given, &seven, &path, Held::Whole);
+        let mut plan = self::plan(&one, &given, &seven, &path, TaskTokens::Whole);
         let (want, _) = run(&mut plan, &given.inputs());
         assert_eq!(bits(&run(&mut plan, &given.inputs()).0), bits(&want), "repetition");
-        let mut others = self::plan(&many, &given, &seven, &path, Held::Whole);
+        let mut others = self::plan(&many, &given, &seven, &path, TaskTokens::Whole);
         assert_eq!(bits(&run(&mut others, &given.inputs()).0), bits(&want), "threads");
         let (rows, columns) = (places(plan.task().queries()), places(plan.task().keys()));
         let mut foreign = given.clone();
@@ -318,16 +318,17 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     };
     let packed = Params { packed: Some(vec![(9, 9), (3, 4)]), ..Params::plain(0, 0, 8, 8) };
     assert!(
-        of(&GradientCase::of(&packed.build("packed")).unwrap(), "3", Held::Whole).contains("cu_seqlens_q")
+        of(&GradientCase::of(&packed.build("packed")).unwrap(), "3", TaskTokens::Whole)
+            .contains("cu_seqlens_q")
     );
-    let text = of(&plain, "3", Held::Gathered { queries: 21, keys: 21 });
+    let text = of(&plain, "3", TaskTokens::Gathered { queries: 21, keys: 21 });
     assert!(text.contains("tokens 21; allowed: 9, as the task has"), "{text}");
-    assert!(of(&plain, "7", Held::Whole).contains("allowed: 0 to 6"));
+    assert!(of(&plain, "7", TaskTokens::Whole).contains("allowed: 0 to 6"));
     let small = options().budget(1000);
-    let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, Held::Whole, &small);
+    let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, TaskTokens::Whole, &small);
     assert!(matches!(error, Err(PlanError::Refused(_))));
 
-    let mut task = plan(&engine, &plain, &seven, &path, Held::Whole);
+    let mut task = plan(&engine, &plain, &seven, &path, TaskTokens::Whole);
     let sizes = task.sizes();
     let room = || {
         let mut room = TaskGradients::zeros(&sizes).unwrap();

@@ -199,7 +199,7 @@ fn tasks() {
     let options = PlanOptions::default().all_workers(true);
     let path: TaskPath = division.path(0).unwrap();
     let mut plan =
-        TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::Held::Whole, &options)
+        TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::TaskTokens::Whole, &options)
             .unwrap();
     let rows = 4 * plan.task().query_tokens();
     let loops = canceller.judge("task", || {

@@ -281,7 +281,7 @@ fn certificates_hold_beside_zero() {
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
                 plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-                let bound = workspace.certified().unwrap().largest_absolute().unwrap();
+                let bound = workspace.certificate().unwrap().largest_absolute().unwrap();
                 let mut y = vec![0.0; problem.value_dim()];
                 for head in 0..problem.heads() {
                     for i in 0..problem.spec().query.tokens() {

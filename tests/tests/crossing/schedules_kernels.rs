@@ -14,7 +14,7 @@ use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
 use elsa_oracle::schedules::{Merged, Ran, account, compare, judge, judge_by, same, scored, try_run};
-use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
+use elsa_runtime::{Engine, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan, TaskTokens};
 use std::ops::Range;
 
 /// Number of keys per block.
@@ -141,7 +141,8 @@ fn refusals_name_the_option() {
             assert!(matches!(refused, PlanError::NotStreamed { option, .. } if option == name), "{refused}");
             let division = Division::new(&[3]).unwrap();
             let path = division.path(0).unwrap();
-            let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
+            let refused =
+                TaskPlan::new(&engine, &problem, &division, &path, TaskTokens::Whole, &plan).unwrap_err();
             assert_eq!(refused, PlanError::Option(conflict(name, "a task")));
         }
         // The workspace of an exact run has no room for skipped sums.
@@ -400,7 +401,7 @@ pub fn is_counted(engine: &Engine, case: &Case, options: &PlanOptions, schedule:
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
     let shares = workspace.traversed().unwrap().shares;
-    let certified = workspace.certified().unwrap();
+    let certified = workspace.certificate().unwrap();
     assert_eq!(certified.left_out, Some((schedule, shares)));
     assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
     let text = certified.to_string();

@@ -73,7 +73,7 @@ fn certificates_of_gated_rows_allow_for_products_that_vanish() {
         plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
         let report = workspace.traversed().unwrap().report;
         assert_eq!((report.gated, report.recomputed), (3, 0), "{report:?}");
-        let bound = workspace.certified().unwrap().largest_absolute().unwrap();
+        let bound = workspace.certificate().unwrap().largest_absolute().unwrap();
         let mut y = [0.0];
         for i in 0..3 {
             reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);

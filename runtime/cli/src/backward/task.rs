@@ -2,7 +2,7 @@
 //! shares to a file. The computation needs only the tokens of the task.
 
 use super::args::BackwardArgs;
-use super::given::{Forward, like_output};
+use super::forward::{Forward, like_output};
 use crate::error::Error;
 use crate::job::floats;
 use crate::progress;

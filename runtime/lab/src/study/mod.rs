@@ -11,16 +11,16 @@
 //! | table 2 | none: it needs language models; a note explains this | [`page`] |
 //! | table 3 | rows that ten settings would lose with f16 and with f32 weights | [`tables`] |
 //! | table 4 | sparsity, bound and error of 21 settings and of error budgets | [`tables`] |
-//! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`seen`] |
+//! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`maxima`] |
 //! | figures 3 and 4 | similarity within blocks, norms of tokens | [`tokens`] |
 //!
 //! [`measure`] runs the schedules over all tiles or, if that takes too long, over a sample of them.
 
+mod maxima;
 mod measure;
 mod operations;
 mod page;
 mod places;
-mod seen;
 mod settings;
 mod tables;
 mod tokens;

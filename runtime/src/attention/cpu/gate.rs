@@ -48,5 +48,5 @@ pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize,
         return false;
     }
     // SAFETY: the callee's clauses are those of this function, with the table entries of the cache.
-    !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, cache.entries) })
+    !c.problem.adds_numbers() || holds(unsafe { addends::largest(c, tile, cache.entries) })
 }

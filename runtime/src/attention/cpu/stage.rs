@@ -228,7 +228,7 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
         }
         let bytes = present.view.dim() * c.dtype.size();
         let (past, new) = ((c.tensor(past), c.problem.past()), (c.tensor(new), 0));
-        let kept = c.problem.kept(operand).unwrap_or(0);
+        let kept = c.problem.kept_tokens(operand).unwrap_or(0);
         for_past_and_new(past, new, &(kept..c.problem.keys()), |tensor, token, row, count| {
             for i in 0..count {
                 let from = tensor.row(batch, head, token + i);

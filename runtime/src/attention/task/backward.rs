@@ -28,7 +28,7 @@
 //! relative to the sum of the terms' absolute values over all tasks, is bounded as for a single call with all these
 //! additions.
 
-use super::calls::{Calls, Held, from, of_tokens, push};
+use super::calls::{Calls, TaskTokens, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};
 use super::states::room;
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardWorkspace};
@@ -86,7 +86,7 @@ impl BackwardTaskPlan {
         problem: &BackwardProblem,
         division: &Division,
         path: &TaskPath,
-        held: Held,
+        held: TaskTokens,
         options: &BackwardPlanOptions,
     ) -> Result<BackwardTaskPlan, PlanError> {
         let calls = Calls::new(problem.forward(), division, path, held)?;

@@ -128,7 +128,7 @@ impl Run<'_, '_, '_> {
     /// Transfers the table of relative positions, which all steps share.
     pub(super) fn bring_table(&mut self) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
-        let (Some([_, size]), Some(BiasView::Table(table))) = (added::table(problem), &problem.spec().bias)
+        let (Some([_, size]), Some(BiasView::Table(table))) = (addends::table(problem), &problem.spec().bias)
         else {
             return Ok(());
         };
@@ -139,9 +139,9 @@ impl Run<'_, '_, '_> {
     /// Transfers the mask, bias and index of a step.
     fn bring_added(&mut self, buffer: usize, step: &Step) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
-        for operand in added::BOXES {
-            if let Some((part, size)) = added::part(problem, operand, step) {
-                self.fill_added(added::area(problem, operand, buffer), &part, size)?;
+        for operand in addends::BOXES {
+            if let Some((part, size)) = addends::part(problem, operand, step) {
+                self.fill_added(addends::area(problem, operand, buffer), &part, size)?;
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ impl GpuStream {
         if call.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
         }
-        let adds = added::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
+        let adds = addends::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
         if let (Some(operand), None) = (adds, &call.added) {
             return Err(ArgumentError::Needs { argument: operand.argument(), other: "its data" }.into());
         }
@@ -320,8 +320,8 @@ impl Run<'_, '_, '_> {
             View::dense("q", Layout::Bhnd, &shape, None)
         };
         let (query, output) = (rows(problem.head_dim())?, rows(problem.value_dim())?);
-        let mask = added::view(problem, Operand::Mask, step)?;
-        let bias = match added::view(problem, Operand::Bias, step)? {
+        let mask = addends::view(problem, Operand::Mask, step)?;
+        let bias = match addends::view(problem, Operand::Bias, step)? {
             Some(view) => Some(BiasView::Dense(view)),
             None => spec.bias,
         };
@@ -360,7 +360,7 @@ impl Run<'_, '_, '_> {
             Operand::StateSum => memory.on_device(Area::Sum),
             Operand::StateWeighted => memory.on_device(Area::Weighted),
             Operand::Mask | Operand::Bias | Operand::BiasIndex => {
-                memory.on_device(added::area(&stream.plan.problem, operand, number % 2))
+                memory.on_device(addends::area(&stream.plan.problem, operand, number % 2))
             }
             _ => 0,
         });
