@@ -44,7 +44,7 @@ pub use attention::backward::{
     Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
 pub use attention::cuda::stream::{
-    DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions, KeysFrom, StreamBox,
+    DeviceKeys, FillAddends, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions, KeysFrom, StreamBox,
     StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens, StreamWants,
     TakeRows,
 };

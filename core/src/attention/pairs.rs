@@ -89,7 +89,7 @@ impl<'a> Pairs<'a> {
     /// Returns the value added to the score of row `i` and key `j`, in base-2 units; `−∞` if mask, bias or sides
     /// exclude the key. Key `j` must be in [`Sequence::range`] of the row.
     #[inline]
-    pub(super) fn added(&self, i: usize, j: usize) -> f32 {
+    pub(super) fn addend(&self, i: usize, j: usize) -> f32 {
         self.added.as_ref().map_or(0.0, |added| added.at(self.sequence.batch, self.head, i, j))
     }
 

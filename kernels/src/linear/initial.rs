@@ -27,7 +27,7 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
 /// Returns a copy of `strip` whose previous state is readable. If the previous state is absent, rows of zeros replace
 /// it.
 #[inline(always)]
-pub(super) fn found(strip: &Strip) -> Strip {
+pub(super) fn readable(strip: &Strip) -> Strip {
     match strip.from.is_null() {
         true => Strip { from: ZEROS.as_ptr(), from_stride: 0, ..*strip },
         false => *strip,
@@ -35,7 +35,7 @@ pub(super) fn found(strip: &Strip) -> Strip {
 }
 
 /// Copies a strip from its previous location to its new location, and multiplies it by the factors at the start of the
-/// segment, if there are any. The strip must have been returned by [`found`].
+/// segment, if there are any. The strip must have been returned by [`readable`].
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`] hold.

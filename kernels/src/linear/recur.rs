@@ -1,6 +1,6 @@
 //! Processes a segment's tokens on a strip of the state.
 
-use super::initial::{WIDEST, found, place};
+use super::initial::{WIDEST, place, readable};
 use super::kernel::{Columns, Entries, Factors, Segment, Strip};
 use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
@@ -35,10 +35,10 @@ pub unsafe fn recur<L: Lanes>(
         let answers = !columns.outputs.is_null() && segment.group == 1;
         if segment.tokens == 1 && segment.entry.is_none() && (answers || !delta && segment.group <= 1) {
             let single = if delta { entries.single_delta[width] } else { entries.single[width] };
-            return single(&found(strip), segment, columns);
+            return single(&readable(strip), segment, columns);
         }
         if segment.entry.is_some() || strip.from != strip.state {
-            place::<L>(isa, &found(strip), segment);
+            place::<L>(isa, &readable(strip), segment);
         }
         let many = if delta { entries.delta[width] } else { entries.plain[width] };
         many(strip, segment, columns);

@@ -11,7 +11,7 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params};
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
@@ -83,7 +83,7 @@ fn merged(
     given: &GradientCase,
     division: &Division,
     paths: &[TaskPath],
-) -> (Found, Structure) {
+) -> (GradientBuffers, Structure) {
     let spec = *given.problem.spec();
     let [[b, h, queries, dim], [_, kv_heads, keys, value_dim]] = [spec.query.shape(), spec.value.shape()];
     let sizes =
@@ -111,8 +111,8 @@ fn merged(
     }
     assert_eq!(pairs, queries as u128 * keys as u128);
     let sums = merge.finish();
-    let mut found = Found::room(&given.problem);
-    let Found { query, key, value } = &mut found;
+    let mut found = GradientBuffers::room(&given.problem);
+    let GradientBuffers { query, key, value } = &mut found;
     for (view, to, from) in
         [(spec.query, query, &sums.query), (spec.key, key, &sums.key), (spec.value, value, &sums.value)]
     {
@@ -122,7 +122,7 @@ fn merged(
 }
 
 /// Computes the gradients of a case as seven tasks, with `c = 7` chunks.
-pub fn of_seven_tasks(engine: &Engine, given: &GradientCase) -> Found {
+pub fn of_seven_tasks(engine: &Engine, given: &GradientCase) -> GradientBuffers {
     merged(engine, given, &division(&[7]), &all(&division(&[7]))).0
 }
 
@@ -233,7 +233,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
     let given = GradientCase::of(&params.build("tiles")).unwrap();
     let spec = *given.problem.forward().spec();
     let seven = division(&[7]);
-    let mut sums = Found::room(&given.problem);
+    let mut sums = GradientBuffers::room(&given.problem);
     for data in [&mut sums.query, &mut sums.key, &mut sums.value] {
         data.fill(0.0);
     }
@@ -280,7 +280,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
                 upstream: from(whole.upstream, given.problem.spec().upstream.row(0, 0, queries.start)),
                 statistics: Statistics::State { m: &m, s: &s },
             };
-            let mut part = Found::room(&problem);
+            let mut part = GradientBuffers::room(&problem);
             let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
             scalar::run(&problem, &inputs, &mut part.gradients(), &mut scratch).unwrap();
             structure.additions += 1;

@@ -9,7 +9,7 @@ use elsa_core::linear::{Form, Rule};
 use elsa_core::quorum::{Division, TaskPath};
 use elsa_core::series::recurrence::Gate;
 use elsa_oracle::cases::Params;
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::linear;
 use elsa_oracle::series::Order;
 use elsa_runtime::{
@@ -130,7 +130,7 @@ fn gradients() {
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let loops = canceller.judge("gradients", || {
-        let mut found = Found::room(&given.problem);
+        let mut found = GradientBuffers::room(&given.problem);
         plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run()?;
         Ok(found.bits())
     });

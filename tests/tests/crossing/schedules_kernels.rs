@@ -13,7 +13,7 @@ use elsa_oracle::cases::{Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
-use elsa_oracle::schedules::{Merged, Ran, account, compare, judge, judge_by, same, scored, try_run};
+use elsa_oracle::schedules::{Merged, ScheduleRun, account, compare, judge, judge_by, same, scored, try_run};
 use elsa_runtime::{Engine, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan, TaskTokens};
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ pub const BLOCK: usize = 64;
 
 /// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
 /// Returns the run, and the tile whose rows decide together.
-pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, TileSize) {
+pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (ScheduleRun, TileSize) {
     let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
-    Ran::twice(case, &plan, &mut plan.workspace().unwrap())
+    ScheduleRun::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
 /// Compares every CPU back end with core's scalar run, bit for bit, on hard cases and for several numbers of threads.
@@ -156,7 +156,7 @@ fn refusals_name_the_option() {
 
 /// Runs a case within an error budget, and checks its shares and the kernel of its plan. Returns the run, the arithmetic
 /// that it executed, and the rows of its tiles.
-pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
+pub fn within(engine: &Engine, case: &Case, budget: f32) -> (ScheduleRun, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions::default().error_budget(budget);
     let (ran, tile) = run(engine, case, &options);
@@ -170,7 +170,7 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
 
 /// Runs a case with given scores within an error budget on every CPU back end, and compares the results with the f64
 /// account. Returns the last run.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> ScheduleRun {
     let case = scored(q, k, v);
     let mut last = None;
     for engine in cpu_engines(2) {

@@ -74,7 +74,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     writer.commit(&[Output::Archive(arrays)])?;
 
     let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
-    let last = done.last.as_ref();
+    let last = done.last_report.as_ref();
     tell(
         args.json,
         &engine,

@@ -15,7 +15,7 @@
 //!    stays closed if a row of values is tiny: the traversal then multiplies the values of the row's block, and this
 //!    requires raised weights.
 
-use super::added;
+use super::addends;
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
 use super::measure::measured;

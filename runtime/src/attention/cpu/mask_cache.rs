@@ -68,7 +68,7 @@ impl MaskCache {
     pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
         if c.choice.keeps_something() {
             // SAFETY: the line belongs to the worker (layout).
-            unsafe { part.wrapping_add(c.layout.kept.start).cast::<Names>().write([usize::MAX; 6]) };
+            unsafe { part.wrapping_add(c.layout.kept_header.start).cast::<Names>().write([usize::MAX; 6]) };
         }
     }
 
@@ -78,9 +78,9 @@ impl MaskCache {
     /// - The clauses of [`MaskCache::forget`] hold, and [`MaskCache::forget`] was called at the beginning of the run.
     pub unsafe fn of(c: &Context<'_>, task: &TileGroup<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
-        let line = part.wrapping_add(l.kept.start);
+        let line = part.wrapping_add(l.kept_header.start);
         let rows = if choice.row_mask { choice.blocks() } else { 0 };
-        let words = l.kept.len.saturating_sub(WORDS + rows);
+        let words = l.kept_header.len.saturating_sub(WORDS + rows);
         let tiles = line.wrapping_add(WORDS).cast::<u32>();
         let mut cache = MaskCache {
             tiles,

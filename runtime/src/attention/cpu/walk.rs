@@ -41,7 +41,7 @@
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
 //!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
-use super::added;
+use super::addends;
 use super::bias::{Bias, Room, cover};
 use super::context::{Context, TileGroup, TileRows};
 use super::diagonal;

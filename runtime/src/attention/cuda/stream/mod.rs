@@ -43,7 +43,7 @@ mod steps;
 mod tests;
 
 pub use call::{
-    DeviceKeys, FillAdded, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
+    DeviceKeys, FillAddends, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
     StreamTokens, TakeRows,
 };
 pub use engine::GpuStream;

@@ -1,7 +1,7 @@
 //! Decisions that a stream makes once per shape: the kernel, the division, and the layout of the stream's memory.
 
 use super::memory::{Area, AreaOffsets};
-use super::{added, steps};
+use super::{addends, steps};
 use crate::attention::cuda::plan::GpuPlan;
 use crate::attention::stream::error::StreamError;
 use crate::cuda::gpu::Gpu;

@@ -1,7 +1,7 @@
 //! Runs a stream: transfers, computes and merges one chunk after another, and returns results at the end of each query
 //! block.
 
-use super::added;
+use super::addends;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
 use super::engine::{GpuStream, MARKS, Marks, merging};
 use super::memory::Area;
@@ -78,7 +78,7 @@ impl GpuStream {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
         }
         let adds = addends::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
-        if let (Some(operand), None) = (adds, &call.added) {
+        if let (Some(operand), None) = (adds, &call.addends) {
             return Err(ArgumentError::Needs { argument: operand.argument(), other: "its data" }.into());
         }
         let (units, _) = self.blocks_and_steps(&call.lengths, 0);
