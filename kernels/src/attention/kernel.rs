@@ -39,7 +39,7 @@ pub struct Tile {
 /// - `keys` is readable for `count` rows of `head_dim` values; rows start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values; rows start `value_stride` apart. If the kernel raises
-///   weights, tiny values (`values::is_tiny`) must have been scaled up before a step (`values::lift`).
+///   weights, tiny values ([`super::is_tiny`]) must have been scaled up before a step (`values::lift`).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
 ///   is at most the kernel's chain length, and `largest` is finite.

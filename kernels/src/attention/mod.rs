@@ -61,4 +61,5 @@ pub use kernel::{Ahead, Block, Budget, Entries, Kernel, RowStep, Sums, Tile, Til
 pub use mask::{MaskTile, Seen};
 pub use measure::{Measure, MeasuredRows};
 pub use row::OneRow;
+pub use values::is_tiny;
 pub use vectors::Vectors;

@@ -23,7 +23,7 @@ use super::norms::{Known, known_of_all};
 use elsa_core::attention::Operand;
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::measured::norm;
-use elsa_kernels::attention::values::is_tiny;
+use elsa_kernels::attention::is_tiny;
 
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///

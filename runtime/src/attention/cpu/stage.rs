@@ -6,8 +6,7 @@ use crate::cpu::tensor::CpuTensor;
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
-use elsa_kernels::attention::Block;
-use elsa_kernels::attention::values::is_tiny;
+use elsa_kernels::attention::{Block, is_tiny};
 use std::ops::Range;
 
 /// The rows of a block. They are given by the address of the first row and the distance in f32 values from one row to
