@@ -107,7 +107,7 @@ pub fn place<O: Operand>(
                 read: tensor.read,
                 written: tensor.written,
                 rows: rows_of(tensor),
-                append: memory.view.zip(tensor.kept),
+                append: memory.view.zip(tensor.kept_tokens),
                 ..Placed::NONE
             },
             _ => Placed::NONE,

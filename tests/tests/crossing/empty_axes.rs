@@ -5,7 +5,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
 use elsa_core::linear::{Form, Rule};
 use elsa_oracle::cases::{MaskParams, Params};
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::{engines, linear};
 use elsa_runtime::{Backend, BackwardPlanOptions, LinearPlanOptions, Method, PlanOptions};
 
@@ -78,7 +78,8 @@ fn gradients_are_empty_or_zero_where_axes_are() {
         for shape in SHAPES {
             let given = GradientCase::of(&params(shape).build("empty")).unwrap();
             let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
-            let (mut found, mut workspace) = (Found::room(&given.problem), plan.workspace().unwrap());
+            let (mut found, mut workspace) =
+                (GradientBuffers::room(&given.problem), plan.workspace().unwrap());
             plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run().unwrap();
             assert!(found.bits().iter().all(|bits| *bits == 0), "{shape:?}");
             assert!(given.scalar().bits().iter().all(|bits| *bits == 0), "{shape:?}");

@@ -13,7 +13,7 @@ use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
+use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 
 /// A convolution problem with its tensors.
@@ -57,21 +57,21 @@ impl Case {
         }
     }
 
-    fn room(&self) -> Found {
+    fn room(&self) -> SeriesOutputs {
         let present = match &self.past {
             Some(past) if self.problem.spec().in_place => past.clone(),
             _ => vec![UNWRITTEN; self.problem.states()],
         };
-        Found::unwritten(self.dtype, self.problem.spec().out.extent(), present)
+        SeriesOutputs::unwritten(self.dtype, self.problem.spec().out.extent(), present)
     }
 
-    pub(crate) fn scalar(&self) -> Found {
+    pub(crate) fn scalar(&self) -> SeriesOutputs {
         let mut found = self.room();
         scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
-    pub(crate) fn engine(&self, engine: &Engine, method: Method) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine, method: Method) -> SeriesOutputs {
         let mut found = self.room();
         let options = ConvolutionOptions::default().all_workers(true).method(method);
         let plan = engine.convolution_plan(&self.problem, &options).unwrap();
@@ -92,7 +92,13 @@ impl Case {
         all[all.len() - history..].to_vec()
     }
 
-    pub(crate) fn check(&self, what: &str, found: &Found, method: Method, precision: &Precision) -> f64 {
+    pub(crate) fn check(
+        &self,
+        what: &str,
+        found: &SeriesOutputs,
+        method: Method,
+        precision: &Precision,
+    ) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         let what = format!("{what}: {:?} by {}", p.spec(), method.name());
         for batch in 0..p.batch() {

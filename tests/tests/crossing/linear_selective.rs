@@ -12,7 +12,7 @@ use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
+use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{BindError, Engine, SelectiveOptions};
 
 /// Parameters of a case.
@@ -129,22 +129,22 @@ impl Case {
         if self.params.past || self.params.in_place { &self.past[at..at + n] } else { &[] }
     }
 
-    fn room(&self) -> Found {
+    fn room(&self) -> SeriesOutputs {
         let present = if self.params.in_place {
             self.past.clone()
         } else {
             vec![UNWRITTEN; self.problem.state_values()]
         };
-        Found::unwritten(self.params.dtype, self.problem.spec().out.extent(), present)
+        SeriesOutputs::unwritten(self.params.dtype, self.problem.spec().out.extent(), present)
     }
 
-    fn scalar(&self) -> Found {
+    fn scalar(&self) -> SeriesOutputs {
         let mut found = self.room();
         scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
-    pub(crate) fn engine(&self, engine: &Engine) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine) -> SeriesOutputs {
         let mut found = self.room();
         let options = SelectiveOptions::default().all_workers(true);
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
@@ -153,7 +153,7 @@ impl Case {
         found
     }
 
-    pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &SeriesOutputs, precision: &Precision) -> f64 {
         let (p, n, mut worst) = (&self.problem, self.params.states, 0.0);
         for batch in 0..p.batch() {
             for channel in 0..p.channels() {

@@ -1,7 +1,7 @@
 //! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
 //! all features.
 
-use elsa_core::attention::certified::Certified;
+use elsa_core::attention::run_certificate::RunCertificate;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
@@ -158,7 +158,7 @@ fn run(
 }
 
 /// Returns a certificate as text, followed by the bits of the channels of the values.
-fn text(certified: &Certified<'_>) -> String {
+fn text(certified: &RunCertificate<'_>) -> String {
     format!("{certified} {:x?}", certified.channels().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
 }
 
@@ -168,7 +168,7 @@ fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
-    let certificate = text(&workspace.certified().unwrap());
+    let certificate = text(&workspace.certificate().unwrap());
     (buffers, certificate)
 }
 
@@ -294,7 +294,7 @@ fn bits_are_those_in_memory() {
                 let lengths = case.inputs().lengths;
                 let report = plan.run(&lengths, &mut read, &mut taken, 0).unwrap();
                 assert_eq!(report.times.bytes, files.read.values().sum::<u64>());
-                let certified = report.certificate.as_ref().map(|run| text(&run.certified().unwrap()));
+                let certified = report.certificate.as_ref().map(|run| text(&run.certificate().unwrap()));
                 assert_eq!(certified, certify.then(|| certificate.clone()), "{case:?}, {:?}", plan.choice());
                 let (units, parts) = plan.count(&case.inputs().lengths, 0).unwrap();
                 let what = format!("{more} more, eta {eta}, {:?}", plan.choice());
