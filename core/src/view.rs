@@ -154,6 +154,17 @@ impl View {
         self.strides
     }
 
+    /// Returns the distance in elements from one index of each axis to the next, `[batch, heads, tokens, dim]`: the stride,
+    /// or zero along an axis with at most one element.
+    ///
+    /// The stride of an axis with at most one element may be any number, even one whose product with two overflows. Code
+    /// that computes with distances between rows must therefore take them from this function.
+    #[inline]
+    #[must_use]
+    pub fn steps(&self) -> [usize; 4] {
+        core::array::from_fn(|axis| if self.shape[axis] > 1 { self.strides[axis] } else { 0 })
+    }
+
     /// Returns the number of sequences in the batch.
     #[must_use]
     pub const fn batch(&self) -> usize {
@@ -317,7 +328,12 @@ mod tests {
         assert_eq!((shared.count(), shared.extent(), shared.may_overlap()), (40, 20, true));
         let empty = View::new("x", [2, 3, 0, 5], [1000, 100, 7, 1]).unwrap();
         assert_eq!((empty.count(), empty.extent(), empty.may_overlap()), (0, 0, false));
-        // The stride of an axis with one element has no effect.
+        // The stride of an axis with at most one element has no effect.
         assert!(!View::new("x", [1, 1, 4, 5], [0, 0, 5, 1]).unwrap().may_overlap());
+        for (shape, steps) in [([1, 1, 4, 5], [0, 0, 7, 1]), ([1, 0, 4, 1], [0, 0, 7, 0])] {
+            let far = View::new("x", shape, [usize::MAX, 1 << 63, 7, 1]).unwrap();
+            assert_eq!((far.steps(), far.may_overlap()), (steps, false));
+            assert_eq!(far.extent(), if far.count() == 0 { 0 } else { 26 });
+        }
     }
 }
