@@ -6,8 +6,9 @@ use elsa_core::attention::{BiasView, MaskView, Spec};
 use elsa_core::series::Series;
 use elsa_core::view::View;
 
-/// The strides: the largest number, the number whose bits are those of the least signed number, and an odd number.
-const FAR: [usize; 3] = [usize::MAX, 1 << 63, (1 << 63) + 7];
+/// The strides: the largest number, a multiple of four whose lower 32 bits are zero, the number whose bits are those of
+/// the least signed number, and an odd number.
+const FAR: [usize; 4] = [usize::MAX, usize::MAX << 40, 1 << 63, (1 << 63) + 7];
 
 /// Number of ways in which the strides can be assigned to axes. Over all turns below this number, each axis has each of
 /// the strides once.
