@@ -555,7 +555,7 @@ fn strides_of_single_elements_do_not_matter() {
             Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
         {
             let params =
-                Params { orders: [order; 5], past: true, reverse: turn > 0, ..Params::mamba(shape, 16) };
+                Params { orders: [order; 5], past: true, reverse: turn < 2, ..Params::mamba(shape, 16) };
             let mut case = Case::new(params, seed);
             let bits = |case: &Case| engines.iter().map(|e| case.engine(e).bits()).collect::<Vec<_>>();
             let want = bits(&case);
