@@ -564,7 +564,8 @@ class _Numpy(object):
             raise ArgumentError(
                 f"{name}: {found.__name__} of {dtype}; allowed: an array without a mask, as numpy.ma.filled makes"
             )
-        if any(stride % size for stride in strides):
+        # The stride of an axis of one element is arbitrary.
+        if any(stride % size for n, stride in zip(shape, strides) if n > 1):
             raise ArgumentError(f"{name}: strides {strides} bytes; allowed: multiples of {size}")
         return dtype.name, shape, tuple([stride // size for stride in strides]), None
 

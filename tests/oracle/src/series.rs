@@ -81,6 +81,12 @@ impl SeriesOutputs {
         SeriesOutputs { out: Data::filled(dtype, extent, UNWRITTEN), present }
     }
 
+    /// Returns the bits of the output and of the states.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        self.out.bits().into_iter().chain(self.present.iter().map(|x| x.to_bits())).collect()
+    }
+
     /// Borrows the outputs for a call.
     pub fn outputs(&mut self) -> Outputs<'_> {
         Outputs { out: Some(self.out.elements_mut()), present_state: Some(&mut self.present) }

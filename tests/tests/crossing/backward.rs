@@ -9,6 +9,7 @@ use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
 use elsa_oracle::gradients::{GradientBuffers, GradientCase};
+use elsa_oracle::strides::{TURNS, far_case};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
 use proptest::prelude::*;
@@ -400,5 +401,38 @@ fn outputs_of_16_bits_cost_their_rounding() {
         structure.exp2_relative += DType::F16.unit_roundoff();
         let worst = exact.check(&found, &structure).unwrap();
         assert!(worst > 1e-6, "{worst:e}: is the output read at all?");
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    // The keys of the long cases are more than one chunk.
+    let n = if cfg!(miri) { 70 } else { 530 };
+    let plain = |queries, keys| Params {
+        heads: 2,
+        kv_heads: 1,
+        scale: Some(0.3),
+        ..Params::plain(queries, keys, 16, 8)
+    };
+    let cases = [
+        plain(1, 1),
+        plain(1, n),
+        Params { heads: 1, layout: Layout::Bnhd, ..plain(1, n) },
+        plain(70, 1),
+        Params { dtype: DType::F16, ..plain(1, 1) },
+    ];
+    for params in cases {
+        let case = params.build("single elements");
+        let want = GradientCase::of(&case).unwrap();
+        for turn in 0..TURNS {
+            let given = GradientCase::of(&far_case(&case, turn)).unwrap();
+            assert_eq!(given.scalar().bits(), want.scalar().bits(), "{case:?}");
+            for engine in cpu_engines(2) {
+                let [found, want] = [&given, &want].map(|of| of.engine(&engine, of.inputs(), None).0.bits());
+                assert_eq!(found, want, "{} {case:?}", engine.backend());
+            }
+        }
     }
 }

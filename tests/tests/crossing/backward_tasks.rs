@@ -12,6 +12,7 @@ use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params};
 use elsa_oracle::gradients::{GradientBuffers, GradientCase};
+use elsa_oracle::strides::far_case;
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
@@ -372,4 +373,19 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     let sums = merge.finish();
     assert!(sums.query.iter().chain(&sums.key).all(|x| *x == 0.0 || *x == 14.0));
     assert_eq!(sums.query.iter().filter(|x| **x == 14.0).count(), 72);
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    for (turn, [queries, keys]) in [[1, 1], [1, 9], [9, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 8, 8) };
+        let case = params.build("single elements");
+        let [far, want] = [&far_case(&case, turn), &case].map(|case| GradientCase::of(case).unwrap());
+        for engine in cpu_engines(1) {
+            let [found, want] = [&far, &want].map(|given| of_seven_tasks(&engine, given).bits());
+            assert_eq!(found, want, "{} {case:?}", engine.backend());
+        }
+    }
 }

@@ -8,6 +8,7 @@ use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Buffers, Case, Data, MaskData, Params};
 use elsa_oracle::gpu_engine;
 use elsa_oracle::standin::{child, folder, is_child, said};
+use elsa_oracle::strides::far_case;
 use elsa_runtime::{
     Engine, Fallback, GpuStream, GpuStreamOptions, KeysFrom, PlanOptions, StreamBox, StreamCall,
     StreamDivision, StreamError, StreamKeys, StreamRows, StreamTimes, StreamTokens,
@@ -489,6 +490,24 @@ fn memory_that_is_refused_is_an_error() {
                 assert!(errors.iter().all(|memory| memory == "true"), "{fault}: {errors:?}");
                 assert_eq!(errors.len(), 1, "{fault}: {output:?}");
             }
+        }
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn strides_of_single_elements_do_not_matter() {
+    let engine = gpu_engine(Fallback::Fail);
+    for (turn, [queries, keys]) in [[1, 1], [1, 130], [70, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 16, 16) };
+        let case = params.build("single elements");
+        let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
+        for from in [KeysFrom::Function, KeysFrom::Host] {
+            let [found, want] =
+                [&far_case(&case, turn), &case].map(|case| streamed(&engine, case, division, from).bits());
+            assert_eq!(found, want, "{case:?} {from:?}");
         }
     }
 }

@@ -14,9 +14,10 @@ use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
-use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
+use elsa_oracle::strides::{TURNS, far_series};
+use elsa_oracle::{cpu_engines, engines};
 use elsa_runtime::{BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError};
 
 /// A recurrence problem with its tensors.
@@ -560,5 +561,26 @@ fn any_number_of_batches_without_elements_ends_at_once() {
             &mut convolution::Outputs { out: Some(out), present_state: None },
         )
         .unwrap();
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    // Seeds 1 and 4 reverse the tokens.
+    for (seed, shape) in (0..).zip([[1, 1, 5], [1, 1, 64], [1, 9, 1], [2, 1, 1], [1, 1, 64]]) {
+        for (order, turn) in
+            Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
+        {
+            let mut case = Case::new(seed, shape, [order; 3], DType::F32, Gate::Log, false);
+            let bits = |case: &Case| engines.iter().map(|e| case.engine(e, None).bits()).collect::<Vec<_>>();
+            let want = bits(&case);
+            let mut spec = *case.problem.spec();
+            [spec.a, spec.b, spec.out] = [spec.a, spec.b, spec.out].map(|series| far_series(series, turn));
+            case.problem = spec.check().unwrap();
+            assert_eq!(bits(&case), want, "{spec:?}");
+        }
     }
 }

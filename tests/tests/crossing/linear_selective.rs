@@ -10,9 +10,10 @@ use elsa_core::series::selective::{
 use elsa_core::series::{Series, token_of};
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
-use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
+use elsa_oracle::strides::{TURNS, far_series};
+use elsa_oracle::{cpu_engines, engines};
 use elsa_runtime::{BindError, Engine, SelectiveOptions};
 
 /// Parameters of a case.
@@ -540,6 +541,34 @@ fn bad_input_is_refused_and_nothing_written() {
             let refused = plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).err();
             assert_eq!(refused, Some(BindError::Problem(error)));
             assert_eq!(out, [UNWRITTEN; 12]);
+        }
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    for (seed, shape) in (0..).zip([[1, 1, 64], [1, 1, 3], [1, 9, 1], [2, 1, 1]]) {
+        for (order, turn) in
+            Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
+        {
+            let params =
+                Params { orders: [order; 5], past: true, reverse: turn < 2, ..Params::mamba(shape, 16) };
+            let mut case = Case::new(params, seed);
+            let bits = |case: &Case| engines.iter().map(|e| case.engine(e).bits()).collect::<Vec<_>>();
+            let want = bits(&case);
+            let (mut spec, far) = (*case.problem.spec(), |series| far_series(series, turn));
+            [spec.u, spec.delta, spec.out] = [spec.u, spec.delta, spec.out].map(far);
+            spec.z = spec.z.map(far);
+            for coefficient in [&mut spec.b, &mut spec.c] {
+                if let Coefficient::Token(series) = coefficient {
+                    *series = far(*series);
+                }
+            }
+            case.problem = spec.check().unwrap();
+            assert_eq!(bits(&case), want, "{params:?}");
         }
     }
 }

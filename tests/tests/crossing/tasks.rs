@@ -7,6 +7,7 @@ use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, Run, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::strides::far_case;
 use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{
     BindError, Engine, EngineOptions, PlanError, PlanOptions, RowStates, RunError, TaskMerge, TaskPlan,
@@ -265,6 +266,22 @@ fn the_bits_do_not_depend_on_threads_or_repetition() {
         let want = bits(&one);
         assert_eq!(bits(&one), want, "{}: repetition", one.kernel());
         assert_eq!(bits(&many), want, "{}: threads", one.kernel());
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let seven = division(&[7]);
+    for (turn, [queries, keys]) in [[1, 1], [1, 9], [9, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 8, 8) };
+        let case = params.build("single elements");
+        for engine in engines(1) {
+            let [found, want] = [&far_case(&case, turn), &case]
+                .map(|case| merged(&engine, case, &seven, &all(&seven)).0.bits());
+            assert_eq!(found, want, "{} {case:?}", engine.kernel());
+        }
     }
 }
 

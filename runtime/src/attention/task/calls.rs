@@ -211,7 +211,7 @@ pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> R
 
 /// Returns the elements of a tensor from token `token` on; an empty slice if the tensor ends before the token.
 pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Elements<'a> {
-    let start = view.row(0, 0, token);
+    let start = token.saturating_mul(view.strides()[2]);
     match data {
         Elements::F32(x) => Elements::F32(x.get(start..).unwrap_or_default()),
         Elements::F16(x) => Elements::F16(x.get(start..).unwrap_or_default()),

@@ -69,7 +69,7 @@ impl Run<'_, '_, '_> {
                     let tensor = tensors[which];
                     let ([_, heads, tokens, dim], strides) = (tensor.view.shape(), tensor.view.strides());
                     let group = View::new("k", [step.batch().len(), heads, tokens, dim], strides)?;
-                    let first = step.batch().start * strides[0];
+                    let first = step.batch().start * tensor.view.steps()[0];
                     let mut at = to;
                     for_runs(&group, step.key_tokens(), |run| {
                         let bytes = run.len() * size;

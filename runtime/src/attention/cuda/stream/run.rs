@@ -292,10 +292,10 @@ impl Run<'_, '_, '_> {
             let [_, heads, _, dim] = view.shape();
             match in_place {
                 Some(tensor) if tensor.device != 0 => {
-                    let strides = view.strides();
-                    let first = step.group.batch[0] * strides[0] + step.key_tokens().start * strides[2];
+                    let steps = view.steps();
+                    let first = step.group.batch[0] * steps[0] + step.key_tokens().start * steps[2];
                     let offset = first * spec.dtype.size();
-                    *view = View::new("k", [count, heads, step.keys.len(), dim], strides)?;
+                    *view = View::new("k", [count, heads, step.keys.len(), dim], view.strides())?;
                     *address = tensor.device + offset as u64;
                 }
                 Some(_) => {
