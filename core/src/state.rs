@@ -227,14 +227,14 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
 /// The factor that [`natural_reference`] returns is a power of `e` that compensates for the rounding of the reference. This
 /// constant is the largest magnitude of the exponent of that power. References below `2^30` in natural-log units never need
 /// a larger exponent, because neighbouring f32 values there are at most 64 apart.
-pub const MOST_ROUNDING: f64 = 32.0;
+pub(crate) const MOST_ROUNDING: f64 = 32.0;
 
 /// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the
 /// factor by which `S` and `W` must be multiplied. A reference that is not finite is returned unchanged, with factor
 /// one.
 ///
 /// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates for the rounding. It is nearly
-/// one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] limits its exponent.
+/// one for ordinary references and up to `e^0.5` at 10^7; `MOST_ROUNDING` limits its exponent.
 ///
 /// If `m < 2^30` in natural-log units, `S exp(m)` is preserved. From `2^30` on, neighbouring f32 references are at least
 /// 128 apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of

@@ -148,10 +148,21 @@ impl View {
         self.shape
     }
 
-    /// Returns the strides in elements, `[batch, heads, tokens, dim]`.
+    /// Returns the strides in elements, `[batch, heads, tokens, dim]`, as [`View::new`] received them.
     #[must_use]
     pub const fn strides(&self) -> [usize; 4] {
         self.strides
+    }
+
+    /// Returns the distance in elements from each index of an axis to the next, `[batch, heads, tokens, dim]`. It is the
+    /// stride, or zero along an axis with at most one element.
+    ///
+    /// The stride of an axis with at most one element may be any number. Its product with two, or with the size of an
+    /// element, may overflow. Code that computes with distances between rows therefore takes them from this function.
+    #[inline]
+    #[must_use]
+    pub fn steps(&self) -> [usize; 4] {
+        core::array::from_fn(|axis| if self.shape[axis] > 1 { self.strides[axis] } else { 0 })
     }
 
     /// Returns the number of sequences in the batch.
@@ -317,7 +328,12 @@ mod tests {
         assert_eq!((shared.count(), shared.extent(), shared.may_overlap()), (40, 20, true));
         let empty = View::new("x", [2, 3, 0, 5], [1000, 100, 7, 1]).unwrap();
         assert_eq!((empty.count(), empty.extent(), empty.may_overlap()), (0, 0, false));
-        // The stride of an axis with one element has no effect.
+        // The stride of an axis with at most one element has no effect.
         assert!(!View::new("x", [1, 1, 4, 5], [0, 0, 5, 1]).unwrap().may_overlap());
+        for (shape, steps) in [([1, 1, 4, 5], [0, 0, 7, 1]), ([1, 0, 4, 1], [0, 0, 7, 0])] {
+            let far = View::new("x", shape, [usize::MAX, usize::MAX / 2 + 1, 7, 1]).unwrap();
+            assert_eq!((far.steps(), far.may_overlap()), (steps, false));
+            assert_eq!(far.extent(), if far.count() == 0 { 0 } else { 26 });
+        }
     }
 }

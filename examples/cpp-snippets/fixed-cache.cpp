@@ -1,4 +1,4 @@
-// Decoder with a cache of fixed size: one plan and one bound frame for every length. The program writes the rows of each
+// Decoder with a cache of fixed size: one plan and one bound call for every length. The program writes the rows of each
 // new token into the cache, and key_lengths gives the number of valid rows; the rest is neither read nor computed.
 
 #define ELSA_THROW
@@ -34,8 +34,8 @@ int main() {
     inputs.key_lengths = valid;
     elsa::outputs<float> outputs;
     outputs.out = out;
-    // The list is read when the frame runs.
-    const elsa::bound frame = elsa::or_throw(plan.bind(workspace, inputs, outputs));
+    // The list is read when the bound call runs.
+    const elsa::bound bound = elsa::or_throw(plan.bind(workspace, inputs, outputs));
 
     check::Worst worst;
     for (std::size_t token = 0; token < tokens; ++token) {
@@ -47,7 +47,7 @@ int main() {
             values[to] = v[from];
         }
         valid[0] = static_cast<std::int64_t>(token) + 1;
-        elsa::or_throw(frame.run());
+        elsa::or_throw(bound.run());
         for (std::size_t i = 0; i < heads * dim; ++i) {
             worst.compare(out[i], want[(i / dim * tokens + token) * dim + i % dim]);
         }

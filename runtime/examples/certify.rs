@@ -109,7 +109,7 @@ fn main() -> Result<(), Failure> {
             }
         }
         let start = Instant::now();
-        let certified = bounds[1].certified()?;
+        let certified = bounds[1].certificate()?;
         let fetched = start.elapsed().as_secs_f64();
         let bound = certified.claim().map_or(f64::NAN, |prior| prior.relative);
         println!("{shape:?}: bound {bound:.1e}, fetched in {:.1} us", fetched * 1e6);

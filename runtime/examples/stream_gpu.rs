@@ -97,7 +97,7 @@ impl Data {
         let keys = StreamKeys::Host { key: &self.key, value: &self.value };
         let lengths = Lengths::default();
         let (queries, results) = (&mut queries, &mut results);
-        Ok(stream.run(StreamCall { lengths, queries, keys, added: None, results, from: 0 })?)
+        Ok(stream.run(StreamCall { lengths, queries, keys, addends: None, results, from: 0 })?)
     }
 
     /// Runs the problem in memory; returns the device time in milliseconds and the output.

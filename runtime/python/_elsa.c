@@ -1,13 +1,13 @@
-/* Runs the calls of elsa.py whose frames are prepared: the path of its `_call`, from the description of tensors to the
- * library's call, without the interpreter.
+/* Runs the prepared calls of elsa.py: the path of its `_call`, from the description of tensors to the library's call,
+ * without the interpreter.
  *
  * A `Calls` wraps a function of elsa.py. It passes on, unchanged, every call that it does not compute: tensors that are
- * neither arrays of numpy nor plain tensors of torch, first calls, integers for the library, read-only outputs, frames in
- * use, tensors with gradients, recorded or captured calls. Each check and each message is therefore elsa.py's, which also
- * does all of it where this module is absent. A `Known` holds a prepared frame as C values.
+ * neither arrays of numpy nor plain tensors of torch, first calls, integers for the library, read-only outputs, prepared
+ * calls in use, tensors with gradients, recorded or captured calls. Each check and each message is therefore elsa.py's,
+ * which also does all of it where this module is absent. A `Known` holds a prepared call as C values.
  *
- * Between the first address that a call writes and the library's return, the thread executes no Python. A frame therefore
- * needs no mark that it is in use here.
+ * Between the first address that a call writes and the library's return, the thread executes no Python. A prepared call
+ * therefore needs no mark that it is in use here.
  *
  * The limited API of CPython 3.8 makes one file serve all later versions. The fields of an array are where every compiled
  * extension of numpy reads them; elsa.py compares them with attributes before it uses them. Torch, as in 2.11, publishes a
@@ -87,7 +87,7 @@ typedef struct {
 
 static PyTypeObject *known_type;
 /* Names of attributes of elsa.py and numpy. */
-static PyObject *local_name, *frames_name, *known_name, *busy_name, *flags_name, *writeable_name;
+static PyObject *local_name, *prepared_name, *known_name, *busy_name, *flags_name, *writeable_name;
 static PyObject *gradient_name, *negative_name;
 
 /* Allocates an object of a type of this module, of zeros. */
@@ -164,7 +164,8 @@ static Kind kind_of(Calls *self, PyObject *tensors) {
     return kind;
 }
 
-/* Returns what a frame depends on for arrays, except the classes: their types, then axes, shapes and strides as bytes. */
+/* Returns what a prepared call depends on for arrays, except the classes: their types, then axes, shapes and strides as
+ * bytes. */
 static PyObject *described_arrays(PyObject *tensors) {
     Py_ssize_t count = PyTuple_Size(tensors), words = 0;
     for (Py_ssize_t n = 0; n < count; n++)
@@ -192,8 +193,8 @@ static PyObject *described_arrays(PyObject *tensors) {
     return all;
 }
 
-/* Returns what a frame depends on for tensors of torch, except the classes, as bytes: types, devices, axes, shapes and
- * strides. Torch raises if a tensor has no memory, as sparse ones. */
+/* Returns what a prepared call depends on for tensors of torch, except the classes, as bytes: types, devices, axes,
+ * shapes and strides. Torch raises if a tensor has no memory, as sparse ones. */
 static PyObject *described_tensors(Calls *self, PyObject *tensors) {
     Tensor read[MOST];
     Py_ssize_t count = PyTuple_Size(tensors), words = 0;
@@ -259,10 +260,10 @@ static PyObject *reads_torch(PyObject *object, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
-/* Returns the frame of a call, a new reference, by the key that `_call` makes; NULL if there is none. */
-static PyObject *frame_of(PyObject *const parts[4], PyObject *tensors, PyObject *description, PyObject *stream) {
+/* Returns the prepared call, a new reference, by the key that `_call` makes; NULL if there is none. */
+static PyObject *prepared_of(PyObject *const parts[4], PyObject *tensors, PyObject *description, PyObject *stream) {
     Py_ssize_t count = PyTuple_Size(tensors);
-    PyObject *types = PyTuple_New(count), *key = NULL, *local = NULL, *frames = NULL, *frame = NULL;
+    PyObject *types = PyTuple_New(count), *key = NULL, *local = NULL, *calls = NULL, *found = NULL;
     for (Py_ssize_t n = 0; types != NULL && n < count; n++) {
         PyObject *type = (PyObject *)Py_TYPE(PyTuple_GetItem(tensors, n));
         Py_INCREF(type);
@@ -273,15 +274,15 @@ static PyObject *frame_of(PyObject *const parts[4], PyObject *tensors, PyObject 
     if (key != NULL)
         local = PyObject_GetAttr(parts[3], local_name);
     if (local != NULL)
-        frames = PyObject_GetAttr(local, frames_name);
-    if (frames != NULL && PyDict_Check(frames))
-        frame = PyDict_GetItemWithError(frames, key);
-    Py_XINCREF(frame);
+        calls = PyObject_GetAttr(local, prepared_name);
+    if (calls != NULL && PyDict_Check(calls))
+        found = PyDict_GetItemWithError(calls, key);
+    Py_XINCREF(found);
     Py_XDECREF(types);
     Py_XDECREF(key);
     Py_XDECREF(local);
-    Py_XDECREF(frames);
-    return frame;
+    Py_XDECREF(calls);
+    return found;
 }
 
 /* Returns whether an attribute is an object. */
@@ -366,7 +367,7 @@ static int write_addresses(Calls *self, Known *known, Kind kind, PyObject *tenso
     return 1;
 }
 
-/* Returns the tensors of a call followed by new outputs; NULL if they are not those of the frame. */
+/* Returns the tensors of a call followed by new outputs; NULL if they are not those of the prepared call. */
 static PyObject *with_outputs(Calls *self, Known *known, Kind kind, PyObject *tensors) {
     Py_ssize_t count = PyTuple_Size(tensors), makers = PyList_Size(known->makers);
     PyObject *all = count + makers == known->tensors ? PyTuple_New(known->tensors) : NULL;
@@ -384,14 +385,14 @@ static PyObject *with_outputs(Calls *self, Known *known, Kind kind, PyObject *te
     return all;
 }
 
-/* Computes a call of a prepared frame. Returns NULL, perhaps with an error, if elsa.py has to. */
-static PyObject *known_call(Calls *self, Kind kind, PyObject *frame, PyObject *tensors, int32_t *status) {
-    PyObject *found = PyObject_GetAttr(frame, known_name), *all = NULL, *answer = NULL;
+/* Computes a prepared call. Returns NULL, perhaps with an error, if elsa.py has to. */
+static PyObject *known_call(Calls *self, Kind kind, PyObject *prepared, PyObject *tensors, int32_t *status) {
+    PyObject *found = PyObject_GetAttr(prepared, known_name), *all = NULL, *answer = NULL;
     if (found != NULL && Py_TYPE(found) == known_type) {
         Known *known = (Known *)found;
         all = with_outputs(self, known, kind, tensors);
-        /* Outputs may have run a finalizer, so the frame is looked at now. */
-        if (all != NULL && has(frame, busy_name, Py_False) && write_addresses(self, known, kind, all)) {
+        /* Outputs may have run a finalizer, so the prepared call is looked at now. */
+        if (all != NULL && has(prepared, busy_name, Py_False) && write_addresses(self, known, kind, all)) {
             PyThreadState *state = PyEval_SaveThread();
             if (known->stream == NULL)
                 *status = ((Run *)known->run)(known->plan, known->workspace, known->words, known->outputs, NULL);
@@ -408,9 +409,9 @@ static PyObject *known_call(Calls *self, Kind kind, PyObject *frame, PyObject *t
     return answer;
 }
 
-/* Computes a call whose frame is prepared. Returns NULL, perhaps with an error, if elsa.py has to, or if `status` is not 0. */
-static PyObject *prepared(Calls *self, Kind kind, PyObject *parts[4], PyObject *tensors, int32_t *status) {
-    PyObject *device = NULL, *stream = NULL, *description = NULL, *frame = NULL, *answer = NULL;
+/* Computes a call if it is prepared. Returns NULL, perhaps with an error, if elsa.py has to, or if `status` is not 0. */
+static PyObject *computed(Calls *self, Kind kind, PyObject *parts[4], PyObject *tensors, int32_t *status) {
+    PyObject *device = NULL, *stream = NULL, *description = NULL, *prepared = NULL, *answer = NULL;
     if (place_of(self, kind, tensors, &device, &stream)) {
         if (parts[3] == Py_None)
             parts[3] = PyDict_GetItemWithError(self->engines, device);
@@ -419,21 +420,21 @@ static PyObject *prepared(Calls *self, Kind kind, PyObject *parts[4], PyObject *
     if (description != NULL) {
         PyObject *engine = parts[3];
         Py_INCREF(engine);
-        frame = frame_of(parts, tensors, description, stream);
-        if (frame != NULL)
-            answer = known_call(self, kind, frame, tensors, status);
+        prepared = prepared_of(parts, tensors, description, stream);
+        if (prepared != NULL)
+            answer = known_call(self, kind, prepared, tensors, status);
         Py_DECREF(engine);
     }
     Py_XDECREF(device);
     Py_XDECREF(stream);
     Py_XDECREF(description);
-    Py_XDECREF(frame);
+    Py_XDECREF(prepared);
     return answer;
 }
 
 static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     Calls *self = (Calls *)object;
-    /* What made the frame, the names, the options and the engine. */
+    /* What made the prepared call, the names, the options and the engine. */
     PyObject *parts[4], *tensors, *written = NULL, *lengths = Py_None, *answer = NULL;
     int32_t status = 0;
     if (named == NULL
@@ -443,7 +444,7 @@ static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
         Kind kind = kind_of(self, tensors);
         if ((kind == NUMPY && (written == NULL || writable(tensors, written)))
             || (kind == TORCH && are_plain(self, tensors)))
-            answer = prepared(self, kind, parts, tensors, &status);
+            answer = computed(self, kind, parts, tensors, &status);
     }
     if (answer != NULL)
         return answer;
@@ -485,7 +486,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *na
 }
 
 static PyMethodDef calls_methods[] = {
-    {"describe", describe, METH_O, "Returns the properties of a tuple of tensors on which a frame depends, except classes; else None."},
+    {"describe", describe, METH_O, "Returns the properties of tensors on which a prepared call depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
     {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
     {NULL, NULL, 0, NULL},
@@ -497,7 +498,7 @@ static PyType_Slot known_slots[] = {{Py_tp_new, known_new}, {Py_tp_dealloc, know
 static PyType_Spec calls_spec = {"_elsa.Calls", sizeof(Calls), 0, Py_TPFLAGS_DEFAULT, calls_slots};
 static PyType_Spec known_spec = {"_elsa.Known", sizeof(Known), 0, Py_TPFLAGS_DEFAULT, known_slots};
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_elsa", "Calls of elsa.py whose frames are prepared.", -1, NULL, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_elsa", "Prepared calls of elsa.py.", -1, NULL, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__elsa(void) {
@@ -507,7 +508,7 @@ PyMODINIT_FUNC PyInit__elsa(void) {
         PyObject **to;
         const char *name;
     } attributes[] = {
-        {&local_name, "_local"}, {&frames_name, "frames"}, {&known_name, "known"}, {&busy_name, "busy"},
+        {&local_name, "_local"}, {&prepared_name, "prepared"}, {&known_name, "known"}, {&busy_name, "busy"},
         {&flags_name, "flags"}, {&writeable_name, "writeable"}, {&gradient_name, "requires_grad"},
         {&negative_name, "is_neg"},
     };
@@ -516,7 +517,7 @@ PyMODINIT_FUNC PyInit__elsa(void) {
             return NULL;
     /* The file is of one version of elsa.py. */
     if (module == NULL || calls == NULL || known_type == NULL || PyModule_AddObject(module, "Calls", calls)
-        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 2))
+        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 3))
         return NULL;
     Py_INCREF(known_type);
     return module;

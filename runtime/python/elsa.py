@@ -46,8 +46,8 @@ __all__ = [
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 2
-# Number of plans that an engine keeps, and of frames that each of its threads keeps.
+INTERFACE = 3
+# Number of plans that an engine keeps, and of prepared calls that each of its threads keeps.
 MOST_PLANS = 64
 
 
@@ -412,19 +412,19 @@ class Engine(object):
         """Returns a workspace of the calling thread that serves a plan. `memory` allocates on a CUDA device, else is None."""
         workspace = place.workspace
         if workspace is None or not workspace.serves(plan):
-            # The known frames hold the previous workspace, whose memory is freed first.
-            for frame in list(self._local.frames.values()):
-                frame.known = None
+            # The known calls hold the previous workspace, whose memory is freed first.
+            for prepared in list(self._local.prepared.values()):
+                prepared.known = None
             workspace = place.workspace = None
             workspace = place.workspace = _Workspace(plan, memory)
         return workspace
 
 
 class _Local(threading.local):
-    """State of a thread for an engine: its frames by key, and its places by operator and stream."""
+    """State of a thread for an engine: its prepared calls by key, and its places by operator and stream."""
 
     def __init__(self):
-        self.frames, self.places = {}, {}
+        self.prepared, self.places = {}, {}
 
 
 class _Place(object):
@@ -549,7 +549,7 @@ class _Numpy(object):
         """Returns the description of each array."""
         return tuple(map(_Numpy.description, arrays))
 
-    # Returns the properties of all arrays on which a frame depends, except the classes.
+    # Returns the properties of all arrays on which a prepared call depends, except the classes.
     describe = descriptions
 
     @staticmethod
@@ -564,7 +564,8 @@ class _Numpy(object):
             raise ArgumentError(
                 f"{name}: {found.__name__} of {dtype}; allowed: an array without a mask, as numpy.ma.filled makes"
             )
-        if any(stride % size for stride in strides):
+        # The stride of an axis of one element is arbitrary.
+        if any(stride % size for n, stride in zip(shape, strides) if n > 1):
             raise ArgumentError(f"{name}: strides {strides} bytes; allowed: multiples of {size}")
         return dtype.name, shape, tuple([stride // size for stride in strides]), None
 
@@ -614,7 +615,8 @@ class _Torch(object):
 
     @staticmethod
     def describe(tensors):
-        """Returns the properties of each tensor on which a frame depends, except the class. Raises if `check` refuses one."""
+        """Returns the properties of each tensor on which a prepared call depends, except the class. Raises if `check`
+        refuses one."""
         torch = _Torch.module
         if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)) or any(map(_Torch.negative, tensors)):
             raise UnsupportedError
@@ -838,13 +840,13 @@ class _Array(object):
             self.copy()
 
 
-class _Frame(object):
-    """The plan and the structs of all calls of an operator with equal keys, complete except for addresses.
+class _Prepared(object):
+    """A prepared call: a plan, and structs that are complete except for addresses. All calls with equal keys use them.
 
     A subclass checks the call and fills the structs. It reads only the key: the names, classes and descriptions of the
-    tensors and the checked options. Calls with equal keys would therefore make equal frames. The library checks addresses,
-    alignment and overlap in every call. A frame belongs to one thread. `busy` is true during its call, so that a signal
-    handler or a finalizer that makes the same call gets a frame of its own.
+    tensors and the checked options. The library checks addresses, alignment and overlap in every call. A prepared call
+    belongs to one thread. `busy` is true while it runs, so that a signal handler or a finalizer that makes the same call
+    gets a prepared call of its own.
     """
 
     # The operator's ctypes structs, and the name of the input field with its integers: key_lengths or cu_seqlens.
@@ -1065,11 +1067,11 @@ def _of_one_library(kind, names, tensors):
 
 
 def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
-    """Calls the operator of `made_by`, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C
-    array of its integers.
+    """Calls the operator of `made_by`, a subclass of `_Prepared`. The last `written` tensors are outputs; `lengths` is the
+    C array of its integers.
 
     Every call takes this path: one dictionary look-up, an address for each tensor, and the library's call. The first call
-    with a key makes its frame.
+    with a key prepares it.
     """
     kind = _KINDS.get(type(tensors[0])) or _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
@@ -1082,60 +1084,61 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
         raise
     if engine is None:
         engine = _engine_for(device)
-    frames = engine._local.frames
-    frame = frames.get(key)
-    if frame is None:
+    calls = engine._local.prepared
+    prepared = calls.get(key)
+    if prepared is None:
         _of_one_library(kind, names, tensors)
     if written:
         for name, tensor in zip(names[-written:], tensors[-written:]):
             if not kind.writable(tensor):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
-    if frame is None or frame.busy:
-        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors))
-        _bound(frames)
-    frame.busy = True
-    if frame.copies:
-        tensors = frame.copied(tensors)
-    for make in frame.makers:
+    if prepared is None or prepared.busy:
+        prepared = calls[key] = made_by(engine, kind, key, kind.descriptions(tensors))
+        _bound(calls)
+    prepared.busy = True
+    if prepared.copies:
+        tensors = prepared.copied(tensors)
+    for make in prepared.makers:
         tensors += (make(),)
-    words = frame.words
-    kind.write(words, frame.order, tensors)
+    words = prepared.words
+    kind.write(words, prepared.order, tensors)
     if lengths is not None:
-        at = frame.at(frame.lengths)
+        at = prepared.at(prepared.lengths)
         words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
-    if frame.runs:
-        plan, workspace = frame.plan, frame.place.workspace
+    if prepared.runs:
+        plan, workspace = prepared.plan, prepared.place.workspace
         captured = device is not None and kind.capturing()
         if captured:
             # Later work in the graph may reuse its memory, as that of any tensor.
-            workspace = _Workspace(plan, frame.memory)
+            workspace = _Workspace(plan, prepared.memory)
             if lengths is not None:
                 engine._captured.append(workspace)
         elif workspace is None or not workspace.serves(plan):
-            workspace = engine._workspace(frame.place, plan, frame.memory)
-        inputs, outputs = frame.structs
+            workspace = engine._workspace(prepared.place, plan, prepared.memory)
+        inputs, outputs = prepared.structs
         if device is not None:
-            _check(frame.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
+            _check(prepared.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
         elif plan.long and threading.current_thread() is threading.main_thread():
-            run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
-            _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
+            run = functools.partial(prepared.run, plan.handle, workspace.handle, inputs, outputs, None)
+            _run_long(plan.engine, run, (prepared, workspace, tensors, lengths))
         else:
-            _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
-        if kind.known and lengths is None and not (frame.copies or captured or plan.long and device is None):
-            frame.known = kind.known(frame, workspace, stream)
-    frame.busy = False
-    return frame.results(tensors)
+            _check(prepared.run(plan.handle, workspace.handle, inputs, outputs, None))
+        if kind.known and lengths is None and not (prepared.copies or captured or plan.long and device is None):
+            prepared.known = kind.known(prepared, workspace, stream)
+    prepared.busy = False
+    return prepared.results(tensors)
 
 
-def _known(frame, workspace, stream):
-    """Returns the parts of a frame that `_calls` needs."""
-    run = ctypes.cast(frame.run if stream is None else frame.run_device, ctypes.c_void_p).value
-    words, handles = ctypes.addressof(frame.words), (frame.plan.handle.id, workspace.handle.id)
-    structs = words, words + frame.words[0]
-    return _elsa.Known(run, stream or 0, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
+def _known(prepared, workspace, stream):
+    """Returns the parts of a prepared call that `_calls` needs."""
+    run = ctypes.cast(prepared.run if stream is None else prepared.run_device, ctypes.c_void_p).value
+    words, handles = ctypes.addressof(prepared.words), (prepared.plan.handle.id, workspace.handle.id)
+    structs = words, words + prepared.words[0]
+    parts = prepared.order, prepared.makers, prepared.results
+    return _elsa.Known(run, stream or 0, *handles, *structs, *parts, workspace)
 
 
-# Replaces `_call` if _elsa is present: computes calls whose frames are known, and else calls it.
+# Replaces `_call` if _elsa is present: computes known calls, and else calls it.
 _calls = None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)
@@ -1149,7 +1152,7 @@ def _with(names, tensors, *optional):
     return names, tensors
 
 
-class _Attention(_Frame):
+class _Attention(_Prepared):
     Problem, Inputs, Outputs, lengths = _Problem, _Inputs, _Outputs, "key_lengths"
 
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse):
@@ -1258,7 +1261,7 @@ def attention(
     return _call(_Attention, names, tensors, options, engine, out is not None, lengths)
 
 
-class _Linear(_Frame):
+class _Linear(_Prepared):
     Problem, Options, Inputs, Outputs = _LinearProblem, _LinearOptions, _LinearInputs, _StateOutputs
     lengths = "cu_seqlens"
 
@@ -1379,7 +1382,7 @@ def linear_attention(
     return _call(_Linear, names, tensors, options, engine, written, lengths)
 
 
-class _Series(_Frame):
+class _Series(_Prepared):
     """An operator on separate channels. Its first option is the index of the layout in `_LAYOUTS`."""
 
     Options, Outputs = _SeriesOptions, _StateOutputs

@@ -42,7 +42,7 @@ pub struct Bound<'a, O: Operator> {
     reason: Option<Reason>,
     plan: &'a Plan<O>,
     /// Record of the last run, stored in the workspace.
-    pub(crate) ran: &'a mut Option<O::Ran>,
+    pub(crate) record: &'a mut Option<O::RunRecord>,
 }
 
 /// The prepared call on the CPU, or on the GPU with a standby call on the CPU.
@@ -58,7 +58,7 @@ enum Refused {
     /// The workspace has no device memory.
     Memory(Arc<DeviceError>),
     /// The device does not support the tensors.
-    Frame(BindError),
+    Tensors(BindError),
 }
 
 /// Returns the host memory for the CPU's standby plan. First replaces this memory if it is too small for the plan.
@@ -66,13 +66,13 @@ enum Refused {
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,
-    ran: &mut Option<R>,
+    record: &mut Option<R>,
 ) -> Result<&'a mut memory::Memory, BindError> {
     let bytes = plan.bytes();
     let enough = match memory.take() {
         Some(memory) if memory.bytes() >= bytes => memory,
         _ => {
-            *ran = None;
+            *record = None;
             allocate_on_host(bytes).map_err(|_| BindError::Device(DeviceError::HostMemory { bytes }))?
         }
     };
@@ -126,11 +126,11 @@ impl<O: Operator> Plan<O> {
     ) -> Result<Bound<'a, O>, BindError> {
         let memory = match &mut workspace.memory {
             Memory::Cpu(cpu) => cpu,
-            Memory::Gpu { standby, .. } => standing_by(plan, standby, &mut workspace.ran)?,
+            Memory::Gpu { standby, .. } => standing_by(plan, standby, &mut workspace.record)?,
         };
         let calls = Calls::Cpu(plan.call(&self.problem, lengths, tensors, memory)?);
         let reason = self.refusal.clone().map(Reason::Plan);
-        Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
+        Ok(Bound { calls, reason, plan: self, record: &mut workspace.record })
     }
 
     #[inline(never)]
@@ -147,7 +147,7 @@ impl<O: Operator> Plan<O> {
         };
         let standby = match standby {
             Some(plan) => {
-                let memory = standing_by(plan, cpu_memory, &mut workspace.ran)?;
+                let memory = standing_by(plan, cpu_memory, &mut workspace.record)?;
                 Some(plan.call(&self.problem, lengths, &tensors, memory)?)
             }
             None => None,
@@ -156,14 +156,14 @@ impl<O: Operator> Plan<O> {
             match (self.bind_gpu(gpu, lengths, tensors, standby.is_some(), gpu_memory)?, standby) {
                 (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
                 (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
-                (Err(Refused::Frame(e)), Some(cpu)) => {
+                (Err(Refused::Tensors(e)), Some(cpu)) => {
                     gpu.gpu().warn(&e);
                     (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
                 }
                 (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
-                (Err(Refused::Frame(e)), None) => return Err(e),
+                (Err(Refused::Tensors(e)), None) => return Err(e),
             };
-        Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
+        Ok(Bound { calls, reason, plan: self, record: &mut workspace.record })
     }
 
     /// Checks that the workspace belongs to the plan's GPU and is large enough for a call with the `given` tensors.
@@ -199,7 +199,7 @@ impl<O: Operator> Plan<O> {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, guarded, memory);
             call.map_err(BindError::Device)
         });
-        Ok(call.map_err(Refused::Frame))
+        Ok(call.map_err(Refused::Tensors))
     }
 }
 
@@ -255,7 +255,7 @@ impl<O: Operator> Bound<'_, O> {
         &mut self,
         run: impl FnOnce(&mut HostCall<'_, O::Gpu>) -> Result<T, DeviceError>,
     ) -> Result<(Report, Option<T>), RunError> {
-        *self.ran = None;
+        *self.record = None;
         let Plan { engine, problem, execution, .. } = self.plan;
         let crew = engine.pool().begin();
         let (cpu, fallback) = match &mut self.calls {
@@ -265,7 +265,7 @@ impl<O: Operator> Bound<'_, O> {
                 crew.check()?;
                 let e = match done {
                     Ok(done) => {
-                        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
+                        *self.record = execution.gpu().and_then(|gpu| O::record_of_gpu(gpu, problem));
                         let (workers, copied) = (gpu.blocks(), gpu.copied());
                         let report = Report { backend: Backend::Cuda, workers, copied, fallback: None };
                         return Ok((report, Some(done)));
@@ -282,7 +282,7 @@ impl<O: Operator> Bound<'_, O> {
         cpu.run(&crew)?;
         let workers = cpu.workers().min(engine.threads());
         let backend = Backend::Cpu(engine.cpu());
-        *self.ran = execution.cpu().and_then(|cpu| O::ran_on_cpu(cpu, problem, fallback.is_some()));
+        *self.record = execution.cpu().and_then(|cpu| O::record_of_cpu(cpu, problem, fallback.is_some()));
         Ok((Report { backend, workers, copied: 0, fallback }, None))
     }
 }

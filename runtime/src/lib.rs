@@ -44,7 +44,7 @@ pub use attention::backward::{
     Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
 pub use attention::cuda::stream::{
-    DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions, KeysFrom, StreamBox,
+    DeviceKeys, FillAddends, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions, KeysFrom, StreamBox,
     StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens, StreamWants,
     TakeRows,
 };
@@ -58,8 +58,8 @@ pub use attention::stream::limits::peak_memory;
 pub use attention::stream::plan::{StreamOptions, StreamPlan};
 pub use attention::stream::run::StreamReport;
 pub use attention::task::{
-    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskGradients,
-    TaskMerge, TaskPlan, TaskReport,
+    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, RowStates, TaskGradients, TaskMerge,
+    TaskPlan, TaskReport, TaskTokens,
 };
 pub use attention::traversed::Traversed;
 pub use attention::tuned::{Tuned, TunedFile, TunedShape, Tuning};

@@ -33,7 +33,7 @@ pub trait Operator: Sized + Debug + 'static {
     /// A plan for a GPU.
     type Gpu: GpuPlan<Problem = Self::Problem>;
     /// Record of the last run, stored in a workspace.
-    type Ran: Debug + Send + Sync;
+    type RunRecord: Debug + Send + Sync;
 
     /// Checks host tensors against the problem.
     ///
@@ -64,12 +64,16 @@ pub trait Operator: Sized + Debug + 'static {
     -> LengthsOf<'a, Self>;
 
     /// Returns the record of a run on the CPU. `stood_by` is `true` if the CPU computed in place of a GPU.
-    fn ran_on_cpu(_plan: &Self::Cpu, _problem: &Self::Problem, _stood_by: bool) -> Option<Self::Ran> {
+    fn record_of_cpu(
+        _plan: &Self::Cpu,
+        _problem: &Self::Problem,
+        _stood_by: bool,
+    ) -> Option<Self::RunRecord> {
         None
     }
 
     /// Returns the record of a run on a GPU.
-    fn ran_on_gpu(_plan: &Self::Gpu, _problem: &Self::Problem) -> Option<Self::Ran> {
+    fn record_of_gpu(_plan: &Self::Gpu, _problem: &Self::Problem) -> Option<Self::RunRecord> {
         None
     }
 }

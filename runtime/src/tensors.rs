@@ -25,7 +25,7 @@ pub struct TensorSpec {
     pub optional: bool,
     /// For a tensor to which runs append tokens: the number of tokens at its start that a run keeps and reads. The run
     /// writes the later tokens.
-    pub kept: Option<usize>,
+    pub kept_tokens: Option<usize>,
     /// `true` if only few calls have the tensor. Copies of this tensor are then in a separate buffer.
     pub apart: bool,
     /// Name of the problem's option that forbids the tensor; `None` if the tensor is allowed.

@@ -51,7 +51,7 @@ impl<O: Operator> Plan<O> {
         {
             memory.free_copies().map_err(BindError::Device)?;
         }
-        workspace.ran = None;
+        workspace.record = None;
         // The warm-up call may have been too small for some of the workers.
         self.engine.pool().run(self.engine.threads(), &|_| ())
     }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub struct Workspace<O: Operator> {
     pub(crate) memory: Memory,
     /// Record of the last run.
-    pub(crate) ran: Option<O::Ran>,
+    pub(crate) record: Option<O::RunRecord>,
 }
 
 /// The memory of a workspace.
@@ -54,7 +54,7 @@ pub(crate) enum Memory {
 
 impl<O: Operator> Workspace<O> {
     pub(crate) fn of(memory: Memory) -> Workspace<O> {
-        Workspace { memory, ran: None }
+        Workspace { memory, record: None }
     }
 
     /// Allocates one workspace for several plans. Its size is the largest that any of these plans needs. Runs of all

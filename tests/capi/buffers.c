@@ -104,7 +104,7 @@ static void anywhere(elsa_engine engine, int gpu) {
     elsa_buffer buffer = {5}, other;
     elsa_buffer_info info;
     elsa_report report;
-    elsa_bound frame;
+    elsa_bound bound;
     call c = make(engine), d;
     size_t all = 4 * sizeof out + STATES;
     elsa_report_init(&report);
@@ -128,20 +128,20 @@ static void anywhere(elsa_engine engine, int gpu) {
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, &report));
     CHECK(error() < 1e-5 && report.copied_bytes == (gpu ? 4 * sizeof out : 0));
 
-    /* A frame keeps the buffer alive after its handle is destroyed. */
+    /* A bound call keeps the buffer alive after its handle is destroyed. */
     put(&info);
-    OK(elsa_bind(d.plan, d.room, &d.in, &d.to, &frame));
+    OK(elsa_bind(d.plan, d.room, &d.in, &d.to, &bound));
     OK(elsa_buffer_destroy(buffer));
     CHECK(elsa_buffer_destroy(buffer) == ELSA_STATUS_HANDLE);
     info.size = sizeof info;
     CHECK(elsa_buffer_describe(buffer, &info) == ELSA_STATUS_HANDLE);
     other = buffer_of(engine, &info);
     OK(elsa_buffer_destroy(other));
-    OK(elsa_bound_run(frame, &report));
+    OK(elsa_bound_run(bound, &report));
     CHECK(report.copied_bytes == (gpu && !info.in_place ? all : 0));
     memcpy(out, d.to.out.data, sizeof out);
     CHECK(error() < 1e-5);
-    OK(elsa_bound_destroy(frame));
+    OK(elsa_bound_destroy(bound));
     end(&c);
 }
 

@@ -40,7 +40,7 @@ static unsigned long control(void) {
 #endif
 }
 
-/* Runs engine, plan, frame and states: everything that computes. The mask excludes every key of the second call. */
+/* Runs everything that computes: engine, plan, bound call, states. The mask excludes every key of the second call. */
 static void all(void) {
     elsa_engine engine;
     elsa_engine_options options;

@@ -189,7 +189,7 @@ static void captured(elsa_engine engine, kind of, int mode, void *stream) {
     end(&c);
 }
 
-/* Captures a bound frame at the first use of its plan, so that memory is allocated during the capture. */
+/* Captures a bound call at the first use of its plan, so that memory is allocated during the capture. */
 static void first_run(elsa_engine engine, kind of, void *stream) {
     static float answer[COUNT], found[COUNT];
     double bound[D];

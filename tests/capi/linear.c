@@ -1,5 +1,5 @@
-/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, frames, packed
-   sequences, and refusals. Also on a GPU, if one is present. */
+/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, bound
+   calls, packed sequences, and refusals. Also on a GPU, if one is present. */
 #include "common.h"
 
 #define GATES (H * N)
@@ -156,7 +156,7 @@ static void rules_and_forms(elsa_engine engine) {
 /* Checks that tokens one at a time, with their state in place, give the answer of all tokens at once. */
 static void decode(elsa_engine engine) {
     linear all = with_states(ELSA_RULE_GATED_DELTA, 0), one = describe(ELSA_RULE_GATED_DELTA, 0);
-    elsa_bound frame;
+    elsa_bound bound;
     size_t i, h;
     plan_of(engine, &all);
     recurrence(&all);
@@ -179,31 +179,31 @@ static void decode(elsa_engine engine) {
     }
     for (h = 0; h < H; h++) CHECK(distance(out + h * N * D, want + h * N * D, N * D) < 1e-5);
     CHECK(distance(present, last, STATES) < 1e-5);
-    /* A frame has the bits of a run, at every repetition. */
+    /* A bound call has the bits of a run, at every repetition. */
     all.to.out = output(other, sizeof other);
-    OK(elsa_linear_bind(all.plan, all.room, &all.in, &all.to, &frame));
+    OK(elsa_linear_bind(all.plan, all.room, &all.in, &all.to, &bound));
     OK(elsa_plan_warm(all.plan, all.room));
     for (i = 0; i < 3; i++) {
         memset(other, 0xff, sizeof other);
-        OK(elsa_bound_run(frame, NULL));
+        OK(elsa_bound_run(bound, NULL));
         all.to.out = output(out, sizeof out);
         OK(elsa_linear_run(all.plan, all.room, &all.in, &all.to, NULL));
         CHECK(memcmp(out, other, sizeof out) == 0);
     }
-    /* A frame with other tensors has the bits of a run over them. */
-    REFUSED(elsa_bound_set(frame, NULL, NULL), "bound: of linear attention");
-    REFUSED(elsa_linear_bound_set(frame, NULL, &all.to), "inputs: null");
+    /* A bound call with other tensors has the bits of a run over them. */
+    REFUSED(elsa_bound_set(bound, NULL, NULL), "bound: of linear attention");
+    REFUSED(elsa_linear_bound_set(bound, NULL, &all.to), "inputs: null");
     all.in.q = input(k, sizeof k);
     all.in.k = input(q, sizeof q - 4);
-    REFUSED(elsa_linear_bound_set(frame, &all.in, &all.to), "k: ");
+    REFUSED(elsa_linear_bound_set(bound, &all.in, &all.to), "k: ");
     all.in.k = input(q, sizeof q);
     OK(elsa_linear_run(all.plan, all.room, &all.in, &all.to, NULL));
     CHECK(memcmp(out, other, sizeof out) != 0);
     all.to.out = output(other, sizeof other);
-    OK(elsa_linear_bound_set(frame, &all.in, &all.to));
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_linear_bound_set(bound, &all.in, &all.to));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(memcmp(out, other, sizeof out) == 0);
-    OK(elsa_bound_destroy(frame));
+    OK(elsa_bound_destroy(bound));
     finish(&all);
     finish(&one);
 }
@@ -212,7 +212,7 @@ static void decode(elsa_engine engine) {
 static void packed(elsa_engine engine) {
     static int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
-    elsa_bound frame;
+    elsa_bound bound;
     size_t i;
     c.options.form = ELSA_FORM_FUSED_CHUNK;
     plan_of(engine, &c);
@@ -239,15 +239,15 @@ static void packed(elsa_engine engine) {
         OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, NULL));
     }
     for (i = 0; i < COUNT; i++) CHECK(out[i] == other[i]);
-    /* A frame reads the bounds in each run, and checks them again. */
-    OK(elsa_linear_bind(c.plan, c.room, &c.in, &c.to, &frame));
+    /* A bound call reads cu_seqlens in each run, and checks it again. */
+    OK(elsa_linear_bind(c.plan, c.room, &c.in, &c.to, &bound));
     memset(out, 0xff, sizeof out);
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(memcmp(out, other, sizeof out) == 0);
     ends[1] = 3 * N;
-    REFUSED(elsa_bound_run(frame, NULL), "cu_seqlens");
+    REFUSED(elsa_bound_run(bound, NULL), "cu_seqlens");
     ends[1] = N;
-    OK(elsa_bound_destroy(frame));
+    OK(elsa_bound_destroy(bound));
     finish(&c);
 }
 

@@ -87,15 +87,15 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
 
-    // A frame starts from the current memory.
-    const elsa::bound frame = plan.bind(room, in, to).value();
+    // A bound call starts from the current memory.
+    const elsa::bound bound = plan.bind(room, in, to).value();
     state = x.past;
     const std::vector<float> before = y;
-    CHECK(frame.run().ok() && y == before);
+    CHECK(bound.run().ok() && y == before);
     std::vector<float> moved(y.size());
     to.out = moved;
     state = x.past;
-    CHECK(plan.set(frame, in, to).ok() && frame.run().ok() && moved == before);
+    CHECK(plan.set(bound, in, to).ok() && bound.run().ok() && moved == before);
     to.out = y;
 
     // Plans of one kind share a workspace, and every form has the same answer.

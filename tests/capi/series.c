@@ -1,5 +1,5 @@
 /* Recurrences, selective scans and convolutions against their definitions in f64: both axis orders, both directions, states in
-   place and token by token, clearing and poisoning of states, frames, and refusals. */
+   place and token by token, clearing and poisoning of states, bound calls, and refusals. */
 #define H 2
 #define N 70
 #define D 6
@@ -194,16 +194,16 @@ static elsa_status run_device(int of, const series *x, elsa_report *report) {
                              : elsa_convolution_run_device(x->plan, x->room, &x->c_in, &x->to, NULL, report);
 }
 
-static elsa_status bind(int of, const series *x, elsa_bound *frame) {
-    return of == RECURRENCE  ? elsa_recurrence_bind(x->plan, x->room, &x->r_in, &x->to, frame)
-           : of == SELECTIVE ? elsa_selective_bind(x->plan, x->room, &x->s_in, &x->to, frame)
-                             : elsa_convolution_bind(x->plan, x->room, &x->c_in, &x->to, frame);
+static elsa_status bind(int of, const series *x, elsa_bound *bound) {
+    return of == RECURRENCE  ? elsa_recurrence_bind(x->plan, x->room, &x->r_in, &x->to, bound)
+           : of == SELECTIVE ? elsa_selective_bind(x->plan, x->room, &x->s_in, &x->to, bound)
+                             : elsa_convolution_bind(x->plan, x->room, &x->c_in, &x->to, bound);
 }
 
-static elsa_status set(int of, const series *x, elsa_bound frame) {
-    return of == RECURRENCE  ? elsa_recurrence_bound_set(frame, &x->r_in, &x->to)
-           : of == SELECTIVE ? elsa_selective_bound_set(frame, &x->s_in, &x->to)
-                             : elsa_convolution_bound_set(frame, &x->c_in, &x->to);
+static elsa_status set(int of, const series *x, elsa_bound bound) {
+    return of == RECURRENCE  ? elsa_recurrence_bound_set(bound, &x->r_in, &x->to)
+           : of == SELECTIVE ? elsa_selective_bound_set(bound, &x->s_in, &x->to)
+                             : elsa_convolution_bound_set(bound, &x->c_in, &x->to);
 }
 
 static void exact(int of, kind k) {
@@ -228,17 +228,17 @@ static void finish(const series *x) {
         CHECK(strstr(elsa_last_error(), name) != NULL);                   \
     } while (0)
 
-/* Checks that a frame writes to the output that replaced y, and nowhere else. The answer is in y. */
-static void moved(int of, const series *x, elsa_bound frame) {
+/* Checks that a bound call writes to the output that replaced y, and nowhere else. The answer is in y. */
+static void moved(int of, const series *x, elsa_bound bound) {
     static float elsewhere[TOKENS];
     series other = *x;
     other.to.out = output(elsewhere, sizeof y - 1);
-    REFUSED(set(of, &other, frame), "out: ");
-    REFUSED(set((of + 1) % OPERATORS, &other, frame), "bound: of a ");
+    REFUSED(set(of, &other, bound), "out: ");
+    REFUSED(set((of + 1) % OPERATORS, &other, bound), "bound: of a ");
     other.to.out = output(elsewhere, sizeof y);
     memset(elsewhere, 0xff, sizeof y);
-    OK(set(of, &other, frame));
-    OK(elsa_bound_run(frame, NULL));
+    OK(set(of, &other, bound));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(memcmp(y, elsewhere, sizeof y) == 0);
 }
 
@@ -253,7 +253,7 @@ static void answers(elsa_engine engine) {
                 elsa_series_info chosen;
                 elsa_plan_info plan;
                 elsa_report done;
-                elsa_bound frame;
+                elsa_bound bound;
                 elsa_series_info_init(&chosen);
                 elsa_plan_info_init(&plan);
                 elsa_report_init(&done);
@@ -276,14 +276,14 @@ static void answers(elsa_engine engine) {
                 exact(of, k);
                 CHECK(distance(y, want, TOKENS) < 2e-5);
                 if (k.states) CHECK(distance(present, last, states) < 2e-5);
-                /* A run for the states only, and a frame, have the same bits. */
+                /* A run for the states only, and a bound call, have the same bits. */
                 memcpy(other, y, sizeof y);
-                OK(bind(of, &x, &frame));
+                OK(bind(of, &x, &bound));
                 memset(y, 0xff, sizeof y);
-                OK(elsa_bound_run(frame, NULL));
+                OK(elsa_bound_run(bound, NULL));
                 CHECK(memcmp(y, other, sizeof y) == 0);
-                moved(of, &x, frame);
-                OK(elsa_bound_destroy(frame));
+                moved(of, &x, bound);
+                OK(elsa_bound_destroy(bound));
                 if (k.states) {
                     memcpy(other, present, state_bytes[of]);
                     memset(present, 0xff, sizeof present);

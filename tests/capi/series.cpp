@@ -59,15 +59,15 @@ void recurrences(const elsa::engine &engine) {
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
     CHECK(plan.run_device(room, in, to).code() == ELSA_STATUS_UNSUPPORTED);
 
-    // A frame starts from the current memory.
-    const elsa::bound frame = plan.bind(room, in, to).value();
+    // A bound call starts from the current memory.
+    const elsa::bound bound = plan.bind(room, in, to).value();
     state = first;
     const std::vector<float> before = y;
-    CHECK(frame.run().ok() && y == before);
+    CHECK(bound.run().ok() && y == before);
     std::vector<float> moved(y.size());
     to.out = moved;
     state = first;
-    CHECK(plan.set(frame, in, to).ok() && frame.run().ok() && moved == before);
+    CHECK(plan.set(bound, in, to).ok() && bound.run().ok() && moved == before);
     to.out = y;
 
     // Plans of one operator share a workspace.

@@ -205,7 +205,7 @@ static void destroy(void) {
 /* Far more than any thread needs, so that its beginning does not matter. */
 #define WHOLE ((size_t)1 << 20)
 #define PAINT 0xa5
-/* Sanitizers enlarge frames. */
+/* Sanitizers enlarge stack frames. */
 #ifdef INJECT
 #define LEFT (8 * (size_t)ELSA_STACK_BYTES)
 #else

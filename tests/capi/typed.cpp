@@ -183,10 +183,10 @@ void other_masks(const elsa::engine &engine) {
     const std::vector<unsigned char> right(tokens * tokens, 1);
     in.mask = right;
     CHECK(plan.run(room, in, to).ok() && out[0] == 0.5f);
-    const elsa::bound frame = plan.bind(room, in, to).value();
-    CHECK(plan.set(frame, in, to).ok());
+    const elsa::bound bound = plan.bind(room, in, to).value();
+    CHECK(plan.set(bound, in, to).ok());
     in.mask = wide;
-    CHECK(plan.set(frame, in, to).message().find("mask: ") == 0 && frame.run().ok());
+    CHECK(plan.set(bound, in, to).message().find("mask: ") == 0 && bound.run().ok());
     // More axes than a mask has.
     p.with_mask<float>({1, 1, 1, 1, tokens});
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);

@@ -170,7 +170,7 @@ void answers(const elsa::engine &engine) {
     named.mask = mask;
     CHECK(worst(want, run(engine, indexed, named)) < 1e-5);
 
-    // bf16, and a frame whose table and index are in buffers that are destroyed while it is bound.
+    // bf16, and a bound call whose table and index are in buffers that are destroyed while it is bound.
     elsa::buffer<elsa::bf16> table = engine.buffer<elsa::bf16>(entries * heads).value();
     elsa::buffer<std::int64_t> list = engine.buffer<std::int64_t>(index.size()).value();
     Data rounded = x;
@@ -184,9 +184,9 @@ void answers(const elsa::engine &engine) {
     std::copy(index.begin(), index.end(), list.begin());
     elsa::problem<float> narrow = swin();
     narrow.with_bias_table<elsa::bf16>(entries, heads, true);
-    std::vector<float> frame(each, NAN);
+    std::vector<float> answer(each, NAN);
     elsa::outputs<float> to;
-    to.out = frame;
+    to.out = answer;
     elsa::inputs<float> held = inputs(x);
     held.bias = table;
     held.bias_index = list;
@@ -195,7 +195,7 @@ void answers(const elsa::engine &engine) {
     const elsa::bound bound = plan.bind(room, held, to).value();
     table.reset();
     list.reset();
-    CHECK(bound.run().ok() && worst(naive(x, mask, expanded(rounded.table)), frame) < 1e-5);
+    CHECK(bound.run().ok() && worst(naive(x, mask, expanded(rounded.table)), answer) < 1e-5);
     // Elements of another type than the problem's.
     held.bias = x.table;
     CHECK(plan.run(room, held, to).code() == ELSA_STATUS_ARGUMENT);

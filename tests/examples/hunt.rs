@@ -15,7 +15,7 @@
 
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::scalar;
-use elsa_oracle::bounds::{Drawn, Found, hunters};
+use elsa_oracle::bounds::{Drawn, Findings, hunters};
 use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -83,10 +83,10 @@ fn main() -> Result<ExitCode, String> {
     let rows = rows.unwrap_or(u64::MAX);
     let schedules = std::env::args().any(|x| x == "--schedules");
     let hunters = if schedules { Vec::new() } else { hunters() };
-    let mut all: Vec<Found> = vec![Found::default(); hunters.len() + Rule::ALL.len()];
+    let mut all: Vec<Findings> = vec![Findings::default(); hunters.len() + Rule::ALL.len()];
     let mut tallies = [Tally::default(); Rule::ALL.len()];
     let (start, mut shown) = (Instant::now(), Instant::now());
-    let sum = |all: &[Found], of: fn(&Found) -> u64| all.iter().map(of).sum::<u64>();
+    let sum = |all: &[Findings], of: fn(&Findings) -> u64| all.iter().map(of).sum::<u64>();
     let mut seed = seed.unwrap_or(0);
     while start.elapsed().as_secs() < seconds && sum(&all, |x| x.rows) < rows {
         for (hunter, found) in hunters.iter().zip(&mut all) {
@@ -106,7 +106,7 @@ fn main() -> Result<ExitCode, String> {
         "{:24} {:>10} {:>11} {:>10} {:>8} {:>9} {:>9} {:>9}  closest to worst; to prior",
         "back end", "rows", "components", "violations", "unlikely", "of worst", "of likely", "of prior"
     );
-    let mut total = Found::default();
+    let mut total = Findings::default();
     all.iter().for_each(|found| total.merge(found));
     let names = hunters.iter().map(|hunter| hunter.name.as_str());
     let names = names.chain(Rule::ALL.map(Rule::name)).chain(["all"]);

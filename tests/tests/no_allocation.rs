@@ -9,7 +9,7 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
 use elsa_oracle::cases::{Buffers, Case, some_hard_cases};
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::linear::Params;
 use elsa_oracle::naive::Answer;
 use elsa_oracle::present;
@@ -39,10 +39,13 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
         (region.change().bytes_allocated == plan.workspace_bytes()).then_some(workspace)
     };
     let mut workspace = (0..3).find_map(measured).unwrap_or_else(|| panic!("{case:?}: other bytes"));
-    let mut found = Found::room(&given.problem);
+    let mut found = GradientBuffers::room(&given.problem);
     let (inputs, gradients) = (given.inputs(), found.gradients());
     // Threads start in the first run.
-    plan.bind(inputs, Found::room(&given.problem).gradients(), &mut workspace).unwrap().run().unwrap();
+    plan.bind(inputs, GradientBuffers::room(&given.problem).gradients(), &mut workspace)
+        .unwrap()
+        .run()
+        .unwrap();
     let region = Region::new(GLOBAL);
     let mut bound = plan.bind(inputs, gradients, &mut workspace).unwrap();
     bound.run().unwrap();
@@ -206,7 +209,7 @@ fn run_and_bind_allocate_nothing() {
                 let certify = runs % 4 == 0;
                 let options = PlanOptions::default().method(method).all_workers(true).certify(certify);
                 let plan = engine.plan(&problem, &options).unwrap();
-                let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
+                let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certificate().is_ok());
                 assert_eq!(certified, certify, "{case:?}");
                 // A run that does nothing would not allocate, so the outputs are checked.
                 answer.check_all(&buffers, ADDITIONS).unwrap_or_else(|e| panic!("{case:?}: {e}"));

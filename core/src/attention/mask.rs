@@ -183,10 +183,15 @@ impl MaskView {
         core::array::from_fn(|axis| if self.shape[axis] == 1 { 0 } else { self.strides[axis] })
     }
 
-    /// Returns the number of elements that the mask's buffer must have.
+    /// Returns the number of elements that the mask's buffer must have: one more than the largest index in the mask, or
+    /// zero if the mask is empty.
     #[must_use]
     pub fn extent(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        let last = self.shape.iter().zip(&self.strides).map(|(n, stride)| (n - 1).saturating_mul(*stride));
+        last.fold(1, usize::saturating_add)
     }
 
     /// Returns how many of `keys` keys the mask covers: all of them if the last axis is broadcast, otherwise the size
@@ -307,6 +312,14 @@ mod tests {
         assert_eq!(of(&[3, 1, 5]), Ok(([1, 3, 1, 5], [0, 5, 0, 1], 15)));
         assert_eq!(of(&[2, 3, 4, 5]), Ok(([2, 3, 4, 5], [60, 20, 5, 1], 120)));
         assert_eq!(of(&[2, 3, 4, 1]), Ok(([2, 3, 4, 1], [12, 4, 1, 0], 24)));
+        // Strides of broadcast axes have no effect, and other strides determine the size of the buffer.
+        let of_strides = |strides| {
+            let view = MaskView::dense(MaskKind::Bool, &[2, 1, 3, 5]).unwrap().with_strides(strides);
+            (view.strides(), view.row(1, 9, 2), view.extent())
+        };
+        let row = MaskRow { start: 120, step: 1 };
+        assert_eq!(of_strides([100, usize::MAX, 10, 1]), ([100, 0, 10, 1], row, 125));
+        assert_eq!(of_strides([15, usize::MAX / 2 + 1, 5, 1]).2, 30);
         for rank in [0, 5] {
             let error = ArgumentError::Rank { argument: "mask", found: rank, allowed: "1 to 4" };
             assert_eq!(of(&[2; 5][..rank]), Err(error));

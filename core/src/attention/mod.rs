@@ -24,7 +24,7 @@
 //! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!
 //! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
-//! interval per row, [`Sequence::range`]; only mask, bias and sides are evaluated per key ([`Added`]).
+//! interval per row, [`Sequence::range`]; only mask, bias and sides are evaluated per key ([`Addends`]).
 //!
 //! # Modules
 //!
@@ -41,12 +41,11 @@
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 //! | distances of weights and outputs from those of the oracle | [`drift`] |
 
-mod added;
+mod addends;
 pub mod backward;
 mod bias;
 pub mod bound;
 pub mod certificate;
-pub mod certified;
 mod data;
 pub mod drift;
 pub mod mask;
@@ -58,13 +57,14 @@ pub mod plan;
 mod problem;
 pub mod reference;
 mod repeated;
+pub mod run_certificate;
 pub mod scalar;
 pub mod schedule;
 mod sequence;
 pub mod traversal;
 mod windows;
 
-pub use added::Added;
+pub use addends::Addends;
 pub use bias::{BiasView, TableView};
 pub use data::{InputTensors, Inputs, OutputTensors, Outputs, StateOut, StateTensors};
 pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};

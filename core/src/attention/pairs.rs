@@ -1,6 +1,6 @@
 //! Reads the scores and the values of a head, one key at a time, for the scalar implementations.
 
-use super::added::Added;
+use super::addends::Addends;
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::sequence::Sequence;
@@ -53,7 +53,7 @@ pub(super) struct Pairs<'a> {
     kv_head: usize,
     keys: Rows<'a>,
     values: Rows<'a>,
-    added: Option<Added<'a>>,
+    added: Option<Addends<'a>>,
     cap: f32,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Pairs<'a> {
         head: usize,
     ) -> Pairs<'a> {
         let s = problem.spec();
-        let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
+        let added = problem.modifies(sequence.batch).then(|| Addends::new(problem, inputs));
         // New rows are read from the key and value tensors or, if the problem appends in place, from the present
         // tensors.
         let (key, value) = match (s.present_key, s.present_value, present) {
@@ -89,7 +89,7 @@ impl<'a> Pairs<'a> {
     /// Returns the value added to the score of row `i` and key `j`, in base-2 units; `−∞` if mask, bias or sides
     /// exclude the key. Key `j` must be in [`Sequence::range`] of the row.
     #[inline]
-    pub(super) fn added(&self, i: usize, j: usize) -> f32 {
+    pub(super) fn addend(&self, i: usize, j: usize) -> f32 {
         self.added.as_ref().map_or(0.0, |added| added.at(self.sequence.batch, self.head, i, j))
     }
 

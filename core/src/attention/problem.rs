@@ -410,7 +410,7 @@ impl Problem {
     /// Returns the number of past tokens at the start of `operand`, if `operand` is a present tensor and the problem
     /// appends in place; otherwise `None`. A call reads these tokens and does not write them.
     #[must_use]
-    pub const fn kept(&self, operand: Operand) -> Option<usize> {
+    pub const fn kept_tokens(&self, operand: Operand) -> Option<usize> {
         match operand {
             Operand::PresentKey | Operand::PresentValue if self.spec.append => Some(self.past),
             _ => None,

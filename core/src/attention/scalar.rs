@@ -120,7 +120,7 @@ pub(super) fn row<'a>(
     let (start, end) = sequence.range(i);
     let pairs = Pairs::new(problem, inputs, present, sequence, head);
     for j in start..end {
-        let added = pairs.added(i, j);
+        let added = pairs.addend(i, j);
         if added == f32::NEG_INFINITY {
             continue;
         }

@@ -28,8 +28,8 @@
 //!    runs of consecutive tokens. For any number of tokens, a task of nine levels with `c = 7` has at most 19 runs, and
 //!    usually 5. No task has more than [`MAX_RUNS`] runs. A task is planned in microseconds on the stack.
 //! 2. **Decisions per pair of runs.** All tokens of a run have the same labels, so a task computes either all pairs of
-//!    a query run and a key run or none ([`Task::meet`]). Pairs that it does not compute are never visited: the total
-//!    work is that of plain attention.
+//!    a query run and a key run or none ([`Task::computes_pairs`]). Pairs that it does not compute are never visited:
+//!    the total work is that of plain attention.
 //! 3. **Neighbours are joined.** Key runs that are adjacent in the original sequence and are all paired with a query
 //!    run form one range ([`Task::keys_of`]).
 //! 4. **Queries and keys are divided independently**, so the numbers of queries and keys may differ: the rule compares

@@ -105,7 +105,7 @@ impl Task {
     /// Returns `true` if this task computes the pairs of a query run and a key run. It does if, at every level, the
     /// runs are in different chunks or in the chunk that the task owns.
     #[must_use]
-    pub fn meet(&self, query: &Run, key: &Run) -> bool {
+    pub fn computes_pairs(&self, query: &Run, key: &Run) -> bool {
         let labels = query.labels.iter().zip(&key.labels).zip(self.path.digits());
         labels.into_iter().all(|((a, b), owned)| a != b || a == owned)
     }
@@ -143,7 +143,7 @@ impl Iterator for KeySpans<'_> {
     fn next(&mut self) -> Option<Span> {
         let mut span: Option<Span> = None;
         while let Some(run) = self.task.keys.get(self.next) {
-            let meets = self.task.meet(self.query, run);
+            let meets = self.task.computes_pairs(self.query, run);
             match &mut span {
                 None if meets => span = Some(run.span),
                 None => {}

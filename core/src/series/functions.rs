@@ -11,7 +11,7 @@ pub const MOST_LOG: f32 = 88.7;
 /// Returns a factor and a state whose product is `e^x h`. If `x` exceeds [`MOST_LOG`], `e^x` would be infinite, and its
 /// product with a zero state would be NaN. The factor is then `e^(x/2)`, and the returned state is `e^(x/2) h`.
 #[must_use]
-pub fn grown(x: f32, h: f32) -> (f32, f32) {
+pub(crate) fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {
         let a = libm::expf(x.min(2.0 * MOST_LOG) / 2.0);
         // The term `0.0 * x` makes the state NaN if `x` is infinite.
@@ -24,18 +24,18 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
 /// a time step to zero, the time step still counts as positive, unless `raw` is `−∞`. The product of the time step and an
 /// infinite rate is therefore infinite, not NaN.
 #[must_use]
-pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
+pub(crate) fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;
     if vanished && a.is_infinite() { a } else { delta * a }
 }
 
 /// Computes `e^x`, or zero below [`LEAST_LOG`].
 #[must_use]
-pub fn gate(x: f32) -> f32 {
+pub(crate) fn gate(x: f32) -> f32 {
     if x < LEAST_LOG { 0.0 } else { libm::expf(x) }
 }
 
-/// Computes the function [`gate`] in f64.
+/// Computes `e^x` in f64, or zero below [`LEAST_LOG`].
 #[must_use]
 pub fn gate_f64(x: f64) -> f64 {
     if x < f64::from(LEAST_LOG) { 0.0 } else { libm::exp(x) }
@@ -43,19 +43,19 @@ pub fn gate_f64(x: f64) -> f64 {
 
 /// Computes `log(1 + e^x)` without overflow. Small results are accurate too.
 #[must_use]
-pub fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };
     larger + libm::log1pf(libm::expf(-x.abs()))
 }
 
 /// Computes `x / (1 + e^-x)` without overflow.
 #[must_use]
-pub fn silu(x: f32) -> f32 {
+pub(crate) fn silu(x: f32) -> f32 {
     let small = libm::expf(-x.abs());
     x * if x < 0.0 { small } else { 1.0 } / (1.0 + small)
 }
 
-/// Computes [`softplus`] in f64. The result is positive for every `x` except `−∞`.
+/// Computes `log(1 + e^x)` in f64. The result is positive for every `x` except `−∞`.
 #[must_use]
 pub fn softplus_f64(x: f64) -> f64 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };
@@ -63,7 +63,7 @@ pub fn softplus_f64(x: f64) -> f64 {
     if y == 0.0 && x > f64::NEG_INFINITY { f64::from_bits(1) } else { y }
 }
 
-/// Computes `1 / (1 + e^-x)` in f64: the slope of [`softplus`], and the factor by which [`silu`] multiplies `x`.
+/// Computes `1 / (1 + e^-x)` in f64: the slope of softplus, and the factor by which silu multiplies `x`.
 #[must_use]
 pub fn sigmoid_f64(x: f64) -> f64 {
     let small = libm::exp(-libm::fabs(x));

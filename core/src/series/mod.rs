@@ -18,4 +18,4 @@ pub mod recurrence;
 pub mod selective;
 mod tensor;
 
-pub use tensor::{OutputTensors, Outputs, Series, TINY, token_of};
+pub use tensor::{OutputTensors, Outputs, Series, token_of};

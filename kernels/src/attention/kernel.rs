@@ -39,8 +39,7 @@ pub struct Tile {
 /// - `keys` is readable for `count` rows of `head_dim` values; rows start `key_stride` apart. If the kernel reads
 ///   panels, `keys` is readable for complete panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values; rows start `value_stride` apart. If the kernel raises
-///   weights, tiny values ([`super::values::is_tiny`]) must have been scaled up before a step
-///   ([`super::values::lift`]).
+///   weights, tiny values ([`super::is_tiny`]) must have been scaled up before a step (`values::lift`).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
 ///   is at most the kernel's chain length, and `largest` is finite.
@@ -271,9 +270,9 @@ pub struct Kernel {
     pub together: Option<unsafe fn(&[RowStep], &Block)>,
     /// The function `memory::pack`, which packs keys into panels of [`KernelSpec::tile_keys`] keys.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
-    /// The function [`super::values::largest`].
+    /// The function `values::largest`.
     pub largest: unsafe fn(&Block, usize, &mut f32),
-    /// The function [`super::values::lift`].
+    /// The function `values::lift`.
     pub lift: unsafe fn(&Block, usize, *mut f32),
     /// The function `mask::bias`.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),

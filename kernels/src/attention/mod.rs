@@ -24,7 +24,7 @@
 //!    a tree. The error grows with the lengths of these chains and not with the number of keys.
 //! 4. *The weight of a masked key is set to zero by selection.* The weight of an attended key may also be zero, if its
 //!    score is far below the reference. If the values of a masked block contain a NaN or an infinity, a slow product
-//!    skips the keys whose bias is `−∞` ([`values`]).
+//!    skips the keys whose bias is `−∞` (`values`).
 //! 5. *Few queries use another kernel.* With one query a tile would fill only one lane. The other kernel places a row's
 //!    dims and keys in the lanes (`row`).
 //!
@@ -34,7 +34,7 @@
 //! | `scores`, `modify` | `q · k`, then soft cap and bias |
 //! | `softmax` | references, weights, sums of weights |
 //! | `mask`, `combine` | masks as the bias of a tile, and additions to this bias |
-//! | [`values`] | the weighted sum of the values |
+//! | `values` | the weighted sum of the values |
 //! | `vectors` | the operations on tiles of whole vectors: the step composed of the modules above, merge and finish |
 //! | `row`, `shared` | the operations on one row, and the products of rows that share their keys |
 //! | `within` | steps within an error budget |
@@ -52,7 +52,7 @@ pub(crate) mod row;
 pub(crate) mod scores;
 pub(crate) mod shared;
 pub(crate) mod softmax;
-pub mod values;
+pub(crate) mod values;
 pub(crate) mod vectors;
 pub(crate) mod within;
 
@@ -61,4 +61,5 @@ pub use kernel::{Ahead, Block, Budget, Entries, Kernel, RowStep, Sums, Tile, Til
 pub use mask::{MaskTile, Seen};
 pub use measure::{Measure, MeasuredRows};
 pub use row::OneRow;
+pub use values::is_tiny;
 pub use vectors::Vectors;

@@ -27,7 +27,7 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
 /// Returns a copy of `strip` whose previous state is readable. If the previous state is absent, rows of zeros replace
 /// it.
 #[inline(always)]
-pub(super) fn found(strip: &Strip) -> Strip {
+pub(super) fn readable(strip: &Strip) -> Strip {
     match strip.from.is_null() {
         true => Strip { from: ZEROS.as_ptr(), from_stride: 0, ..*strip },
         false => *strip,
@@ -35,7 +35,7 @@ pub(super) fn found(strip: &Strip) -> Strip {
 }
 
 /// Copies a strip from its previous location to its new location, and multiplies it by the factors at the start of the
-/// segment, if there are any. The strip must have been returned by [`found`].
+/// segment, if there are any. The strip must have been returned by [`readable`].
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`] hold.
@@ -45,9 +45,9 @@ pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segme
     // SAFETY: `width` values of each row are readable at `from`, and writable at `state` (clauses). No strip is wider than a
     // row of zeros.
     unsafe {
-        if let Some(enter) = &segment.enter {
+        if let Some(entry) = &segment.entry {
             let to = (strip.state, strip.stride);
-            multiply::<L>(isa, enter, (from, from_stride), to, segment.rows, strip.width);
+            multiply::<L>(isa, entry, (from, from_stride), to, segment.rows, strip.width);
             clear_padding(strip.state, strip.stride, strip.width, segment);
         } else {
             for r in 0..segment.dim {

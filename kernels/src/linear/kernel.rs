@@ -124,7 +124,7 @@ pub struct Segment {
     /// `true` if the products and the writes of long passes are summed in f64.
     pub wide: bool,
     /// Factors that multiply the state at the start of the segment.
-    pub enter: Option<Factors>,
+    pub entry: Option<Factors>,
     /// Factors that multiply the state at the end of the segment.
     pub exit: Option<Factors>,
 }
@@ -150,7 +150,7 @@ impl Segment {
         products: core::ptr::null(),
         row: 0,
         wide: false,
-        enter: None,
+        entry: None,
         exit: None,
     };
 }

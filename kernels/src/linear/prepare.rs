@@ -123,7 +123,7 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
                     let (high, rest) = split(gate);
                     ends.write(high);
                     ends.add(1).write(rest);
-                    made.enter = Some(Factors { high: ends, rest: ends.add(1), per_dim: false });
+                    made.entry = Some(Factors { high: ends, rest: ends.add(1), per_dim: false });
                 } else {
                     break;
                 }
@@ -186,7 +186,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
             }
         }
         if beyond {
-            made.enter = Some(Factors { high: rows.ends, rest: rows.ends.add(dim), per_dim: true });
+            made.entry = Some(Factors { high: rows.ends, rest: rows.ends.add(dim), per_dim: true });
         }
         let exit = rows.ends.add(2 * dim);
         made.exit = Some(Factors { high: exit, rest: exit.add(dim), per_dim: true });

@@ -1,6 +1,6 @@
 //! Processes a segment's tokens on a strip of the state.
 
-use super::initial::{WIDEST, found, place};
+use super::initial::{WIDEST, place, readable};
 use super::kernel::{Columns, Entries, Factors, Segment, Strip};
 use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
@@ -33,12 +33,12 @@ pub unsafe fn recur<L: Lanes>(
     // SAFETY: the calls need only the clauses of this function, and the width is one of three.
     unsafe {
         let answers = !columns.outputs.is_null() && segment.group == 1;
-        if segment.tokens == 1 && segment.enter.is_none() && (answers || !delta && segment.group <= 1) {
+        if segment.tokens == 1 && segment.entry.is_none() && (answers || !delta && segment.group <= 1) {
             let single = if delta { entries.single_delta[width] } else { entries.single[width] };
-            return single(&found(strip), segment, columns);
+            return single(&readable(strip), segment, columns);
         }
-        if segment.enter.is_some() || strip.from != strip.state {
-            place::<L>(isa, &found(strip), segment);
+        if segment.entry.is_some() || strip.from != strip.state {
+            place::<L>(isa, &readable(strip), segment);
         }
         let many = if delta { entries.delta[width] } else { entries.plain[width] };
         many(strip, segment, columns);

@@ -22,7 +22,7 @@ pub struct Times {
     /// Time that a hypervisor gave to other virtual machines.
     pub stolen: u64,
     /// Busy time of the measured process, in user and kernel mode.
-    pub own: u64,
+    pub process: u64,
 }
 
 /// Load, in cores, that other processes and virtual machines caused during an interval.
@@ -46,9 +46,9 @@ impl Times {
             return None;
         }
         let cores_of = |ticks: u64| ticks as f64 / TICKS / seconds;
-        let own = self.own.saturating_sub(before.own);
+        let process = self.process.saturating_sub(before.process);
         Some(Others {
-            load: cores_of(self.busy.saturating_sub(before.busy).saturating_sub(own)),
+            load: cores_of(self.busy.saturating_sub(before.busy).saturating_sub(process)),
             stolen: cores_of(self.stolen.saturating_sub(before.stolen)),
             // The error is one tick for each core, and one for the process.
             error: cores_of(cores as u64 + 1),
@@ -99,11 +99,11 @@ impl Load {
     pub fn times(&self) -> Option<Times> {
         let mut line = [0; LINE];
         let (busy, stolen) = machine(first(self.machine.read(&mut line)?)?)?;
-        let own = match &self.process {
+        let process = match &self.process {
             Some(process) => spent(process.read(&mut line)?)?,
             None => 0,
         };
-        Some(Times { busy, stolen, own })
+        Some(Times { busy, stolen, process })
     }
 
     /// Reads the busy time of every process except the measured one, in ticks, by process number.
@@ -195,7 +195,7 @@ mod tests {
         let before = load.times().unwrap();
         let start = std::time::Instant::now();
         // The two counters are not read at one moment: the system updates them one after the other.
-        let grown = |now: Times| now.own >= before.own + 2 && now.busy > before.busy;
+        let grown = |now: Times| now.process >= before.process + 2 && now.busy > before.busy;
         while !grown(load.times().unwrap()) {
             assert!(start.elapsed() < Duration::from_secs(60));
         }
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn what_others_took_is_what_is_left() {
-        let before = Times { busy: 1000, stolen: 5, own: 100 };
-        let after = Times { busy: 1250, stolen: 15, own: 300 };
+        let before = Times { busy: 1000, stolen: 5, process: 100 };
+        let after = Times { busy: 1250, stolen: 15, process: 300 };
         let others = after.since(before, Duration::from_secs(1), 2).unwrap();
         assert_eq!(others, Others { load: 0.5, stolen: 0.1, error: 0.03 });
         // Counters may decrease, as waiting time can. A decrease is not a load.

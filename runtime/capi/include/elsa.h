@@ -12,7 +12,7 @@
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
  * its own. A function that the library lacks is a loader error.
  *
- * Threads. Engines and plans may be shared. A workspace, and the frames bound to it, serve one call at a time; a
+ * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
  * concurrent second call returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes,
  * and the object is freed afterwards. Permitted calls:
  *

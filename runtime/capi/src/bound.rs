@@ -1,17 +1,17 @@
-//! Frames: tensors that are checked once, bound to a plan and a workspace, and run many times.
+//! Bound calls: tensors that are checked once, bound to a plan and a workspace, and run many times.
 
 use crate::fault::call;
-use crate::frame::BOUNDS;
 use crate::growing::Room;
+use crate::objects::BOUND_CALLS;
 use crate::operator::{bind, set};
 use crate::types::*;
 use elsa_runtime::Attention;
 
-/// Checks tensors in host memory and binds them to a plan and a workspace, as a frame. The structs inputs and outputs
-/// are copied; the memory that they point to must stay valid as long as the frame is run. The frame keeps buffers
-/// alive.
+/// Checks tensors in host memory and binds them to a plan and a workspace, as a bound call. The structs inputs and
+/// outputs are copied; the memory that they point to must stay valid as long as the bound call is run. The bound call
+/// keeps buffers alive.
 ///
-/// Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
+/// Bound calls may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 ///
 /// # Safety
 /// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
@@ -29,15 +29,14 @@ pub unsafe extern "C" fn elsa_bind(
     call(|| unsafe { bind::<Attention>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Replaces the tensors of a bound frame of attention: later runs use these. The problem is that of the frame's plan, so
-/// the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts the bytes
-/// of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which optional
-/// tensors are present may change. The runs return the same bits as those of a new frame. On the CPU, nothing is
-/// allocated.
+/// Replaces the tensors of a bound call of attention: later runs use these. The problem is that of the bound call's
+/// plan, so the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts
+/// the bytes of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which
+/// optional tensors are present may change. The runs return the same bits as those of a new bound call. On the CPU,
+/// nothing is allocated.
 ///
-/// If an argument is refused, the frame keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
-/// problem, or if another operator's function bound the frame; ELSA_STATUS_BUSY while a call is using the frame's
-/// workspace.
+/// If an argument is refused, the bound call keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
+/// problem, or if the bound call is another operator's; ELSA_STATUS_BUSY while another call is using the workspace.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -51,23 +50,23 @@ pub unsafe extern "C" fn elsa_bound_set(
     call(|| unsafe { set::<Attention>(bound, inputs, outputs) })
 }
 
-/// Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
+/// Runs a bound call. After the first run of its plan, nothing is allocated. The report may be null.
 ///
 /// # Safety
 /// The report is null or valid for writes, and nothing else uses it during the call (*write*). The memory of the
-/// tensors is as elsa_bind, or the function that bound the frame for another operator, requires (*tensors*).
+/// tensors is as elsa_bind, or the function that bound them for another operator, requires (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
     call(|| {
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::optional("report", report) }?;
-        // SAFETY: the caller keeps the clause *tensors* of the function that bound the frame.
-        unsafe { BOUNDS.get(bound.id)?.run(room) }
+        // SAFETY: the caller keeps the clause *tensors* of the function that bound the tensors.
+        unsafe { BOUND_CALLS.get(bound.id)?.run(room) }
     })
 }
 
-/// Destroys the handle of a bound frame.
+/// Destroys the handle of a bound call.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_bound_destroy(bound: elsa_bound) -> elsa_status {
-    call(|| BOUNDS.remove(bound.id).map(drop))
+    call(|| BOUND_CALLS.remove(bound.id).map(drop))
 }

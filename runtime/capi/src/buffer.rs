@@ -37,7 +37,7 @@ impl Buffer {
     }
 }
 
-/// Buffers used by a call or a bound frame. They are not freed before this is dropped.
+/// Buffers used by a call or a bound call. They are not freed before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
@@ -60,10 +60,10 @@ pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
 /// position.
 ///
 /// Copies:
-///  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
+///  - elsa_run and bound calls, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
 ///    place. Every other tensor is copied completely to or from GPU memory, before or after the kernels. copied_bytes
 ///    of the report is the sum of the sizes of the copied tensors.
-///  - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
+///  - elsa_run and bound calls, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
 ///    faster than copies from and to ordinary memory.
 ///  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer on the GPU; a
 ///    GPU that does not share the host's memory reads and writes the buffer over its bus.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn elsa_buffer_describe(
     })
 }
 
-/// Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
+/// Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound call uses a tensor or a
 /// list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
 /// nothing else uses the memory: neither the program itself, nor a workspace in it, nor elsa_states_merge or
 /// elsa_states_finish.

@@ -2,15 +2,15 @@
 
 use crate::fault::call;
 use crate::growing::Room;
+use crate::objects::{WORKSPACES, lock};
 use crate::operator::workspace_of;
 use crate::pointer::aligned;
-use crate::space::{WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
-use elsa_core::attention::certified::Certified;
+use elsa_core::attention::run_certificate::RunCertificate;
 use elsa_runtime::Attention;
 
-fn certified(c: &Certified<'_>) -> elsa_certified {
+fn certified(c: &RunCertificate<'_>) -> elsa_certified {
     let claim = c.claim();
     let reason = claim.as_ref().map_or_else(|why| Text::of(why), |_| Text::new());
     let bound = |of: f64| if claim.is_ok() { of } else { f64::NAN };
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn elsa_workspace_certified(
         }
         let workspace = WORKSPACES.get(workspace.id)?;
         let mut workspace = lock(&workspace)?;
-        let found = workspace_of::<Attention>(&mut workspace)?.certified()?;
+        let found = workspace_of::<Attention>(&mut workspace)?.certificate()?;
         for channel in 0..count.min(found.channels().len()) {
             // SAFETY: absolute is writable for count numbers (clause of this function), and channel < count.
             unsafe { absolute.add(channel).write(found.absolute(channel).unwrap_or(f64::NAN)) };

@@ -105,7 +105,7 @@ pub extern "C" fn elsa_engine_load_kernels(engine: elsa_engine) -> elsa_status {
 /// that is running returns first.
 ///
 /// After a cancelled call, its outputs contain any mixture of old and new elements; nothing else was written. Plan,
-/// workspace, frame and stream remain usable. Fallback does not apply to cancelled calls.
+/// workspace, bound call and stream remain usable. Fallback does not apply to cancelled calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_cancel(engine: elsa_engine) -> elsa_status {
     call(|| {

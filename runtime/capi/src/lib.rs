@@ -22,8 +22,8 @@
 //! | functions of `elsa.h` | built on |
 //! |---|---|
 //! | `library`, `log`, `view`, `mask` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs |
-//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `planned`, `space`, `frame`: plans, workspaces and frames behind them; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
-//! | `run`, `bound`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a frame; `memory`: the memory of one tensor |
+//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
+//! | `run`, `bound`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a call; `memory`: the memory of one tensor |
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -36,7 +36,6 @@ mod certify;
 mod convert;
 mod engine;
 mod fault;
-mod frame;
 mod growing;
 mod handles;
 mod lend;
@@ -46,16 +45,15 @@ mod linear_tensors;
 mod log;
 mod mask;
 mod memory;
+mod objects;
 mod operands;
 mod operator;
 mod plan;
-mod planned;
 mod pointer;
 mod rows;
 mod run;
 mod series;
 mod series_tensors;
-mod space;
 mod states;
 mod stream;
 mod tensors;

@@ -3,8 +3,8 @@
 use crate::convert;
 use crate::fault::call;
 use crate::growing::Room;
+use crate::objects::PLANS;
 use crate::operator::{bind, create, plan_of, run, run_device, set};
-use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::Linear;
 use std::ffi::c_void;
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn elsa_linear_run_device(
     call(|| unsafe { run_device::<Linear>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the bound call.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn elsa_linear_bind(
     call(|| unsafe { bind::<Linear>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Replaces the tensors of a bound frame of linear attention, like elsa_bound_set.
+/// Replaces the tensors of a bound call of linear attention, like elsa_bound_set.
 ///
 /// # Safety
 /// As for elsa_bind.

@@ -1,4 +1,4 @@
-//! Conversion of the tensors of a linear-attention frame: from pointers to checked slices, or to GPU addresses.
+//! Conversion of the tensors of a call of linear attention: from pointers to checked slices, or to GPU addresses.
 //!
 //! Only [`fields`] pairs each [`Operand`] with its field of the ABI. [`check`] goes through these pairs; [`host`] and
 //! [`device`] look operands up by name.
@@ -6,9 +6,9 @@
 use crate::convert;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
+use crate::objects::Typed;
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
-use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::linear::{Inputs, Operand, Operands, Outputs, Problem};
 use elsa_runtime::{
@@ -29,7 +29,7 @@ fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Uncheck
     ]
 }
 
-/// Checked memory of a frame.
+/// Checked memory of a call.
 struct Tensors {
     operands: Operands<Buffer>,
     cu_seqlens: Buffer,
@@ -61,7 +61,7 @@ fn check(
 ) -> Result<Tensors, Fault> {
     let fields = fields(inputs, outputs);
     let in_place = problem.spec().in_place;
-    // Every problem has an output, but a frame may omit it.
+    // Every problem has an output, but a call may omit it.
     let memory = |operand| (problem.memory(operand), operand == Operand::Output);
     let present = (Operand::PresentState, outputs.present_state.data);
     let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
@@ -71,7 +71,7 @@ fn check(
     Ok(Tensors { operands, cu_seqlens })
 }
 
-/// Returns the tensors of a frame in host memory.
+/// Returns the tensors of a call in host memory.
 ///
 /// # Safety
 /// For `'a`, all bytes of every input are readable and nothing writes to them; all bytes of every output are writable and

@@ -55,7 +55,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Buffer of a tensor that the problem or the frame does not have.
+    /// Buffer of a tensor that the problem or the call does not have.
     pub(crate) const ABSENT: Buffer =
         Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1, present: false };
 
@@ -106,7 +106,7 @@ impl Buffer {
         Ok(Buffer::ABSENT)
     }
 
-    /// Checks the memory that a frame names for a past tensor stored in the memory of the present tensor. It must be
+    /// Checks the memory that a call names for a past tensor stored in the memory of the present tensor. It must be
     /// null with 0 bytes, or have the address of the present tensor.
     pub(crate) fn within(
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Conversion of the operands of a frame: from the memory that its fields name to checked buffers.
+//! Conversion of the operands of a call: from the memory that its fields name to checked buffers.
 
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked};
@@ -7,8 +7,8 @@ use elsa_core::operands::{Operand, Operands};
 use std::ffi::c_void;
 
 /// Checks the address and the size of each operand, in the order of `fields`. `memory` returns the memory that an
-/// operand needs, and `true` if a frame may omit the operand. For a past operand that is stored in the memory of a
-/// present tensor, `within` returns that tensor and its address; the frame may pass the same address for the past
+/// operand needs, and `true` if a call may omit the operand. For a past operand that is stored in the memory of a
+/// present tensor, `within` returns that tensor and its address; the call may pass the same address for the past
 /// operand.
 pub(crate) fn buffers<O: Operand>(
     fields: &[(O, Unchecked)],

@@ -5,11 +5,9 @@ use crate::buffer::{Held, held};
 use crate::convert;
 use crate::engine::ENGINES;
 use crate::fault::Fault;
-use crate::frame::{BOUNDS, Runs};
 use crate::growing::{Growing, Room, take, take_or_default};
-use crate::planned::{AnyPlan, PLANS, Typed};
+use crate::objects::{AnyBoundCall, AnyPlan, AnyWorkspace, BOUND_CALLS, PLANS, Typed, WORKSPACES, lock};
 use crate::pointer::{aligned, put};
-use crate::space::{Space, WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_runtime::operators::{Addresses, Bound, LengthsOf, Operator, Plan, Workspace};
@@ -107,56 +105,56 @@ impl<O: Called> AnyPlan for PlanOf<O> {
         }
     }
 
-    fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault> {
+    fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<AnyWorkspace, Fault> {
         let plans = plans.iter().map(|plan| Ok(&plan_of::<O>(plan.as_ref())?.plan));
         let plans = plans.collect::<Result<Vec<_>, Fault>>()?;
-        Ok(space::<O>(Workspace::shared(&plans)?))
+        Ok(any_workspace::<O>(Workspace::shared(&plans)?))
     }
 
-    unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault> {
+    unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<AnyWorkspace, Fault> {
         // SAFETY: the caller keeps the clause *lent*.
-        Ok(space::<O>(unsafe { self.plan.workspace_in(memory, bytes) }?))
+        Ok(any_workspace::<O>(unsafe { self.plan.workspace_in(memory, bytes) }?))
     }
 
-    unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Space, Fault> {
+    unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<AnyWorkspace, Fault> {
         // SAFETY: the caller keeps the clause *lent*.
-        Ok(space::<O>(unsafe { self.plan.workspace_on_device(memory, bytes) }?))
+        Ok(any_workspace::<O>(unsafe { self.plan.workspace_on_device(memory, bytes) }?))
     }
 
-    fn warm(&self, workspace: &mut Space) -> Result<(), Fault> {
+    fn warm(&self, workspace: &mut AnyWorkspace) -> Result<(), Fault> {
         O::warm(&self.plan, workspace_of::<O>(workspace)?)?;
         Ok(())
     }
 }
 
-fn space<O: Called>(workspace: Workspace<O>) -> Space {
-    Space { name: O::NAME, workspace: Box::new(workspace) }
+fn any_workspace<O: Called>(workspace: Workspace<O>) -> AnyWorkspace {
+    AnyWorkspace { name: O::NAME, workspace: Box::new(workspace) }
 }
 
-/// Returns `planned` as a plan of the operator `O`; `None` if it belongs to another operator.
-pub(crate) fn plan_if<O: Called>(planned: &dyn AnyPlan) -> Option<&PlanOf<O>> {
-    let planned: &dyn Any = planned;
-    planned.downcast_ref()
+/// Returns `plan` in the type of the operator `O`; `None` if it belongs to another operator.
+pub(crate) fn plan_if<O: Called>(plan: &dyn AnyPlan) -> Option<&PlanOf<O>> {
+    let plan: &dyn Any = plan;
+    plan.downcast_ref()
 }
 
-/// Returns `planned` as a plan of the operator `O`, or an error if it belongs to another operator.
-pub(crate) fn plan_of<O: Called>(planned: &dyn AnyPlan) -> Result<&PlanOf<O>, Fault> {
-    plan_if::<O>(planned).ok_or_else(|| {
-        let (found, create) = (planned.name(), O::CREATE);
+/// Returns `plan` in the type of the operator `O`, or an error if it belongs to another operator.
+pub(crate) fn plan_of<O: Called>(plan: &dyn AnyPlan) -> Result<&PlanOf<O>, Fault> {
+    plan_if::<O>(plan).ok_or_else(|| {
+        let (found, create) = (plan.name(), O::CREATE);
         Fault::argument(format_args!("plan: of {found}; allowed: one of {create}"))
     })
 }
 
-/// Returns `space` as a workspace of the operator `O`, or an error if it belongs to another operator.
-pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut Workspace<O>, Fault> {
-    let (found, create) = (space.name, O::CREATE);
-    space.workspace.downcast_mut().ok_or_else(|| {
+/// Returns `workspace` in the type of the operator `O`, or an error if it belongs to another operator.
+pub(crate) fn workspace_of<O: Called>(workspace: &mut AnyWorkspace) -> Result<&mut Workspace<O>, Fault> {
+    let (found, create) = (workspace.name, O::CREATE);
+    workspace.workspace.downcast_mut().ok_or_else(|| {
         Fault::argument(format_args!("workspace: of a plan of {found}; allowed: of one of {create}"))
     })
 }
 
-/// Tensors of a bound frame, checked against the problem of its plan.
-struct FrameTensors<O: Called> {
+/// Tensors of a bound call, checked against the problem of its plan.
+struct BoundTensors<O: Called> {
     /// The struct that names the lists of lengths. Each run reads the lists again.
     read: O::Read,
     addresses: Addresses<O>,
@@ -164,21 +162,21 @@ struct FrameTensors<O: Called> {
     _held: Held,
 }
 
-/// Plan, workspace and tensors of a bound frame.
-struct Frame<O: Called> {
+/// Plan, workspace and tensors of a bound call.
+struct BoundCall<O: Called> {
     plan: Arc<dyn AnyPlan>,
-    workspace: Arc<Mutex<Space>>,
-    /// A call locks the workspace first.
-    given: Mutex<FrameTensors<O>>,
+    workspace: Arc<Mutex<AnyWorkspace>>,
+    /// A run locks the workspace first.
+    given: Mutex<BoundTensors<O>>,
 }
 
-// SAFETY: the memory is valid and nothing else uses it, whichever thread runs the frame (clause *tensors* of the
-// function that bound it).
-unsafe impl<O: Called> Send for Frame<O> {}
+// SAFETY: the memory is valid and nothing else uses it, whichever thread runs the bound call (clause *tensors* of the
+// function that bound the tensors).
+unsafe impl<O: Called> Send for BoundCall<O> {}
 // SAFETY: the same clause holds, and a run holds the lock of the workspace.
-unsafe impl<O: Called> Sync for Frame<O> {}
+unsafe impl<O: Called> Sync for BoundCall<O> {}
 
-impl<O: Called> Runs for Frame<O> {
+impl<O: Called> AnyBoundCall for BoundCall<O> {
     fn name(&self) -> &'static str {
         O::NAME
     }
@@ -198,7 +196,7 @@ impl<O: Called> Runs for Frame<O> {
     }
 }
 
-impl<O: Called> Frame<O> {
+impl<O: Called> BoundCall<O> {
     /// Replaces the tensors.
     ///
     /// # Safety
@@ -212,28 +210,28 @@ impl<O: Called> Frame<O> {
     }
 }
 
-/// Checks the tensors of a frame, and that they can be bound to the plan and the workspace.
+/// Checks the tensors of a bound call, and that they can be bound to the plan and the workspace.
 ///
 /// # Safety
 /// The crate's clause *tensors*.
 unsafe fn given<O: Called>(
-    planned: &dyn AnyPlan,
-    workspace: &mut Space,
+    plan: &dyn AnyPlan,
+    workspace: &mut AnyWorkspace,
     read: O::Read,
     written: &O::Written,
-) -> Result<FrameTensors<O>, Fault> {
-    let (plan, workspace) = (plan_of::<O>(planned)?, workspace_of::<O>(workspace)?);
+) -> Result<BoundTensors<O>, Fault> {
+    let (plan, workspace) = (plan_of::<O>(plan)?, workspace_of::<O>(workspace)?);
     let held = hold::<O>(&read, written);
     // SAFETY: the caller keeps the clause *tensors*, and `addresses` has checked the addresses (*checked*).
     unsafe {
         let addresses = addresses::<O>(plan, &read, written)?;
         can_bind(plan, O::lists(plan, &read)?, &addresses, workspace)?;
-        Ok(FrameTensors { read, addresses, _held: held })
+        Ok(BoundTensors { read, addresses, _held: held })
     }
 }
 
-/// Checks the tensors of a frame and returns their addresses. This function and [`can_bind`] are separate because tensors
-/// and bound frames are large, and a call must stay within `ELSA_STACK_BYTES`.
+/// Checks the tensors of a bound call and returns their addresses. This function and [`can_bind`] are separate because
+/// tensors and calls bound by the runtime are large, and a call must stay within `ELSA_STACK_BYTES`.
 ///
 /// # Safety
 /// The crate's clause *tensors*.
@@ -269,8 +267,8 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs the bound frame and returns the report. This function is separate from checking and binding because a bound
-/// frame is large, and a call must stay within `ELSA_STACK_BYTES`.
+/// Runs a call bound by the runtime and returns the report. This function is separate from checking and binding because
+/// [`Bound`] is large, and a call must stay within `ELSA_STACK_BYTES`.
 #[inline(never)]
 fn ran<O: Operator>(bound: &mut Result<Bound<'_, O>, BindError>) -> Result<Report, Fault> {
     match bound {
@@ -320,14 +318,14 @@ pub(crate) unsafe fn create<O: Called>(
 /// # Safety
 /// The caller keeps the crate's clause *tensors*.
 pub(crate) unsafe fn over<O: Called>(
-    planned: &dyn AnyPlan,
-    workspace: &Mutex<Space>,
+    plan: &dyn AnyPlan,
+    workspace: &Mutex<AnyWorkspace>,
     read: &O::Read,
     written: &O::Written,
     part: O::Part,
     room: Option<Room<elsa_report>>,
 ) -> Result<(), Fault> {
-    let (plan, mut workspace) = (plan_of::<O>(planned)?, lock(workspace)?);
+    let (plan, mut workspace) = (plan_of::<O>(plan)?, lock(workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(read, written);
     // SAFETY: the caller keeps the clause *tensors*.
@@ -410,14 +408,14 @@ pub(crate) unsafe fn bind<O: Called>(
     let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
     // SAFETY: the caller keeps the clause *tensors*.
     let given = unsafe { given::<O>(&*plan, &mut *lock(&workspace)?, inputs, &outputs) }?;
-    let frame = Frame::<O> { plan, workspace, given: Mutex::new(given) };
-    let id = BOUNDS.insert(Arc::new(frame))?;
+    let call = BoundCall::<O> { plan, workspace, given: Mutex::new(given) };
+    let id = BOUND_CALLS.insert(Arc::new(call))?;
     // SAFETY: the caller keeps the clause *write*.
     unsafe { put(bound, elsa_bound { id }) };
     Ok(())
 }
 
-/// Replaces the tensors of a bound frame, given by its handle.
+/// Replaces the tensors of a bound call, given by its handle.
 ///
 /// # Safety
 /// The crate's clause *read*, and *tensors* for every later run.
@@ -426,12 +424,12 @@ pub(crate) unsafe fn set<O: Called>(
     inputs: *const O::Read,
     outputs: *const O::Written,
 ) -> Result<(), Fault> {
-    let frame = BOUNDS.get(bound.id)?;
-    let any: &dyn Any = &*frame;
-    let (found, create) = (frame.name(), O::CREATE);
-    let frame: &Frame<O> = any
+    let call = BOUND_CALLS.get(bound.id)?;
+    let any: &dyn Any = &*call;
+    let (found, create) = (call.name(), O::CREATE);
+    let call: &BoundCall<O> = any
         .downcast_ref()
         .ok_or_else(|| Fault::argument(format_args!("bound: of {found}; allowed: of a plan of {create}")))?;
     // SAFETY: the caller keeps the clauses *read* and *tensors*.
-    unsafe { frame.set(take("inputs", inputs)?, &take("outputs", outputs)?) }
+    unsafe { call.set(take("inputs", inputs)?, &take("outputs", outputs)?) }
 }

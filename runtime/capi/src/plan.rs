@@ -3,8 +3,8 @@
 use crate::convert;
 use crate::fault::call;
 use crate::growing::Room;
+use crate::objects::PLANS;
 use crate::operator::{create, plan_of};
-use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::Attention;
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
     })
 }
 
-/// Destroys the handle of a plan. Workspaces and frames created from it keep working.
+/// Destroys the handle of a plan. Workspaces and bound calls created from it keep working.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_plan_destroy(plan: elsa_plan) -> elsa_status {
     call(|| PLANS.remove(plan.id).map(drop))

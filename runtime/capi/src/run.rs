@@ -2,9 +2,8 @@
 
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
+use crate::objects::{PLANS, WORKSPACES};
 use crate::operator::{over, run, run_device};
-use crate::planned::PLANS;
-use crate::space::WORKSPACES;
 use crate::types::*;
 use elsa_core::attention::Chunk;
 use elsa_runtime::Attention;

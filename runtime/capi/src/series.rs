@@ -3,8 +3,8 @@
 use crate::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
+use crate::objects::PLANS;
 use crate::operator::{bind, create, plan_if, run, run_device, set};
-use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 use std::ffi::c_void;
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn elsa_recurrence_run_device(
     call(|| unsafe { run_device::<Recurrence>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the bound call.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
     call(|| unsafe { bind::<Recurrence>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Replaces the tensors of a bound frame of a first-order recurrence, like elsa_bound_set.
+/// Replaces the tensors of a bound call of a first-order recurrence, like elsa_bound_set.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn elsa_selective_run_device(
     call(|| unsafe { run_device::<Selective>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the bound call.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn elsa_selective_bind(
     call(|| unsafe { bind::<Selective>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Replaces the tensors of a bound frame of a selective scan, like elsa_bound_set.
+/// Replaces the tensors of a bound call of a selective scan, like elsa_bound_set.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn elsa_convolution_run_device(
     call(|| unsafe { run_device::<Convolution>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the bound call.
 ///
 /// # Safety
 /// As for elsa_bind.
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn elsa_convolution_bind(
     call(|| unsafe { bind::<Convolution>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Replaces the tensors of a bound frame of a causal convolution, like elsa_bound_set.
+/// Replaces the tensors of a bound call of a causal convolution, like elsa_bound_set.
 ///
 /// # Safety
 /// As for elsa_bind.

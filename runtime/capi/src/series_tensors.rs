@@ -3,9 +3,9 @@
 use crate::convert;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
+use crate::objects::Typed;
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
-use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::dtype::DType;
 use elsa_core::operands::Operands;
@@ -25,12 +25,12 @@ pub(crate) struct Types {
     gate: DType,
 }
 
-/// Returns the device address of a tensor; `None` if the frame does not have the tensor.
+/// Returns the device address of a tensor; `None` if the call does not have the tensor.
 fn address(buffer: &Buffer) -> Option<u64> {
     buffer.map(|buffer| buffer.data as u64)
 }
 
-/// Returns the device address and the element type of a series; `None` if the frame does not have the series.
+/// Returns the device address and the element type of a series; `None` if the call does not have the series.
 fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
     buffer.map(|buffer| DeviceElements { address: buffer.data as u64, dtype })
 }
@@ -115,7 +115,7 @@ macro_rules! called {
         }
 
         impl Typed<$operator, Types> {
-            /// Returns the checked memory of a frame's tensors, and the types of their elements.
+            /// Returns the checked memory of a call's tensors, and the types of their elements.
             fn tensors(
                 &self,
                 inputs: &$read,

@@ -1,4 +1,4 @@
-//! Conversion of the tensors of a frame: from pointers to checked slices, or to GPU addresses.
+//! Conversion of the tensors of a call: from pointers to checked slices, or to GPU addresses.
 //!
 //! [`fields`] is the only function that pairs each [`Operand`] with its field of the ABI. From these pairs, [`check`]
 //! makes [`Tensors`], in which [`host`] and [`device`] look operands up by name.
@@ -6,9 +6,9 @@
 use crate::convert;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
+use crate::objects::Typed;
 use crate::operands::{buffers, in_order};
 use crate::operator::{Called, PlanOf};
-use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::attention::{BiasView, MaskElements, MaskKind};
 use elsa_core::attention::{
@@ -38,7 +38,7 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Unchecked); Operand::
     ]
 }
 
-/// Checked memory of a frame.
+/// Checked memory of a call.
 struct Tensors {
     operands: Operands<Buffer>,
     /// The lists `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k`, in this order.
@@ -114,7 +114,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             "state_m, state_s, state_w: some are null; allowed: all or none"
         )));
     }
-    // Every problem has these operands, but a frame may omit them.
+    // Every problem has these operands, but a call may omit them.
     let optional =
         |operand: Operand| matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
     let within = |operand| match operand {
@@ -129,7 +129,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     Ok(Tensors { operands, lists })
 }
 
-/// Returns the tensors of a frame in host memory.
+/// Returns the tensors of a call in host memory.
 ///
 /// # Safety
 /// For `'a`, all bytes of every input are readable and nothing writes to them; all bytes of every output are writable and

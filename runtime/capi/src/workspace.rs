@@ -1,9 +1,8 @@
 //! Workspaces: the scratch memory of runs, for one call at a time.
 
 use crate::fault::{Fault, call};
-use crate::planned::PLANS;
+use crate::objects::{AnyWorkspace, PLANS, WORKSPACES, lock};
 use crate::pointer::{aligned, put};
-use crate::space::{Space, WORKSPACES, lock};
 use crate::types::*;
 use elsa_runtime::PlanError;
 use std::ffi::c_void;
@@ -14,7 +13,7 @@ use std::sync::{Arc, Mutex};
 ///
 /// # Safety
 /// The caller keeps the crate's clause *write*.
-unsafe fn hand_out(made: Space, workspace: *mut elsa_workspace) -> Result<(), Fault> {
+unsafe fn hand_out(made: AnyWorkspace, workspace: *mut elsa_workspace) -> Result<(), Fault> {
     let id = WORKSPACES.insert(Arc::new(Mutex::new(made)))?;
     // SAFETY: the caller keeps the clause *write*.
     unsafe { put(workspace, elsa_workspace { id }) };
@@ -40,8 +39,8 @@ pub unsafe extern "C" fn elsa_workspace_create(
     })
 }
 
-/// Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
-/// plans may use it, one call at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
+/// Allocates one workspace for several plans, sized for the most demanding of them. Runs and bound calls of any of
+/// these plans may use it, one at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
 /// not exceed those of the most demanding plan, and its engine has the same GPU as the engine of these plans, or
 /// neither engine has a GPU. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory,
 /// the first call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
@@ -72,8 +71,8 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
 
 /// Creates a workspace in memory of the caller, which must have at least the workspace_bytes of the plan's
 /// elsa_plan_info, with any alignment. The first workspace_bytes of the memory are cleared and used; any further bytes
-/// are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the
-/// calls and bound frames that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+/// are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and no call
+/// or bound call uses it any longer. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// Each output pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The
@@ -97,8 +96,8 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 /// workspace_bytes of the plan's elsa_plan_info, or state_workspace_bytes for runs that output states or omit out. For
 /// a plan that needs none, pass null with 0 bytes. elsa_run_device with this workspace allocates no GPU memory;
 /// elsa_run does, for the tensors that it copies. The memory must stay valid, and nothing else may use it, until the
-/// handle is destroyed and the calls and bound frames that use it have ended; destroying the handle then waits for
-/// enqueued work.
+/// handle is destroyed and no call or bound call uses it any longer; destroying the handle then waits for enqueued
+/// work.
 ///
 /// If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
 /// them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
@@ -139,7 +138,7 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
     })
 }
 
-/// Destroys the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
+/// Destroys the handle of a workspace. Its memory is freed once no call and no bound call uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
     call(|| WORKSPACES.remove(workspace.id).map(drop))

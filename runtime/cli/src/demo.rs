@@ -198,7 +198,7 @@ fn measure(
     let mut workspace = certify.workspace()?;
     let mut bound = certify.bind(inputs, Outputs::new(answer.elements_mut()), &mut workspace)?;
     let report = bound.run()?;
-    let proven = bound.certified()?.largest_absolute();
+    let proven = bound.certificate()?.largest_absolute();
     drop(bound);
 
     let executed = certify.certificate_of(report.backend).executed;

@@ -36,7 +36,7 @@ pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
 
 /// A record of a benchmark, together with its kind.
 #[derive(Serialize)]
-struct Told<'a, T> {
+struct Tagged<'a, T> {
     what: &'static str,
     #[serde(flatten)]
     record: &'a T,
@@ -49,10 +49,10 @@ struct Told<'a, T> {
 /// Returns an error if the writer fails.
 pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     match record {
-        Record::Start(record) => json(out, &Told { what: "start", record }),
-        Record::Cell(record) => json(out, &Told { what: "bench", record }),
-        Record::Trace(record) => json(out, &Told { what: "trace", record }),
-        Record::End(record) => json(out, &Told { what: "end", record }),
+        Record::Start(record) => json(out, &Tagged { what: "start", record }),
+        Record::Cell(record) => json(out, &Tagged { what: "bench", record }),
+        Record::Trace(record) => json(out, &Tagged { what: "trace", record }),
+        Record::End(record) => json(out, &Tagged { what: "end", record }),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::random::Random;
 use crate::shape::Shape;
+use clap::Arg;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
@@ -15,6 +16,12 @@ Scenarios: regular is 8 heads, 1,024 tokens, d = 64, standard normal; long is 65
 stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal,
 windows of a rolled picture with a table of relative positions; sink is causal, 2 heads, 1,024 tokens, d = 64, with
 scores that are large at the first key and near the diagonal.";
+
+/// Marks the flag of a tensor as required unless `--scenario` selects built-in tensors.
+#[must_use]
+pub fn required(flag: Arg) -> Arg {
+    flag.required_unless_present("scenario")
+}
 
 /// A set of built-in tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub mod certificate {
     #[doc(inline)]
     pub use elsa_core::attention::certificate::{Certificate, Executed, Order};
     #[doc(inline)]
-    pub use elsa_core::attention::certified::{Certified, NoClaim};
+    pub use elsa_core::attention::run_certificate::{NoClaim, RunCertificate};
 }
 
 /// Orders in which blocks are visited, and rules for skipping blocks.

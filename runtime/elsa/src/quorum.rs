@@ -8,6 +8,6 @@ pub use elsa_core::quorum::{
 };
 #[doc(inline)]
 pub use elsa_runtime::{
-    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskGradients,
-    TaskMerge, TaskPlan, TaskReport,
+    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, RowStates, TaskGradients, TaskMerge,
+    TaskPlan, TaskReport, TaskTokens,
 };

@@ -17,8 +17,8 @@ pub use elsa_runtime::{
 pub mod gpu {
     #[doc(inline)]
     pub use elsa_runtime::{
-        DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions as Options, KeysFrom,
-        StreamBox, StreamBudget as Budget, StreamCall as Call, StreamDivision as Division,
+        DeviceKeys, FillAddends, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions as Options,
+        KeysFrom, StreamBox, StreamBudget as Budget, StreamCall as Call, StreamDivision as Division,
         StreamError as Error, StreamKeys as Keys, StreamRows as Rows, StreamTimes as Times,
         StreamTokens as Tokens, StreamWants as Wants, TakeRows,
     };

@@ -52,7 +52,7 @@ pub use file::InputFile;
 pub use load::{Tensor, with_file};
 pub use memory::{Buffer, SPARE, leaves_enough, reserved, zeros};
 pub use outlet::Reads;
-pub use output::{Array, Content, Kept, Output, Prepared, Writer};
+pub use output::{Array, Content, ExistingFile, Output, Prepared, Writer};
 pub use part::Part;
 pub use source::{Format, TensorPath};
 pub use stored::{Fault, Header, Stored};

@@ -3,11 +3,11 @@
 use super::contents::{self, Accept, Contents, Data};
 use super::error::{FileError, MemoryError};
 use super::file::InputFile;
-use super::npz::{self, Uncopied};
+use super::npz::{self, CopyError};
 use super::part::{self, Part};
 use super::source::{Format, TensorPath};
 use super::stored::{Fault, Header, Stored};
-use super::turn::{Unturned, turn};
+use super::turn::{TurnError, turn};
 use elsa_core::attention::MaskElements;
 use elsa_core::dtype::Elements;
 use std::cell::OnceCell;
@@ -191,8 +191,8 @@ impl Tensor {
             };
             self.unchanged()?;
             copied.map_err(|fault| match fault {
-                Uncopied::Unread(fault) => unread(fault),
-                Uncopied::Unwritten(source) => unwritten(source),
+                CopyError::Unread(fault) => unread(fault),
+                CopyError::Unwritten(source) => unwritten(source),
             })?;
         }
         if fortran {
@@ -201,8 +201,8 @@ impl Tensor {
             let turned = turn(from, start, &of.header, &to);
             self.unchanged()?;
             turned.map_err(|fault| match fault {
-                Unturned::Unread(fault) => unread(fault),
-                Unturned::Unwritten(source) => unwritten(source),
+                TurnError::Unread(fault) => unread(fault),
+                TurnError::Unwritten(source) => unwritten(source),
             })?;
             file = Some(to);
         }

@@ -74,7 +74,7 @@ pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header
 ///
 /// # Errors
 /// Returns the errors of [`member`], of [`npy::header`] and of `to`.
-pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write) -> Result<(), Uncopied> {
+pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write) -> Result<(), CopyError> {
     let mut unwritten = None;
     let copied = member(file, length, name, |member, size| {
         npy::header(&mut *member, size)?;
@@ -93,14 +93,14 @@ pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write)
         }
     });
     match unwritten {
-        Some(e) => Err(Uncopied::Unwritten(e)),
-        None => copied.map_err(Uncopied::Unread),
+        Some(e) => Err(CopyError::Unwritten(e)),
+        None => copied.map_err(CopyError::Unread),
     }
 }
 
 /// Error from copying the elements of a member.
 #[derive(Debug)]
-pub enum Uncopied {
+pub enum CopyError {
     /// Reading the archive failed.
     Unread(Fault),
     /// Writing to the destination failed.

@@ -74,7 +74,7 @@ pub struct Prepared {
     /// Format of the file.
     pub format: Format,
     /// The existing `.safetensors` file whose other tensors are kept.
-    pub kept: Option<Kept>,
+    pub kept: Option<ExistingFile>,
     /// For each output in the file: the name of its tensor, and its index among the call's outputs. The outputs are in
     /// the order in which they were added.
     pub members: Vec<(String, usize)>,
@@ -97,7 +97,7 @@ impl Prepared {
 
 /// An existing file whose tensors are kept.
 #[derive(Debug)]
-pub struct Kept {
+pub struct ExistingFile {
     /// The open file.
     pub file: InputFile,
     /// Parsed header of the file.
@@ -110,7 +110,7 @@ struct Target {
     sink: Sink,
     format: Format,
     /// The existing `.safetensors` file whose other tensors are kept.
-    kept: Option<Kept>,
+    kept: Option<ExistingFile>,
     /// For each output in the file: the name of its tensor, and its index among the call's outputs.
     members: Vec<(String, usize)>,
 }
@@ -246,21 +246,21 @@ fn extension(argument: &'static str, found: String, format: Format) -> FileError
 }
 
 /// Opens the `.safetensors` file at `path` to keep its tensors.
-fn keep(path: &Path) -> Result<Kept, String> {
+fn keep(path: &Path) -> Result<ExistingFile, String> {
     let file = InputFile::open(path).map_err(|e| e.to_string())?;
     let directory = Directory::read(&mut file.reader(), file.length()).map_err(|fault| match fault {
         Fault::Content(error) => error.to_string(),
         Fault::Io(error) => error.to_string(),
         Fault::Memory(bytes) => format!("{bytes} bytes of memory were refused"),
     })?;
-    Ok(Kept { file, directory })
+    Ok(ExistingFile { file, directory })
 }
 
 fn write(
     file: &File,
     format: Format,
     members: &[(String, usize)],
-    kept: Option<&Kept>,
+    kept: Option<&ExistingFile>,
     outputs: &[Output],
 ) -> io::Result<()> {
     let mut writer = BufWriter::new(file);

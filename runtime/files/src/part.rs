@@ -1,7 +1,7 @@
 //! Reads parts of tensors: selected indices along each axis.
 
 use super::contents::{self, Accept, Contents};
-use super::npz::Uncopied;
+use super::npz::CopyError;
 use super::source::Format;
 use super::stored::{Fault, Header};
 use super::{npy, npz, safetensors};
@@ -136,8 +136,8 @@ pub fn read_part(
         Format::Npz => {
             if let (header, Some(start)) = npz::header(&mut file, length, name)? {
                 npz::copy(&mut file, length, name, io::sink()).map_err(|fault| match fault {
-                    Uncopied::Unread(fault) => fault,
-                    Uncopied::Unwritten(e) => e.into(),
+                    CopyError::Unread(fault) => fault,
+                    CopyError::Unwritten(e) => e.into(),
                 })?;
                 return select(file, start, header, accept, part);
             }

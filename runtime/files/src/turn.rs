@@ -15,9 +15,9 @@ const TILE: usize = 256 << 10;
 /// writes them to `to`, one tile at a time.
 ///
 /// # Errors
-/// Returns [`Unturned::Unread`] if a read fails or the system refuses memory, and [`Unturned::Unwritten`] if a write to
-/// `to` fails.
-pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), Unturned> {
+/// Returns [`TurnError::Unread`] if a read fails or the system refuses memory, and [`TurnError::Unwritten`] if a write
+/// to `to` fails.
+pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), TurnError> {
     let (shape, size) = (&header.shape, header.dtype.size());
     let whole: usize = shape.iter().product();
     if whole == 0 {
@@ -31,7 +31,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
         }
     }
     let bytes = tile.iter().product::<usize>() * size;
-    let buffer = || -> Result<Vec<u8>, Unturned> {
+    let buffer = || -> Result<Vec<u8>, TurnError> {
         let mut bytes_of = memory::reserved(bytes).map_err(Fault::Memory)?;
         bytes_of.resize(bytes, 0);
         Ok(bytes_of)
@@ -70,7 +70,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
         at = 0;
         for range in target.ranges() {
             let piece = &turned[at..at + range.len() * size];
-            to.write_all_at(piece, (range.start * size) as u64).map_err(Unturned::Unwritten)?;
+            to.write_all_at(piece, (range.start * size) as u64).map_err(TurnError::Unwritten)?;
             at += piece.len();
         }
     }
@@ -79,16 +79,16 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
 
 /// Error from the conversion of elements to C order.
 #[derive(Debug)]
-pub enum Unturned {
+pub enum TurnError {
     /// The elements cannot be read, or the system refuses memory.
     Unread(Fault),
     /// The elements cannot be written.
     Unwritten(std::io::Error),
 }
 
-impl From<Fault> for Unturned {
-    fn from(fault: Fault) -> Unturned {
-        Unturned::Unread(fault)
+impl From<Fault> for TurnError {
+    fn from(fault: Fault) -> TurnError {
+        TurnError::Unread(fault)
     }
 }
 

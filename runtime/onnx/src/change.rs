@@ -1,7 +1,7 @@
 //! The nodes that replace an attention.
 
 use super::array::{Array, Kind};
-use super::find::{Action, Found, Reason, Site, Term};
+use super::find::{Action, AttentionPattern, Reason, Site, Term};
 use super::forms::{Axes, AxisOrder, OperandLayout, layout};
 use super::masks::{self, Piece};
 use super::node::{Attribute, Node};
@@ -44,7 +44,7 @@ pub struct Change {
     /// tensors is the axis of the queries.
     pub walk: HashSet<String>,
     /// Name of the attention's output in the graph, before the nodes that change the layout of this output.
-    pub made: String,
+    pub attention_output: String,
     /// The number of keys.
     pub keys: Size,
     /// `true` if attributes of the operator replace the masks that depend only on positions.
@@ -113,7 +113,12 @@ struct Masks {
 ///
 /// # Errors
 /// Returns the reason why the attention is not replaced.
-pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Result<Change, Reason> {
+pub fn of(
+    site: &Site<'_>,
+    found: &AttentionPattern,
+    prefix: &str,
+    by_position: bool,
+) -> Result<Change, Reason> {
     let layout = layout(site, found)?;
     let kinds = [0, 1, 2].map(|i| site.symbols.kind(&layout.operands[i].0));
     let kind = match kinds {
@@ -231,7 +236,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
         reads: b.reads,
         output: layout.output,
         walk: found.walk.iter().cloned().collect(),
-        made: found.outputs[0].0.clone(),
+        attention_output: found.outputs[0].0.clone(),
         keys: layout.axes.keys,
         by_position: masks.by_position,
         words,
@@ -241,7 +246,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
 /// Decides, for each mask of the attention, which attribute or input of the operator replaces the mask.
 fn masks(
     site: &Site<'_>,
-    found: &Found,
+    found: &AttentionPattern,
     layout: &OperandLayout,
     kind: Kind,
     by_position: bool,
@@ -249,7 +254,7 @@ fn masks(
 ) -> Result<Masks, Reason> {
     let (axes, terms) = (&layout.axes, &found.terms);
     let kept: Vec<_> =
-        terms.iter().map(|term| positions::kept(site, term, axes).filter(|_| by_position)).collect();
+        terms.iter().map(|term| positions::mask_band(site, term, axes).filter(|_| by_position)).collect();
     let (diagonal, used) = positions::diagonal(&kept, found.causal, axes);
     let by_position = used.contains(&true);
     let mut all = Masks { diagonal, by_position, ..Masks::default() };

@@ -64,7 +64,7 @@ pub enum Action {
 
 /// Attention as written in a graph.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct AttentionPattern {
     /// Links of the paths to queries, keys and values. Each list is in reverse order and begins with the operand
     /// itself.
     pub operands: [Vec<Link>; 3],
@@ -207,7 +207,7 @@ impl Site<'_> {
     ///
     /// # Errors
     /// Returns the reason why the node is not attention, or why it is not replaced.
-    pub fn around(&self, softmax: &Node) -> Result<Found, Reason> {
+    pub fn around(&self, softmax: &Node) -> Result<AttentionPattern, Reason> {
         let (Some(input), Some(output)) = (softmax.input(0), softmax.outputs.first()) else {
             return Err("a Softmax without input or output".into());
         };
@@ -218,7 +218,7 @@ impl Site<'_> {
         if axis != -1 && usize::try_from(axis).ok() != rank.checked_sub(1) {
             return Err(format!("its axis is {axis}, not the last of {rank}"));
         }
-        let mut found = Found {
+        let mut found = AttentionPattern {
             operands: [vec![], vec![], vec![]],
             turned: true,
             scale: 1.0,
@@ -309,7 +309,7 @@ impl Site<'_> {
     }
 
     /// Follows the scores back to the product of queries and keys, and records masks and factors in `found`.
-    fn scores(&self, name: &str, found: &mut Found, depth: usize) -> Result<&Node, Reason> {
+    fn scores(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
         self.alone(name, "its scores")?;
         found.walk.push(name.to_owned());
         let none = || "its scores come from no product of queries and keys".to_string();
@@ -419,7 +419,7 @@ impl Site<'_> {
         name: &str,
         action: Action,
         inner: &str,
-        found: &mut Found,
+        found: &mut AttentionPattern,
         depth: usize,
     ) -> Result<&Node, Reason> {
         if !matches!(action, Action::Choose { .. }) && found.scale != 1.0 || !found.factors.is_empty() {
@@ -434,7 +434,7 @@ impl Site<'_> {
 
     /// Follows the weights forward to the product with values, and then follows the output of this product through
     /// layout nodes.
-    fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
+    fn weights(&self, name: &str, found: &mut AttentionPattern) -> Result<(), Reason> {
         let mut name = name;
         for _ in 0..LONGEST {
             found.walk.push(name.to_owned());
@@ -490,7 +490,7 @@ impl Site<'_> {
     }
 
     /// Follows the output of the product with values forward through nodes that only move its elements.
-    pub fn layouts(&self, found: &mut Found) {
+    pub fn layouts(&self, found: &mut AttentionPattern) {
         while let Some((last, _)) = found.outputs.last().filter(|_| found.outputs.len() < LONGEST) {
             if self.alone(last, "").is_err() {
                 return;

@@ -6,7 +6,7 @@
 //! tensor has the layout if every number is at the position that the formula states.
 
 use super::array::{Array, Kind, count};
-use super::find::{Found, Link, Reason, Site};
+use super::find::{AttentionPattern, Link, Reason, Site};
 use super::infer::World;
 use super::ops::LARGEST;
 use super::size::{Size, shown};
@@ -138,7 +138,7 @@ fn follows(
 
 /// Returns whether batch and heads share one axis in both matrix products. Also returns the sizes of the attention's
 /// axes.
-fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
+fn products(site: &Site<'_>, found: &AttentionPattern) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
     let (Some(q), Some(k), Some(v), Some(made)) = (shape(0), shape(1), shape(2), made) else {
@@ -198,7 +198,7 @@ fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
 /// and the elements must match the layout's formula in every world.
 fn holds(
     site: &Site<'_>,
-    found: &Found,
+    found: &AttentionPattern,
     i: usize,
     at: usize,
     form: AxisOrder,
@@ -255,7 +255,7 @@ fn holds(
 
 /// Returns the index of the first output that has the layout [`AxisOrder::Rows`]. The search starts at the product with
 /// values.
-fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
+fn rows(site: &Site<'_>, found: &AttentionPattern, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];
     let plain = |(name, _): &(String, usize)| {
@@ -293,7 +293,7 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
 ///
 /// # Errors
 /// Returns the reason why no layout fits.
-pub fn layout(site: &Site<'_>, found: &Found) -> Result<OperandLayout, Reason> {
+pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout, Reason> {
     let (flat, axes) = products(site, found)?;
     // If the products have three axes, the number of heads is found from tensors of rows.
     let mut choices: Vec<Axes> = Vec::new();

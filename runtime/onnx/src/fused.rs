@@ -2,7 +2,7 @@
 
 use super::array::{Array, Kind, count};
 use super::change::{Change, DOMAIN, OPERATOR, Role};
-use super::find::{Action, Found, Reason, Site, Term};
+use super::find::{Action, AttentionPattern, Reason, Site, Term};
 use super::node::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
@@ -109,7 +109,7 @@ fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reaso
 ///
 /// # Errors
 /// Returns the reason why the node is not replaced.
-pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
+pub fn pattern(site: &Site<'_>, n: usize) -> Result<AttentionPattern, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
     check(node, &said)?;
@@ -131,7 +131,7 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
         }
         None => vec![],
     };
-    let mut found = Found {
+    let mut found = AttentionPattern {
         operands: [q, k, v].map(|name| site.trace(name)),
         turned: false,
         scale,
@@ -231,7 +231,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         constants: vec![],
         reads,
         walk,
-        made,
+        attention_output: made,
         keys,
         by_position: false,
         words,

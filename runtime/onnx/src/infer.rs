@@ -271,7 +271,7 @@ impl<'a> World<'a> {
     }
 
     fn is_input(&self, name: &str) -> bool {
-        self.model.graph.given.contains(name)
+        self.model.graph.input_names.contains(name)
     }
 
     fn shape_at(&self, shape: &[Size]) -> Option<Vec<usize>> {

@@ -55,7 +55,7 @@ mod wire;
 mod write;
 
 use change::Change;
-use find::{Found, Reason, Site};
+use find::{AttentionPattern, Reason, Site};
 use model::{External, Model};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -164,7 +164,7 @@ fn replacement(
         return changed(site, &site.around(node)?, prefix, proved);
     }
     // If the nodes behind the inputs cannot be read, the operator reads the node's own inputs.
-    match fused::found(site, n).and_then(|found| changed(site, &found, prefix, proved)) {
+    match fused::pattern(site, n).and_then(|found| changed(site, &found, prefix, proved)) {
         Ok(change) => Ok(change),
         Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
     }
@@ -174,7 +174,7 @@ fn replacement(
 /// replacement cannot be proved, these masks stay tensors.
 fn changed(
     site: &Site<'_>,
-    found: &Found,
+    found: &AttentionPattern,
     prefix: &str,
     proved: &mut HashSet<Vec<u8>>,
 ) -> Result<Change, Reason> {

@@ -53,7 +53,7 @@ pub struct Graph {
     /// Declarations of the inputs.
     pub inputs: Vec<Declared>,
     /// Names of the graph's inputs.
-    pub given: HashSet<String>,
+    pub input_names: HashSet<String>,
     /// Declarations of the outputs.
     pub outputs: Vec<Declared>,
     /// Declarations of tensors that are neither inputs nor outputs.
@@ -221,12 +221,12 @@ impl Graph {
                 _ => {}
             }
         }
-        graph.given = graph.inputs.iter().map(|input| input.name.clone()).collect();
+        graph.input_names = graph.inputs.iter().map(|input| input.name.clone()).collect();
         graph.read_products();
         for (n, node) in graph.nodes.iter().enumerate() {
             for name in node.outputs.iter().filter(|name| !name.is_empty()) {
                 let twice = graph.producer.insert(name.clone(), n).is_some();
-                if twice || graph.initializers.contains_key(name) || graph.given.contains(name) {
+                if twice || graph.initializers.contains_key(name) || graph.input_names.contains(name) {
                     return Err(rule(format!("the name '{name}' is made twice"), "names that are made once"));
                 }
                 graph.names.insert(name.clone());
@@ -247,7 +247,7 @@ impl Graph {
     fn read_products(&mut self) {
         let mut mark = "_product".to_owned();
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
-        let names: Vec<&String> = outputs.chain(&self.given).chain(self.initializers.keys()).collect();
+        let names: Vec<&String> = outputs.chain(&self.input_names).chain(self.initializers.keys()).collect();
         while names.iter().any(|name| name.contains(&mark)) {
             mark.push('_');
         }

@@ -427,7 +427,7 @@ fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) ->
 
 /// A term that keeps the scores in a band and masks all others.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct MaskBand {
     /// The band whose scores are kept.
     pub band: Band,
     /// `true` if masked scores become `−∞`, so a row without a key in the band is NaN.
@@ -436,7 +436,7 @@ pub struct Kept {
 
 /// Returns the band of keys that a term keeps, if this band depends only on positions. The term must cover the rows and
 /// columns of all scores, and must be equal for all batches and heads.
-pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
+pub fn mask_band(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<MaskBand> {
     let shape = site.symbols.shape(&term.name)?;
     let (outer, [rows, columns]) = shape.split_last_chunk::<2>()?;
     let whole = |size: &Size, of: &Size| size == of || size.is_cut_of(of);
@@ -458,7 +458,7 @@ pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
             (mapped(found, |x| Some(f64::from(u8::from(x == 0.0))))?, fill)
         }
     };
-    Some(Kept { band: truth(&found)?, void: fill == f64::NEG_INFINITY })
+    Some(MaskBand { band: truth(&found)?, void: fill == f64::NEG_INFINITY })
 }
 
 /// Attributes of the operator that keep the scores in a band and mask all others.
@@ -504,7 +504,7 @@ impl Diagonal {
 /// Returns attributes that express as many of the `terms` as possible. Also returns, for each term, whether these
 /// attributes express it. The entry of a term without a band is `None`. `causal` is `true` if the attention is causal
 /// even without the terms.
-pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
+pub fn diagonal(terms: &[Option<MaskBand>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };
     let mut used = vec![false; terms.len()];

@@ -55,7 +55,7 @@ impl Sample {
     /// Chooses the queries for which a world is computed. Returns the chosen queries, and the number of bytes of memory
     /// that their computation requires.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
-        let made = world.shape(&change.made)?;
+        let made = world.shape(&change.attention_output)?;
         let keys = world.count(&change.keys)?;
         let [.., whole, width] = *made else { return None };
         let work = count(made, usize::MAX)?.checked_mul(2)?.checked_mul(keys)?;
@@ -123,7 +123,7 @@ pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let (mut proofs, mut most) = (0, None::<(usize, usize)>);
     for world in site.worlds {
         let Some((sample, bytes)) = Sample::of(world, change) else {
-            return Err(format!("the shape of '{}' does not follow from the model", change.made));
+            return Err(format!("the shape of '{}' does not follow from the model", change.attention_output));
         };
         if bytes > MEMORY {
             most = most.max(Some((bytes, sample.whole)));
@@ -137,7 +137,7 @@ pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     match most {
         Some((bytes, queries)) if proofs == 0 => Err(format!(
             "a proof of '{}' over {QUERIES} of its {queries} queries takes {} MB; allowed: {}",
-            change.made,
+            change.attention_output,
             bytes >> 20,
             MEMORY >> 20
         )),
@@ -168,7 +168,7 @@ fn compare(
         known.insert(name.clone(), array);
     }
     let mut graph = Graph { site, world, change, sample, known: known.clone() };
-    let wanted = if sample.taken.is_some() { &change.made } else { &change.output.0 };
+    let wanted = if sample.taken.is_some() { &change.attention_output } else { &change.output.0 };
     let Some(original) = graph.tensor(wanted, 0) else {
         return Err(graph.stuck(wanted));
     };

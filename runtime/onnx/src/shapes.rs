@@ -12,7 +12,7 @@ use super::size::Size;
 use super::value::{Data, Value, broadcast, place, sized};
 
 /// Type and shape of each output of a node.
-pub type Made = Vec<(Kind, Vec<Size>)>;
+pub type OutputTypes = Vec<(Kind, Vec<Size>)>;
 
 /// Returns two sizes that must be equal for `node` to be valid, although their expressions differ; `None` if there is
 /// no such pair.
@@ -45,7 +45,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
 
 /// Derives the types and shapes of the outputs of `node`; `None` if they cannot be derived.
 #[must_use]
-pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
+pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTypes> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let first = get(0);
     if node.op == "MultiHeadAttention" && node.domain == MICROSOFT && node.outputs.len() == 1 {

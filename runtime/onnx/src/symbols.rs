@@ -79,7 +79,7 @@ impl Symbols {
             graph.infos.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)).collect();
         for (name, (tensor, _)) in &graph.initializers {
             // A constant with the name of an input is only the default of the input.
-            let fixed = !graph.given.contains(name);
+            let fixed = !graph.input_names.contains(name);
             let small = fixed.then(|| stored(model, external, tensor, SMALL)).flatten();
             let data = small.map_or(Data::None, |array| Data::Numbers(array.data));
             let Some(shape) = value::sized(&tensor.shape) else { continue };
@@ -251,7 +251,7 @@ fn elements(
     model: &Model<'_>,
     node: &Node,
     inputs: &[Option<&Value>],
-    made: &shapes::Made,
+    made: &shapes::OutputTypes,
     limits: Limits,
 ) -> Option<Vec<Data>> {
     if node.is("Shape") || node.is("Size") {

@@ -1,8 +1,8 @@
 //! Tests of the rewriter. In small graphs in the styles of different exporters, the expected number of attentions is
 //! replaced. All other attention is kept. Hostile bytes are refused.
 
+mod builder;
 mod causal;
-mod made;
 mod sizes;
 
 use super::array::Kind;
@@ -10,15 +10,15 @@ use super::model::Model;
 use super::node::Attribute;
 use super::symbols::Symbols;
 use super::{Limits, change, find, infer, prove, rewritten};
-use made::Made;
+use builder::GraphBuilder;
 
-fn turned(g: &mut Made, k: &str) -> String {
+fn turned(g: &mut GraphBuilder, k: &str) -> String {
     g.node("Transpose", &[k], &[("perm", &[0, 1, 3, 2])])
 }
 
 /// Builds ViT as timm exports it in eager mode. Its batch is static or, if `free`, computed from the input's shape.
-fn vit(opset: i64, free: bool) -> Made {
-    let mut g = Made::new(opset);
+fn vit(opset: i64, free: bool) -> GraphBuilder {
+    let mut g = GraphBuilder::new(opset);
     let x = g.input("x", Kind::F32, &[if free { "batch" } else { "2" }, "5", "36"]);
     let (split, rows) = if free {
         let shape = g.node("Shape", &[&x], &[]);
@@ -60,7 +60,7 @@ fn vit_of_timm_is_packed() {
 }
 
 /// Builds queries, keys and values as rows of `width`, split into heads as Hugging Face does.
-fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
+fn rows(g: &mut GraphBuilder, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
     ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, axes);
         let x = g.reshape(&x, &[0, -1, heads, dim]);
@@ -69,8 +69,8 @@ fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String
 }
 
 /// Builds BERT with a padding mask that is computed from the attention mask of the tokens.
-fn bert() -> Made {
-    let mut g = Made::new(14);
+fn bert() -> GraphBuilder {
+    let mut g = GraphBuilder::new(14);
     let [q, k, v] = rows(&mut g, &["batch", "tokens", "8"], 2, 4);
     let tokens = g.input("mask", Kind::I64, &["batch", "tokens"]);
     let axes = g.ints(&[1, 2]);
@@ -100,7 +100,7 @@ fn bert_keeps_its_mask_as_an_input() {
 
 #[test]
 fn a_scale_may_be_split_and_computed_from_the_shape() {
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let [q, k, v] = rows(&mut g, &["batch", "7", "8"], 2, 4);
     let shape = g.node("Shape", &[&q], &[]);
     let (last, end) = (g.ints(&[-1]), g.ints(&[i64::MAX]));
@@ -120,8 +120,8 @@ fn a_scale_may_be_split_and_computed_from_the_shape() {
 
 /// Builds CLIP's text model as older exporters write it: matrix products of tensors with three axes, and a causal mask
 /// that is a constant.
-fn clip(low: f64) -> Made {
-    let mut g = Made::new(14);
+fn clip(low: f64) -> GraphBuilder {
+    let mut g = GraphBuilder::new(14);
     let [q, k, v] = ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, &["3", "6", "8"]);
         let x = g.reshape(&x, &[3, 6, 2, 4]);
@@ -154,9 +154,9 @@ fn a_causal_constant_is_an_attribute() {
 
 /// Builds a block of Swin: windows of 2 × 3 tokens in a picture of 4 × 6 tokens, a table that is read through an index,
 /// and the mask of shifted windows.
-fn swin(batch: &'static str, shift: Option<[usize; 2]>, low: f64) -> Made {
+fn swin(batch: &'static str, shift: Option<[usize; 2]>, low: f64) -> GraphBuilder {
     use elsa_core::attention::Windows;
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let x = g.input("x", Kind::F32, &[batch, "4", "6", "36"]);
     let x = g.reshape(&x, &[-1, 6, 36]);
     let [q, k, v] = g.packed(&x, &[-1, 6], 3, 4);
@@ -204,7 +204,7 @@ fn swin_has_its_table_and_its_shift() {
 fn a_condition_is_a_mask_and_its_guard_goes() {
     for keeps in [true, false] {
         for fill in [f64::NEG_INFINITY, -1e9] {
-            let mut g = Made::new(17);
+            let mut g = GraphBuilder::new(17);
             let [q, k, v] = rows(&mut g, &["batch", "tokens", "8"], 2, 4);
             let mask = g.input("mask", Kind::BOOL, &["batch", "1", "tokens", "tokens"]);
             let scores = g.node("MatMul", &[&q, &k], &[]);
@@ -226,7 +226,7 @@ fn a_condition_is_a_mask_and_its_guard_goes() {
 
 #[test]
 fn nodes_of_attention_are_replaced_too() {
-    let mut g = Made::new(23);
+    let mut g = GraphBuilder::new(23);
     let x = g.input("x", Kind::F32, &["batch", "5", "36"]);
     let [q, k, v] = g.packed(&x, &[-1, 5], 3, 4);
     let y = g.node("Attention", &[&q, &k, &v], &[("is_causal", &[1])]);
@@ -235,7 +235,7 @@ fn nodes_of_attention_are_replaced_too() {
     g.output(&y);
     g.becomes(1, "3 heads of 4, scale 0.5, packed, causal");
 
-    let mut g = Made::new(23);
+    let mut g = GraphBuilder::new(23);
     let q = g.input("q", Kind::F32, &["2", "5", "16"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["2", "7", "8"]));
     let mask = g.input("mask", Kind::BOOL, &["5", "7"]);
@@ -243,7 +243,7 @@ fn nodes_of_attention_are_replaced_too() {
     g.output(&y);
     g.becomes(1, "4 heads of 4, scale 0.5");
 
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "16"]));
     let bias = g.input("bias", Kind::F32, &["1", "4", "5", "5"]);
     let y = g.node("MultiHeadAttention", &[&q, &k, &v, "", "", &bias], &[("num_heads", &[4])]);
@@ -257,7 +257,7 @@ fn a_node_without_an_output_stays() {
         [(23, "Attention", &["2", "3", "5", "16"][..]), (17, "MultiHeadAttention", &["2", "5", "16"])]
     {
         for outputs in [vec![], vec![String::new()]] {
-            let mut g = Made::new(opset);
+            let mut g = GraphBuilder::new(opset);
             let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, axes));
             g.node(op, &[&q, &k, &v], &[("num_heads", &[4])]);
             g.output(&q);
@@ -280,7 +280,7 @@ fn what_is_shared_or_none_stays() {
     let more = g.node("Abs", &[&weights], &[]);
     g.output(&more);
     g.stays("and nowhere else");
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let x = g.input("x", Kind::F32, &["batch", "10"]);
     let y = g.node("Softmax", &[&x], &[("axis", &[-1])]);
     g.output(&y);
@@ -302,7 +302,7 @@ fn what_is_shared_or_none_stays() {
 }
 
 /// Replaces the only attention, lets `bend` change the replacement, and tries to prove the changed replacement.
-fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
+fn proof(g: &GraphBuilder, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
     let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
@@ -377,7 +377,7 @@ fn hostile_bytes_are_refused_in_a_line() {
             Model::read(&bytes).unwrap();
         }
     }
-    let refused = |g: &Made, why: &str| {
+    let refused = |g: &GraphBuilder, why: &str| {
         let found = rewritten(&g.bytes(), Limits::WHOLE).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(
             found.contains(why) && found.contains("; allowed: ") && !found.contains('\n'),
@@ -423,7 +423,7 @@ fn absurd_shapes_stay() {
 
 #[test]
 fn masks_may_be_scattered() {
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let zeros = g.constant(Kind::F32, &[6, 6], vec![0.0; 36]);
     let above: Vec<[usize; 2]> = (0..36).map(|at| [at / 6, at % 6]).filter(|[i, j]| j > i).collect();
     let places = above.iter().flatten().map(|&x| x as f64).collect();

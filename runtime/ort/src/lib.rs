@@ -13,7 +13,7 @@
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
 //! 3. *Before version 1.16, a kernel cannot return a status.* It reports an error by throwing a `std::runtime_error`
 //!    of the C++ library that the process has loaded; the functions that throw it are looked up when the operator is
-//!    registered (`host`). The exception unwinds through a single frame of this library, which has nothing to drop.
+//!    registered (`host`). The exception unwinds through a single function of this library, which has nothing to drop.
 //! 4. *Before version 1.18, the runtime accepts only one table per operator*, and cannot infer the type of the outputs
 //!    from several inputs of unknown type. Outputs are then f32, or the type in the environment variable
 //!    `ELSA_ORT_TYPE`. Later runtimes accept one table for each element type.

@@ -120,8 +120,8 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// Creates a node, or throws an exception to the runtime. The exception passes through only this frame, which has
-/// nothing to drop and catches nothing. The frame has no Rust unwind tables: such tables would call the unwinder that
+/// Creates a node, or throws an exception to the runtime. The exception passes through only this function, which has
+/// nothing to drop and catches nothing. The function has no Rust unwind tables: such tables would call the unwinder that
 /// this library was built with, but a different unwinder throws the exception.
 ///
 /// # Safety
@@ -299,7 +299,7 @@ impl Operator {
         ) -> *mut c_void;
         type ThrowingCompute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext);
         // SAFETY: on Linux, both calling conventions are those of C. Only the runtime calls the functions, and
-        // exceptions may pass through their frames.
+        // exceptions may pass through them.
         let (create_kernel, compute_kernel) = unsafe {
             (
                 mem::transmute::<Throwing, Create>(create_or_throw),

@@ -1,4 +1,4 @@
-"""Repeated calls of elsa.py with known shapes: they run a prepared frame, with the results and errors of a first call.
+"""Repeated calls of elsa.py with known shapes: they run a prepared call, with the results and errors of a first call.
 
 `python3 test_calls.py` with elsa.py on PYTHONPATH, with or without _elsa. Python 3.6 and later.
 """
@@ -119,7 +119,7 @@ def bits(result):
 
 
 class Again(Case):
-    """The results of calls that run a known frame."""
+    """The results of calls that run a known call."""
 
     def test_every_option_has_the_bits_of_a_first_call(self):
         for calls in (attention, linear, series):
@@ -129,7 +129,7 @@ class Again(Case):
             for _ in range(2):
                 for seed, answers in zip((1, 5), wanted):
                     for n, (call, answer) in enumerate(zip(calls(seed), answers)):
-                        # There are more calls than kept frames. Each is made twice: to make a frame, and to reuse it.
+                        # There are more calls than kept ones. Each is made twice: to prepare it, and to reuse it.
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
 
@@ -167,32 +167,32 @@ class Again(Case):
             elsa._write(elsa._Numpy.address, words, [1], [x])
             self.assertEqual(words[1], words[2])
 
-    def test_calls_inside_a_call_have_their_own_frame(self):
+    def test_calls_inside_a_call_are_prepared_apart(self):
         engine = elsa.Engine("scalar", threads=1)
         cases = [[make(1, 2, 9, 16, seed=10 * n + m) for m in range(3)] for n in range(3)]
         wanted = [elsa.attention(*case, engine=SCALAR).tobytes() for case in cases]
         elsa.attention(*cases[2], engine=engine)
-        (frame,) = engine._local.frames.values()
-        run, known, inner = frame.run, frame.known, []
+        (prepared,) = engine._local.prepared.values()
+        run, known, inner = prepared.run, prepared.known, []
 
         def interrupted(*arguments):
             # Stands for a signal handler or a finalizer that runs after the addresses are written and before the call.
             inner.append(elsa.attention(*cases[1], engine=engine).tobytes())
             return run(*arguments)
 
-        frame.run, frame.known = RUN(interrupted), None
+        prepared.run, prepared.known = RUN(interrupted), None
         outer = elsa.attention(*cases[0], engine=engine).tobytes()
         self.assertEqual([outer] + inner, wanted[:2])
-        # The compiled module also knows this frame; here the interpreter repeats its call.
-        frame.known, (maker,) = known, frame.makers
-        engine._local.frames.update(dict.fromkeys(engine._local.frames, frame))
+        # The compiled module also knows this call; here the interpreter repeats its call.
+        prepared.known, (maker,) = known, prepared.makers
+        engine._local.prepared.update(dict.fromkeys(engine._local.prepared, prepared))
 
         def fails():
-            frame.makers[:] = [maker]
+            prepared.makers[:] = [maker]
             raise MemoryError
 
         if known is not None:
-            frame.makers[:] = [fails]
+            prepared.makers[:] = [fails]
             outer = elsa.attention(*cases[0], engine=engine).tobytes()
             self.assertEqual([outer] + inner[1:], wanted[:2])
 
@@ -210,8 +210,8 @@ class Again(Case):
             return np.empty_like(cases[0][0])
 
         for _ in range(2):
-            (frame,) = engine._local.frames.values()
-            frame.makers[:] = [finalized]
+            (prepared,) = engine._local.prepared.values()
+            prepared.makers[:] = [finalized]
             inner.clear()
             outer = elsa.attention(*cases[0], engine=engine).tobytes()
             self.assertEqual([outer] + inner, wanted)
@@ -219,39 +219,39 @@ class Again(Case):
     def test_a_call_that_was_interrupted_leaves_nothing_behind(self):
         engine, case = elsa.Engine("scalar", threads=1), [make(1, 2, 9, 16, seed=n) for n in range(3)]
         wanted = elsa.attention(*case, engine=engine).tobytes()
-        (frame,) = engine._local.frames.values()
+        (prepared,) = engine._local.prepared.values()
 
         def interrupted(*arguments):
             raise KeyboardInterrupt
 
-        frame.run, frame.known = interrupted, None
+        prepared.run, prepared.known = interrupted, None
         self.assertRaises(KeyboardInterrupt, elsa.attention, *case, engine=engine)
         for _ in range(2):
             self.assertEqual(elsa.attention(*case, engine=engine).tobytes(), wanted)
-        self.assertEqual(len(engine._local.frames), 1)
+        self.assertEqual(len(engine._local.prepared), 1)
 
     def test_a_status_is_raised_and_the_call_is_not_repeated(self):
         engine, x, made = elsa.Engine(threads=1), make(1, 2, 9, 16, seed=1), []
         elsa.attention(x, x, x, engine=engine)
-        (frame,) = engine._local.frames.values()
+        (prepared,) = engine._local.prepared.values()
 
         def run(*arguments):
             made.append(len(made))
             return 9 if len(made) in (3, 4) else 0
 
-        frame.run, frame.known = RUN(run), None
+        prepared.run, prepared.known = RUN(run), None
         for call in range(6):
             if call in (2, 3):
                 self.assertRaises(elsa.CancelledError, elsa.attention, x, x, x, engine=engine)
-                # A frame whose call raised is not used again, except by this test.
-                frame.busy = False
-                engine._local.frames.update(dict.fromkeys(engine._local.frames, frame))
+                # A prepared call that raised is not used again, except by this test.
+                prepared.busy = False
+                engine._local.prepared.update(dict.fromkeys(engine._local.prepared, prepared))
             else:
                 elsa.attention(x, x, x, engine=engine)
         self.assertEqual(made, list(range(6)))
 
     @unittest.skipUnless(hasattr(os, "fork"), "needs os.fork")
-    def test_a_child_of_fork_runs_known_frames(self):
+    def test_a_child_of_fork_runs_known_calls(self):
         engine, case = elsa.Engine(threads=2), [make(1, 2, 100, 32, seed=n) for n in range(3)]
         wanted = elsa.attention(*case, engine=engine).tobytes()
         child = os.fork()
@@ -355,14 +355,14 @@ class Refused(Case):
 class Kept(Case):
     """The objects that calls keep, and the functions that they call."""
 
-    def test_frames_and_plans_are_bounded(self):
+    def test_prepared_calls_and_plans_are_bounded(self):
         engine, found = elsa.Engine(threads=1), []
 
         def work():
             for n in list(range(1, elsa.MOST_PLANS + 20)) + [1, 2, 3]:
                 x = make(1, 1, n, 8, seed=n)
                 elsa.attention(x, x, x, engine=engine)
-            found.append((len(engine._local.frames), len(engine._plans)))
+            found.append((len(engine._local.prepared), len(engine._plans)))
 
         work()
         thread = threading.Thread(target=work)
@@ -440,8 +440,8 @@ class Kept(Case):
             (13, 1, lambda: elsa.conv(u, filter, engine=engine)),
         ):
             call()
-            frame = list(engine._local.frames.values())[-1]
-            counts, library, run, makers = {"run": 0, "make": 0, "call": 0}, elsa._lib, frame.run, frame.makers[:]
+            prepared = list(engine._local.prepared.values())[-1]
+            counts, library, run, makers = {"run": 0, "make": 0, "call": 0}, elsa._lib, prepared.run, prepared.makers[:]
 
             def counted(name, function):
                 def count(*arguments):
@@ -456,8 +456,8 @@ class Kept(Case):
                 if event == "call" and frame.f_code.co_filename == elsa.__file__ and not name.endswith("comp>"):
                     counts["call"] += 1
 
-            frame.run, frame.known = RUN(counted("run", run)), None
-            frame.makers[:] = [counted("make", maker) for maker in makers]
+            prepared.run, prepared.known = RUN(counted("run", run)), None
+            prepared.makers[:] = [counted("make", maker) for maker in makers]
             call()
             counts.update(dict.fromkeys(counts, 0))
             # A use of the library besides the prepared function is an error.

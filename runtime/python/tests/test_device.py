@@ -435,13 +435,13 @@ class Device(unittest.TestCase):
         q, k, v, out = [Tensor(np.ones((1, 2, 300, 64), np.float32)) for _ in range(4)]
         engine, other = elsa.Engine("cuda"), STREAM.cuda_stream
         elsa.linear_attention(q, k, v, out=out, engine=engine)
-        frame, = engine._local.frames.values()
-        plan, workspace, structs = frame.plan.handle, frame.place.workspace.handle, frame.structs
+        prepared, = engine._local.prepared.values()
+        plan, workspace, structs = prepared.plan.handle, prepared.place.workspace.handle, prepared.structs
         # Only the default stream, 1, keeps its handle, so that earlier work in it needs no event.
         for stream, waits in ((1, True), (1, False), (other, True), (other, True), (1, True), (1, False)):
             with open(LOG.name) as log:
                 log.seek(0, os.SEEK_END)
-                elsa._check(frame.run_device(plan, workspace, *structs, stream, None))
+                elsa._check(prepared.run_device(plan, workspace, *structs, stream, None))
                 self.assertEqual(any(line.startswith("cuStreamWaitEvent ") for line in log), waits)
 
     @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")

@@ -176,6 +176,8 @@ class Answers(Case):
         shared = np.broadcast_to(k[:1], k.shape)
         self.near(elsa.attention(q, shared, v), oracle(q, shared, v)[0])
         self.near(elsa.attention(q[:, :, ::2], k[:, ::-1][:, ::-1], v), wanted[:, :, ::2])
+        far = np.lib.stride_tricks.as_strided(q[:1], strides=(7,) + q.strides[1:])
+        self.assertTrue((elsa.attention(far, k[:1], v[:1]) == elsa.attention(q[:1], k[:1], v[:1])).all())
 
     def test_masks(self):
         q, k, v = tensors()

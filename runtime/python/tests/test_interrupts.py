@@ -25,7 +25,11 @@ class Interrupts(unittest.TestCase):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(self, engine, out, call):
-        """Sends SIGINT when the first element of `out` has been written. Returns whether the call was cut short."""
+        """Sends SIGINT when the first element of `out` has been written. Returns whether a call was cut short. On a busy
+        machine the signal may come after the last element, so the call is repeated up to five times."""
+        return any(self.interrupted_once(engine, out, call) for _ in range(5))
+
+    def interrupted_once(self, engine, out, call):
         out.fill(np.nan)
         first, last = out.reshape(-1)[:1], out.reshape(-1)[-1:]
 
@@ -46,7 +50,7 @@ class Interrupts(unittest.TestCase):
     def test_a_long_call_ends_and_the_next_one_computes(self):
         engine = elsa.Engine("scalar", threads=1)
         random = np.random.RandomState(3)
-        q = random.standard_normal((1, 16, 1500, 32)).astype(np.float32)
+        q = random.standard_normal((1, 16, 4000, 32)).astype(np.float32)
         small = q[:, :, :64]
         want = elsa.attention(small, small, small, engine=engine)
         out = np.empty_like(q)

@@ -290,7 +290,7 @@ class Again(Case):
                     for n, call in enumerate(self.calls(seed, device)):
                         found = call()
                         if (seed, n) not in wanted:
-                            elsa._engine_for(found.device.index)._local.frames.clear()
+                            elsa._engine_for(found.device.index)._local.prepared.clear()
                             wanted[seed, n] = call().clone()
                         self.assertTrue(torch.equal(found, wanted[seed, n]), (seed, n))
                         self.assertEqual(call().stride(), found.stride())

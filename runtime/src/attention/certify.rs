@@ -7,8 +7,8 @@ use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{DeviceError, RunError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
-use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::{Flags, MEASURED, Measured, larger};
+use elsa_core::attention::run_certificate::RunCertificate;
 use elsa_core::room::Span;
 
 /// Location of the records in which a run leaves its measurements.
@@ -24,7 +24,7 @@ pub enum Records {
 /// Record of the last run in a workspace. The record is kept if the plan of the run certifies or has a schedule other
 /// than the exact one.
 #[derive(Clone, Debug)]
-pub struct Ran {
+pub struct RunRecord {
     problem: Problem,
     certificate: Certificate,
     records: Option<Records>,
@@ -32,7 +32,7 @@ pub struct Ran {
     fallback: bool,
 }
 
-impl Ran {
+impl RunRecord {
     /// Creates the record of a run of `problem`. `certificate` describes the execution of the run.
     pub fn new(
         problem: &Problem,
@@ -40,8 +40,8 @@ impl Ran {
         records: Option<Records>,
         recorded: Option<Recorded>,
         fallback: bool,
-    ) -> Ran {
-        Ran { problem: *problem, certificate, records, recorded, fallback }
+    ) -> RunRecord {
+        RunRecord { problem: *problem, certificate, records, recorded, fallback }
     }
 
     /// Reads the counters of the run from its memory. The schedule of the run must differ from the exact one.
@@ -64,7 +64,7 @@ impl Ran {
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the memory does not belong to the run.
-    pub fn certified<'w>(&self, mut memory: RunMemory<'w>) -> Result<Certified<'w>, RunError> {
+    pub fn certificate<'w>(&self, mut memory: RunMemory<'w>) -> Result<RunCertificate<'w>, RunError> {
         let traversed = match (&self.records, &self.recorded) {
             (Some(_), Some(recorded)) => {
                 let Traversed { schedule, report, shares, .. } = recorded.traversed(memory.again())?;
@@ -79,14 +79,14 @@ impl Ran {
             }
             _ => None,
         };
-        let certified =
-            record.and_then(|record| certified(&self.problem, self.certificate, record, self.fallback));
-        let certified = certified.ok_or(RunError::NoRun)?;
+        let certificate =
+            record.and_then(|record| certificate(&self.problem, self.certificate, record, self.fallback));
+        let certificate = certificate.ok_or(RunError::NoRun)?;
         Ok(match traversed {
             Some((schedule, report, shares)) => {
-                certified.traversed(&self.problem, &schedule, &report, &shares)
+                certificate.traversed(&self.problem, &schedule, &report, &shares)
             }
-            None => certified,
+            None => certificate,
         })
     }
 }
@@ -108,15 +108,15 @@ fn joined(
 }
 
 /// Returns the certificate of a run that left `record`; `None` if `record` is too short.
-pub(super) fn certified<'r>(
+pub(super) fn certificate<'r>(
     problem: &Problem,
     certificate: Certificate,
     record: &'r [f32],
     fallback: bool,
-) -> Option<Certified<'r>> {
+) -> Option<RunCertificate<'r>> {
     let (first, channels) = record.split_first_chunk::<MEASURED>()?;
     let channels = channels.get(..problem.value_dim()).unwrap_or(channels);
     let mut measured = Measured::of(problem, first, channels);
     measured.flags = measured.flags.with(Flags::FALLBACK, fallback);
-    Some(Certified::new(problem, certificate, measured, channels))
+    Some(RunCertificate::new(problem, certificate, measured, channels))
 }

@@ -1,19 +1,19 @@
 //! The certificate of the last run in a workspace.
 
-use super::certify::Ran;
+use super::certify::RunRecord;
 use super::operator::{Attention, Bound, DeviceBound, Workspace};
 use super::run_memory::RunMemory;
 use super::traversed::Traversed;
 use crate::bound::Calls;
 use crate::error::RunError;
 use crate::workspace::Memory;
-use elsa_core::attention::certified::Certified;
+use elsa_core::attention::run_certificate::RunCertificate;
 
 /// Returns the memory that the workspace has on the back end that computed the run; `None` if it has no memory there.
-fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
+fn memory_of<'w>(memory: &'w mut Memory, record: &RunRecord) -> Option<RunMemory<'w>> {
     match memory {
-        Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu)),
-        Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
+        Memory::Gpu { gpu: Ok(gpu), .. } if record.on_gpu() => Some(RunMemory::Gpu(gpu)),
+        Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !record.on_gpu() => {
             Some(RunMemory::Cpu(cpu))
         }
         _ => None,
@@ -21,10 +21,10 @@ fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
 }
 
 /// Returns the memory that the bound call has on the back end that computed the run; `None` if it has no memory there.
-fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<RunMemory<'w>> {
+fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, record: &RunRecord) -> Option<RunMemory<'w>> {
     match calls {
-        Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),
-        Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
+        Calls::Gpu { gpu, .. } if record.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),
+        Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } if !record.on_gpu() => {
             Some(RunMemory::Cpu(cpu.memory()))
         }
         _ => None,
@@ -39,9 +39,9 @@ impl Workspace {
     /// # Errors
     /// Returns an error if the plan of the last run did not have [`PlanOptions::certify`](crate::PlanOptions::certify),
     /// if the run failed, if there was no run, or if the GPU fails.
-    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
-        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(memory_of(&mut self.memory, ran).ok_or(RunError::NoRun)?)
+    pub fn certificate(&mut self) -> Result<RunCertificate<'_>, RunError> {
+        let record = self.record.as_ref().ok_or(RunError::NoRun)?;
+        record.certificate(memory_of(&mut self.memory, record).ok_or(RunError::NoRun)?)
     }
 
     /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits if the run
@@ -51,8 +51,8 @@ impl Workspace {
     /// Returns an error if the plan of the last run had the exact schedule and no
     /// [`PlanOptions::error_budget`](crate::PlanOptions::error_budget), if the run failed, or if there was no run.
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
-        let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
-        ran.traversed(memory_of(&mut self.memory, ran))
+        let record = self.record.as_ref().ok_or(RunError::Exact)?;
+        record.traversed(memory_of(&mut self.memory, record))
     }
 }
 
@@ -62,27 +62,27 @@ impl Bound<'_> {
     /// # Errors
     /// Returns the errors of [`Workspace::traversed`].
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
-        let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
-        ran.traversed(memory_of_call(&mut self.calls, ran))
+        let record = self.record.as_ref().ok_or(RunError::Exact)?;
+        record.traversed(memory_of_call(&mut self.calls, record))
     }
 
-    /// Returns the certificate of the last run; see [`Workspace::certified`].
+    /// Returns the certificate of the last run; see [`Workspace::certificate`].
     ///
     /// # Errors
-    /// Returns the errors of [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
-        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(memory_of_call(&mut self.calls, ran).ok_or(RunError::NoRun)?)
+    /// Returns the errors of [`Workspace::certificate`].
+    pub fn certificate(&mut self) -> Result<RunCertificate<'_>, RunError> {
+        let record = self.record.as_ref().ok_or(RunError::NoRun)?;
+        record.certificate(memory_of_call(&mut self.calls, record).ok_or(RunError::NoRun)?)
     }
 }
 
 impl DeviceBound<'_> {
-    /// Waits for the last run and returns its certificate; see [`Workspace::certified`].
+    /// Waits for the last run and returns its certificate; see [`Workspace::certificate`].
     ///
     /// # Errors
-    /// Returns the errors of [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
-        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(RunMemory::Gpu(self.call.workspace()))
+    /// Returns the errors of [`Workspace::certificate`].
+    pub fn certificate(&mut self) -> Result<RunCertificate<'_>, RunError> {
+        let record = self.record.as_ref().ok_or(RunError::NoRun)?;
+        record.certificate(RunMemory::Gpu(self.call.workspace()))
     }
 }

@@ -1,6 +1,6 @@
 //! Attention as an operator of the engine.
 
-use super::certify::{Ran, Records};
+use super::certify::{Records, RunRecord};
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
 use super::traversed::Recorded;
@@ -50,7 +50,7 @@ impl problem::Problem for Problem {
             read: !operand.is_written(),
             written: operand.is_written(),
             optional: matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state(),
-            kept: self.kept(operand),
+            kept_tokens: self.kept_tokens(operand),
             apart: operand.is_state(),
             forbidden: (is_past && self.spec().append).then_some("append"),
         }
@@ -60,15 +60,15 @@ impl problem::Problem for Problem {
 /// Creates the record that a workspace keeps of a run. `records` is the location of the run's measurements, and
 /// `recorded` is the location of its counters. Runs that output states have the same certificate as other runs, because
 /// writing states does not lengthen any chain of additions.
-fn ran(
+fn record(
     problem: &Problem,
     executed: Executed,
     records: Option<Records>,
     recorded: Option<Recorded>,
     stood_by: bool,
-) -> Ran {
+) -> RunRecord {
     let certificate = Certificate::new(problem.spec().dtype, problem.keys(), executed);
-    Ran::new(problem, certificate, records, recorded, stood_by)
+    RunRecord::new(problem, certificate, records, recorded, stood_by)
 }
 
 impl Operator for Attention {
@@ -79,7 +79,7 @@ impl Operator for Attention {
     type DeviceOutputs = DeviceOutputs;
     type Cpu = CpuPlan;
     type Gpu = GpuPlan;
-    type Ran = Ran;
+    type RunRecord = RunRecord;
 
     fn check(problem: &Problem, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         inputs.check(problem)?;
@@ -106,18 +106,18 @@ impl Operator for Attention {
         inputs.lengths
     }
 
-    fn ran_on_cpu(plan: &CpuPlan, problem: &Problem, stood_by: bool) -> Option<Ran> {
+    fn record_of_cpu(plan: &CpuPlan, problem: &Problem, stood_by: bool) -> Option<RunRecord> {
         let records = plan.choice.certify.then_some(Records::Cpu(plan.layout.measured));
         let recorded = Recorded::of_cpu(plan);
         (records.is_some() || recorded.is_some())
-            .then(|| ran(problem, plan.executed(), records, recorded, stood_by))
+            .then(|| record(problem, plan.executed(), records, recorded, stood_by))
     }
 
-    fn ran_on_gpu(plan: &GpuPlan, problem: &Problem) -> Option<Ran> {
+    fn record_of_gpu(plan: &GpuPlan, problem: &Problem) -> Option<RunRecord> {
         let (count, stride) = (plan.choice.records, plan.choice.record_stride());
         let records = (count > 0).then_some(Records::Gpu { at: plan.layout.records.start, count, stride });
         let recorded = Recorded::of_gpu(plan);
         (records.is_some() || recorded.is_some())
-            .then(|| ran(problem, plan.executed(), records, recorded, false))
+            .then(|| record(problem, plan.executed(), records, recorded, false))
     }
 }

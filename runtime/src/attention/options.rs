@@ -31,8 +31,8 @@ pub struct PlanOptions {
     /// row NaN. The bits of the output then also depend on whether the rows of keys and values are aligned to 16 bytes.
     /// Inputs of other types are unaffected.
     pub half_scores: bool,
-    /// `true` if runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) can bound
-    /// the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
+    /// `true` if runs measure their tensors, so that [`Workspace::certificate`](crate::Workspace::certificate) can
+    /// bound the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
     pub certify: bool,
     /// Kernel and number of splits on a GPU. This is one of the choices of [`Engine::divisions`](crate::Engine::divisions);
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.

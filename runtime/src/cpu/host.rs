@@ -4,8 +4,8 @@
 //! would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a task
 //! once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
-//! **The naive way** passes the host a pointer to the job in the caller's frame and trusts the host. If the host calls
-//! a task twice, omits a task, or calls a task after the engine's call has ended, results are wrong or a dead frame is
+//! **The naive way** passes the host a pointer to the job on the caller's stack and trusts the host. If the host calls
+//! a task twice, omits a task, or calls a task after the engine's call has ended, results are wrong or dead memory is
 //! read.
 //!
 //! **Why the code differs.**
@@ -16,7 +16,7 @@
 //! 2. *Each worker's number is claimed*, so its share runs at most once, even if the host calls the task with that
 //!    number again.
 //! 3. *When the host returns, the caller closes the slot*, runs the shares of unclaimed workers, and waits for the
-//!    threads inside the slot. So the job in the caller's frame outlives every use of it, and every share has run
+//!    threads inside the slot. So the job on the caller's stack outlives every use of it, and every share has run
 //!    exactly once.
 //! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one
 //!    call may make another. If all slots are in use, the caller computes alone.
@@ -108,7 +108,7 @@ impl HostTask {
     }
 }
 
-/// Pointer to a job in the caller's frame.
+/// Pointer to a job on the caller's stack.
 type Job = *const (dyn Fn(usize) + Sync);
 
 /// An entry of the table that admits lent threads to a call.
@@ -175,7 +175,7 @@ impl Slot {
         if worker >= workers || self.claimed[worker / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        // SAFETY: the owner stays in the frame of the job until all threads have left.
+        // SAFETY: the owner stays in the function that holds the job until all threads have left.
         let job = unsafe { &*job };
         if catch_unwind(AssertUnwindSafe(|| float::in_default(|| job(worker)))).is_err() {
             self.panicked.store(true, Ordering::Relaxed);

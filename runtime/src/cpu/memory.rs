@@ -195,6 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "writes 64 MiB")]
     fn workspaces_are_at_most_as_large_as_the_available_memory() {
         let available = available_memory().expect("a limit on memory").bytes as usize;
         assert!(Memory::allocate(available.saturating_add(1 << 28)).is_none());

@@ -15,7 +15,7 @@
 //! 3. *No wake-up is lost.* The generation and the job change under one lock. A worker goes to sleep while it holds
 //!    this lock, and only if it has seen the current generation. The caller waits under another lock. The last busy
 //!    worker acquires this other lock before it notifies the caller.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] returns only after
+//! 4. *Jobs borrow.* The function may borrow from the caller's stack, because [`Standing::run`] returns only after
 //!    every worker has finished with the function. Nothing is allocated per job.
 //! 5. *Either all threads start or none.* If a core or a priority is requested, a thread counts as started only when it
 //!    has reported that the request was granted. If one request was refused, all threads end.
@@ -45,7 +45,7 @@ struct Job {
     workers: usize,
 }
 
-// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the function
+// SAFETY: the pointer is dereferenced only while `Standing::run` waits. Its caller owns the function, and the function
 // is `Sync`.
 unsafe impl Send for Job {}
 

@@ -25,8 +25,8 @@ impl CpuTensor {
         self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
     }
 
-    /// Returns the distance in elements from one token to the next.
+    /// Returns the distance in elements from one token to the next; zero if there are fewer than two tokens.
     pub fn stride(&self) -> usize {
-        self.view.strides()[2]
+        self.view.steps()[2]
     }
 }

@@ -63,7 +63,7 @@ impl<O: Operator> Plan<O> {
         plan.allows(&given)?;
         let lengths = O::device_lengths(&self.problem, inputs);
         let call = DeviceCall::new(plan, &self.problem, lengths, &places, stream, memory)?;
-        Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
+        Ok(DeviceBound { call, plan: self, record: &mut workspace.record })
     }
 }
 
@@ -72,7 +72,7 @@ impl<O: Operator> Plan<O> {
 pub struct DeviceBound<'a, O: Operator> {
     pub(crate) call: DeviceCall<'a>,
     plan: &'a Plan<O>,
-    pub(crate) ran: &'a mut Option<O::Ran>,
+    pub(crate) record: &'a mut Option<O::RunRecord>,
 }
 
 impl<O: Operator> DeviceBound<'_, O> {
@@ -84,11 +84,11 @@ impl<O: Operator> DeviceBound<'_, O> {
     /// # Errors
     /// Returns the error that the device reports. There is no fallback.
     pub unsafe fn run(&mut self) -> Result<Report, RunError> {
-        *self.ran = None;
+        *self.record = None;
         // SAFETY: the caller guarantees the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
         let Plan { execution, problem, .. } = self.plan;
-        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
+        *self.record = execution.gpu().and_then(|gpu| O::record_of_gpu(gpu, problem));
         Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
     }
 

@@ -55,7 +55,7 @@ impl Copies {
 /// also reads the output, so its old contents must survive a failed run. Outputs that a call appends to are never
 /// copied row by row.
 pub fn rows_of(tensor: &TensorSpec) -> Option<View> {
-    let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
+    let memory = tensor.memory.filter(|_| tensor.written && tensor.kept_tokens.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }
 }
 

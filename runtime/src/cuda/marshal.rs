@@ -6,7 +6,7 @@ use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_BF16, TYPE_F16, TYPE_F32};
 
 /// Describes a view whose first element is at the device address `data`.
 pub fn tensor(view: &View, data: u64) -> DeviceTensor {
-    let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
+    let [batch, head, token, _] = view.steps().map(|step| step as i64);
     DeviceTensor { data, batch, head, token }
 }
 

@@ -65,6 +65,10 @@ pub fn for_runs<E>(
     mut each: impl FnMut(Range<usize>) -> Result<(), E>,
 ) -> Result<(), E> {
     let [batch, heads, _, dim] = view.shape();
+    if tokens.is_empty() {
+        // An empty view may have any number of sequences.
+        return Ok(());
+    }
     let [_, by_head, by_token, _] = view.strides();
     // There are two cases. Either the heads of a token are adjacent in memory, and the tokens of a batch index follow
     // one another. Or the tokens of each head follow one another.
@@ -107,7 +111,7 @@ pub fn place<O: Operand>(
                 read: tensor.read,
                 written: tensor.written,
                 rows: rows_of(tensor),
-                append: memory.view.zip(tensor.kept),
+                append: memory.view.zip(tensor.kept_tokens),
                 ..Placed::NONE
             },
             _ => Placed::NONE,

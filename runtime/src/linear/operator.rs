@@ -50,7 +50,7 @@ impl problem::Problem for Problem {
             read: !operand.is_written() || (operand == Operand::PresentState && in_place),
             written: operand.is_written(),
             optional: operand == Operand::Output,
-            kept: None,
+            kept_tokens: None,
             apart: false,
             forbidden: (operand == Operand::PastState && in_place).then_some("in_place"),
         }
@@ -65,7 +65,7 @@ impl Operator for Linear {
     type DeviceOutputs = LinearDeviceOutputs;
     type Cpu = CpuPlan;
     type Gpu = GpuPlan;
-    type Ran = Infallible;
+    type RunRecord = Infallible;
 
     fn check(problem: &Problem, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         inputs.check(problem)?;

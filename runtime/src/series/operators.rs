@@ -63,7 +63,7 @@ macro_rules! operator {
             type DeviceOutputs = SeriesDeviceOutputs;
             type Cpu = CpuPlan<$module::Problem>;
             type Gpu = GpuPlan<$module::Problem>;
-            type Ran = Infallible;
+            type RunRecord = Infallible;
 
             fn check(
                 problem: &$module::Problem,

@@ -32,7 +32,7 @@ int main(void) {
     elsa_workspace room;
     elsa_inputs in;
     elsa_outputs to;
-    elsa_bound frame;
+    elsa_bound bound;
     elsa_engine_options_init(&options);
     elsa_problem_init(&problem);
     elsa_inputs_init(&in);
@@ -45,16 +45,16 @@ int main(void) {
     if (failed(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, 1, DIM, &problem.q))) return 1;
     problem.k = problem.v = problem.out = problem.q;
     if (failed(elsa_plan_create(engine, &problem, NULL, &plan))) return 1;
-    if (failed(elsa_workspace_create(plan, &room)) || failed(elsa_bind(plan, room, &in, &to, &frame))) return 1;
+    if (failed(elsa_workspace_create(plan, &room)) || failed(elsa_bind(plan, room, &in, &to, &bound))) return 1;
     for (int way = 0; way < 3; way++)
         for (int run = 0; run < RUNS; run++) {
             elsa_status status, set = ELSA_STATUS_OK;
             in.v.data = v[run % 2];
-            if (way == 0 && failed(elsa_bound_set(frame, &in, &to))) return 1;
+            if (way == 0 && failed(elsa_bound_set(bound, &in, &to))) return 1;
             memset(out, 0xff, sizeof out);
             if (run > 0) start();
-            if (way == 1) set = elsa_bound_set(frame, &in, &to);
-            status = way == 2 ? elsa_run(plan, room, &in, &to, NULL) : elsa_bound_run(frame, NULL);
+            if (way == 1) set = elsa_bound_set(bound, &in, &to);
+            status = way == 2 ? elsa_run(plan, room, &in, &to, NULL) : elsa_bound_run(bound, NULL);
             if (run > 0) stop();
             if (failed(set) || failed(status)) return 1;
             for (int i = 0; i < DIM; i++) {

@@ -158,7 +158,7 @@ fn run<T: Copy>(
     write(u, &elsa_report::default(), |report| run(reads.get(), writes.get(), report))?;
     let mut bound = elsa_bound::default();
     if u.ratio(1, 4)? && accepted(bind(inputs, outputs, &mut bound)) {
-        // SAFETY: bound frames run before their tensors change.
+        // SAFETY: bound calls run before their tensors change.
         accepted(unsafe { elsa_bound_run(bound, null_mut()) });
         accepted(elsa_bound_destroy(bound));
     }

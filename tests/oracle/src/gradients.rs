@@ -32,7 +32,7 @@ pub struct GradientCase {
 
 /// Computed gradients, in the views of the backward problem.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct GradientBuffers {
     /// Gradients of the queries.
     pub query: Vec<f32>,
     /// Gradients of the keys.
@@ -41,13 +41,13 @@ pub struct Found {
     pub value: Vec<f32>,
 }
 
-impl Found {
+impl GradientBuffers {
     /// Creates buffers for the gradients, filled with NaN.
     #[must_use]
-    pub fn room(problem: &BackwardProblem) -> Found {
+    pub fn room(problem: &BackwardProblem) -> GradientBuffers {
         let nan = |view: &View| vec![f32::NAN; view.extent()];
         let spec = problem.spec();
-        Found { query: nan(&spec.query), key: nan(&spec.key), value: nan(&spec.value) }
+        GradientBuffers { query: nan(&spec.query), key: nan(&spec.key), value: nan(&spec.value) }
     }
 
     /// Borrows the buffers.
@@ -143,8 +143,8 @@ impl GradientCase {
     /// # Panics
     /// Panics if the backward pass is refused.
     #[must_use]
-    pub fn scalar(&self) -> Found {
-        let mut found = Found::room(&self.problem);
+    pub fn scalar(&self) -> GradientBuffers {
+        let mut found = GradientBuffers::room(&self.problem);
         let mut scratch = vec![f32::NAN; backward_scalar::scratch_len(&self.problem).unwrap_or(0)];
         backward_scalar::run(&self.problem, &self.inputs(), &mut found.gradients(), &mut scratch)
             .unwrap_or_else(|e| panic!("{:?}: {e}", self.case));
@@ -162,11 +162,11 @@ impl GradientCase {
         engine: &Engine,
         inputs: BackwardInputs<'_>,
         budget: Option<usize>,
-    ) -> (Found, Structure) {
+    ) -> (GradientBuffers, Structure) {
         let options = BackwardPlanOptions::default().budget(budget).all_workers(true);
         let plan = engine.backward_plan(&self.problem, &options).unwrap_or_else(|e| panic!("{e}"));
         let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
-        let mut found = Found::room(&self.problem);
+        let mut found = GradientBuffers::room(&self.problem);
         let bound = plan.bind(inputs, found.gradients(), &mut workspace);
         let mut bound = bound.unwrap_or_else(|e| panic!("{:?}: {e}", self.case));
         for _ in 0..2 {
@@ -259,7 +259,7 @@ impl Exact {
     /// # Errors
     /// Returns an error in three cases: the error of an element exceeds the bound of `structure`; only one of the
     /// computed element and the exact element is finite; an element between rows was written.
-    pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
+    pub fn check(&self, found: &GradientBuffers, structure: &Structure) -> Result<f64, String> {
         let bound = structure.bound(self.largest);
         // Allowance for probabilities below the smallest normal number and for subnormal products, which lose bits.
         let tiny = 64.0 * f64::from(f32::MIN_POSITIVE) * self.magnitude;

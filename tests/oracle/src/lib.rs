@@ -6,7 +6,7 @@
 //! [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how many additions a run
 //! executes. [`gradients`] computes and compares gradients of the backward pass. [`bounds`] hunts for a violation of an
 //! error bound. [`schedules`] judges runs with frozen references and skipped blocks. [`standin`] runs tests against the
-//! stand-in CUDA driver.
+//! stand-in CUDA driver. [`strides`] gives views strides that have no effect.
 #![forbid(unsafe_code)]
 
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Present};
@@ -77,3 +77,4 @@ pub mod schedules;
 pub mod series;
 pub mod standin;
 mod states;
+pub mod strides;

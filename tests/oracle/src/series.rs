@@ -67,18 +67,24 @@ pub fn check(what: &str, found: f32, exact: Judged, dtype: DType, worst: &mut f6
 }
 
 /// Outputs of a call.
-pub struct Found {
+pub struct SeriesOutputs {
     /// The output.
     pub out: Data,
     /// The states after the last token.
     pub present: Vec<f32>,
 }
 
-impl Found {
+impl SeriesOutputs {
     /// Creates an output of `extent` elements with the value [`UNWRITTEN`], and the given present states.
     #[must_use]
-    pub fn unwritten(dtype: DType, extent: usize, present: Vec<f32>) -> Found {
-        Found { out: Data::filled(dtype, extent, UNWRITTEN), present }
+    pub fn unwritten(dtype: DType, extent: usize, present: Vec<f32>) -> SeriesOutputs {
+        SeriesOutputs { out: Data::filled(dtype, extent, UNWRITTEN), present }
+    }
+
+    /// Returns the bits of the output and of the states.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        self.out.bits().into_iter().chain(self.present.iter().map(|x| x.to_bits())).collect()
     }
 
     /// Borrows the outputs for a call.

@@ -6,6 +6,7 @@ use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Buffers, Case, Data, MaskParams, Params};
+use elsa_oracle::strides::{TURNS, far_case, far_spec};
 use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{BindError, Method, PlanOptions};
 
@@ -247,6 +248,33 @@ fn steps_of_a_decoder() {
         }
         let kept: Vec<u32> = caches[0].iter().map(|x| x.to_bits()).collect();
         assert_eq!(kept, whole.k.bits());
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    for (i, [past, new]) in [[0, 1], [1, 0], [1, 1], [70, 1]].into_iter().enumerate() {
+        let params = Params { heads: 4, past: Some(past), present: true, ..Params::plain(1, new, 32, 32) };
+        let case = params.build("single elements");
+        for (j, cache) in CACHES.into_iter().enumerate() {
+            let (dense, mut far) = (Appending::of(&case, cache), Appending::of(&case, cache));
+            far.spec = far_spec(far.spec, (i + j) % TURNS);
+            for engine in &engines {
+                let run = |appending: &Appending, case: &Case| {
+                    let (found, caches) = appending.run(case, |problem, inputs, outputs| {
+                        let plan = engine.plan(problem, &PlanOptions::default()).unwrap();
+                        let mut workspace = plan.workspace().unwrap();
+                        plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+                    });
+                    (found.bits(), caches.map(|cache| cache.bits()))
+                };
+                let (want, found) = (run(&dense, &case), run(&far, &far_case(&case, i % TURNS)));
+                assert_eq!(found, want, "{} {cache:?} {case:?}", engine.kernel());
+            }
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
+use elsa_oracle::strides::{TURNS, far_case};
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
 use proptest::prelude::*;
@@ -99,7 +100,7 @@ fn errors_stay_below_the_goal() {
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, 64, 64) }.build("plain");
     let given = GradientCase::of(&case).unwrap();
     let exact = given.exact();
-    let report = |name: String, found: &Found, structure| {
+    let report = |name: String, found: &GradientBuffers, structure| {
         let worst = exact.check(found, &structure).unwrap();
         println!("{name}: {worst:e} of the bound {:e}", structure.bound(exact.largest));
         assert!(worst <= 5e-7, "{name}: {worst:e}");
@@ -317,7 +318,7 @@ fn bad_calls_are_refused_and_nothing_is_written() {
     for engine in cpu_engines(1) {
         let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
         for (inputs, argument) in bad {
-            let mut room = Found::room(&given.problem);
+            let mut room = GradientBuffers::room(&given.problem);
             let mut workspace = plan.workspace().unwrap();
             let error = plan.bind(inputs, room.gradients(), &mut workspace).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{argument}: ")), "{error}");
@@ -327,8 +328,8 @@ fn bad_calls_are_refused_and_nothing_is_written() {
             assert!(room.bits().iter().all(|bits| *bits == f32::NAN.to_bits()));
         }
         for of in 0..3 {
-            let mut room = Found::room(&given.problem);
-            let Found { query, key, value } = &mut room;
+            let mut room = GradientBuffers::room(&given.problem);
+            let GradientBuffers { query, key, value } = &mut room;
             let buffers = [query, key, value];
             let needed = buffers[of].len();
             buffers[of].pop();
@@ -340,13 +341,13 @@ fn bad_calls_are_refused_and_nothing_is_written() {
         // The workspace of a smaller plan is too small.
         let small = GradientCase::of(&Params::plain(2, 2, 1, 1).build("small")).unwrap();
         let other = engine.backward_plan(&small.problem, &BackwardPlanOptions::default()).unwrap();
-        let mut room = Found::room(&given.problem);
+        let mut room = GradientBuffers::room(&given.problem);
         let mut workspace = other.workspace().unwrap();
         let error = plan.bind(good, room.gradients(), &mut workspace).unwrap_err();
         assert!(matches!(error, BindError::Room { .. }), "{error}");
     }
     let mut scratch = [0.0; 3];
-    let mut room = Found::room(&given.problem);
+    let mut room = GradientBuffers::room(&given.problem);
     let error = scalar::run(&given.problem, &good, &mut room.gradients(), &mut scratch).unwrap_err();
     assert!(matches!(error, E::Short { argument: "scratch", found: 3, .. }), "{error}");
 }
@@ -400,5 +401,38 @@ fn outputs_of_16_bits_cost_their_rounding() {
         structure.exp2_relative += DType::F16.unit_roundoff();
         let worst = exact.check(&found, &structure).unwrap();
         assert!(worst > 1e-6, "{worst:e}: is the output read at all?");
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    // The keys of the long cases are more than one chunk.
+    let n = if cfg!(miri) { 70 } else { 530 };
+    let plain = |queries, keys| Params {
+        heads: 2,
+        kv_heads: 1,
+        scale: Some(0.3),
+        ..Params::plain(queries, keys, 16, 8)
+    };
+    let cases = [
+        plain(1, 1),
+        plain(1, n),
+        Params { heads: 1, layout: Layout::Bnhd, ..plain(1, n) },
+        plain(70, 1),
+        Params { dtype: DType::F16, ..plain(1, 1) },
+    ];
+    for params in cases {
+        let case = params.build("single elements");
+        let want = GradientCase::of(&case).unwrap();
+        for turn in 0..TURNS {
+            let given = GradientCase::of(&far_case(&case, turn)).unwrap();
+            assert_eq!(given.scalar().bits(), want.scalar().bits(), "{case:?}");
+            for engine in cpu_engines(2) {
+                let [found, want] = [&given, &want].map(|of| of.engine(&engine, of.inputs(), None).0.bits());
+                assert_eq!(found, want, "{} {case:?}", engine.backend());
+            }
+        }
     }
 }

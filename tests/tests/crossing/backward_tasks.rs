@@ -11,11 +11,12 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, MaskParams, Params};
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
+use elsa_oracle::strides::far_case;
 use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
-    GradientSizes, Held, PlanError, TaskGradients,
+    GradientSizes, PlanError, TaskGradients, TaskTokens,
 };
 
 fn division(chunks: &[usize]) -> Division {
@@ -31,7 +32,7 @@ fn plan(
     given: &GradientCase,
     division: &Division,
     path: &TaskPath,
-    held: Held,
+    held: TaskTokens,
 ) -> BackwardTaskPlan {
     BackwardTaskPlan::new(engine, &given.problem, division, path, held, &options()).unwrap()
 }
@@ -83,7 +84,7 @@ fn merged(
     given: &GradientCase,
     division: &Division,
     paths: &[TaskPath],
-) -> (Found, Structure) {
+) -> (GradientBuffers, Structure) {
     let spec = *given.problem.spec();
     let [[b, h, queries, dim], [_, kv_heads, keys, value_dim]] = [spec.query.shape(), spec.value.shape()];
     let sizes =
@@ -92,11 +93,11 @@ fn merged(
     let mut structure = scalar::structure(&given.problem);
     let mut pairs = 0;
     for (number, path) in paths.iter().enumerate() {
-        let mut plan = plan(engine, given, division, path, Held::Whole);
+        let mut plan = plan(engine, given, division, path, TaskTokens::Whole);
         let (shares, report) = run(&mut plan, &given.inputs());
         if number % 3 == 0 {
             let small = alone(given, plan.task());
-            let held = Held::Gathered { queries, keys };
+            let held = TaskTokens::Gathered { queries, keys };
             let mut other = self::plan(engine, &small, division, path, held);
             let (same, _) = run(&mut other, &small.inputs());
             assert_eq!(bits(&same), bits(&shares), "{} {path} {:?}", engine.backend(), given.case);
@@ -111,8 +112,8 @@ fn merged(
     }
     assert_eq!(pairs, queries as u128 * keys as u128);
     let sums = merge.finish();
-    let mut found = Found::room(&given.problem);
-    let Found { query, key, value } = &mut found;
+    let mut found = GradientBuffers::room(&given.problem);
+    let GradientBuffers { query, key, value } = &mut found;
     for (view, to, from) in
         [(spec.query, query, &sums.query), (spec.key, key, &sums.key), (spec.value, value, &sums.value)]
     {
@@ -122,7 +123,7 @@ fn merged(
 }
 
 /// Computes the gradients of a case as seven tasks, with `c = 7` chunks.
-pub fn of_seven_tasks(engine: &Engine, given: &GradientCase) -> Found {
+pub fn of_seven_tasks(engine: &Engine, given: &GradientCase) -> GradientBuffers {
     merged(engine, given, &division(&[7]), &all(&division(&[7]))).0
 }
 
@@ -197,10 +198,10 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     let (given, seven) = (GradientCase::of(&case).unwrap(), division(&[7]));
     let path = "3".parse().unwrap();
     for (one, many) in cpu_engines(1).into_iter().zip(cpu_engines(3)) {
-        let mut plan = self::plan(&one, &given, &seven, &path, Held::Whole);
+        let mut plan = self::plan(&one, &given, &seven, &path, TaskTokens::Whole);
         let (want, _) = run(&mut plan, &given.inputs());
         assert_eq!(bits(&run(&mut plan, &given.inputs()).0), bits(&want), "repetition");
-        let mut others = self::plan(&many, &given, &seven, &path, Held::Whole);
+        let mut others = self::plan(&many, &given, &seven, &path, TaskTokens::Whole);
         assert_eq!(bits(&run(&mut others, &given.inputs()).0), bits(&want), "threads");
         let (rows, columns) = (places(plan.task().queries()), places(plan.task().keys()));
         let mut foreign = given.clone();
@@ -233,7 +234,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
     let given = GradientCase::of(&params.build("tiles")).unwrap();
     let spec = *given.problem.forward().spec();
     let seven = division(&[7]);
-    let mut sums = Found::room(&given.problem);
+    let mut sums = GradientBuffers::room(&given.problem);
     for data in [&mut sums.query, &mut sums.key, &mut sums.value] {
         data.fill(0.0);
     }
@@ -280,7 +281,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
                 upstream: from(whole.upstream, given.problem.spec().upstream.row(0, 0, queries.start)),
                 statistics: Statistics::State { m: &m, s: &s },
             };
-            let mut part = Found::room(&problem);
+            let mut part = GradientBuffers::room(&problem);
             let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
             scalar::run(&problem, &inputs, &mut part.gradients(), &mut scratch).unwrap();
             structure.additions += 1;
@@ -318,16 +319,17 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     };
     let packed = Params { packed: Some(vec![(9, 9), (3, 4)]), ..Params::plain(0, 0, 8, 8) };
     assert!(
-        of(&GradientCase::of(&packed.build("packed")).unwrap(), "3", Held::Whole).contains("cu_seqlens_q")
+        of(&GradientCase::of(&packed.build("packed")).unwrap(), "3", TaskTokens::Whole)
+            .contains("cu_seqlens_q")
     );
-    let text = of(&plain, "3", Held::Gathered { queries: 21, keys: 21 });
+    let text = of(&plain, "3", TaskTokens::Gathered { queries: 21, keys: 21 });
     assert!(text.contains("tokens 21; allowed: 9, as the task has"), "{text}");
-    assert!(of(&plain, "7", Held::Whole).contains("allowed: 0 to 6"));
+    assert!(of(&plain, "7", TaskTokens::Whole).contains("allowed: 0 to 6"));
     let small = options().budget(1000);
-    let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, Held::Whole, &small);
+    let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, TaskTokens::Whole, &small);
     assert!(matches!(error, Err(PlanError::Refused(_))));
 
-    let mut task = plan(&engine, &plain, &seven, &path, Held::Whole);
+    let mut task = plan(&engine, &plain, &seven, &path, TaskTokens::Whole);
     let sizes = task.sizes();
     let room = || {
         let mut room = TaskGradients::zeros(&sizes).unwrap();
@@ -371,4 +373,19 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     let sums = merge.finish();
     assert!(sums.query.iter().chain(&sums.key).all(|x| *x == 0.0 || *x == 14.0));
     assert_eq!(sums.query.iter().filter(|x| **x == 14.0).count(), 72);
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    for (turn, [queries, keys]) in [[1, 1], [1, 9], [9, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 8, 8) };
+        let case = params.build("single elements");
+        let [far, want] = [&far_case(&case, turn), &case].map(|case| GradientCase::of(case).unwrap());
+        for engine in cpu_engines(1) {
+            let [found, want] = [&far, &want].map(|given| of_seven_tasks(&engine, given).bits());
+            assert_eq!(found, want, "{} {case:?}", engine.backend());
+        }
+    }
 }

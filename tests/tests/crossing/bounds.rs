@@ -2,7 +2,7 @@
 
 use elsa_core::attention::certificate::Certificate;
 use elsa_kernels::registry;
-use elsa_oracle::bounds::{Drawn, Found, Judge, Judged, hunters};
+use elsa_oracle::bounds::{Drawn, Findings, Judge, Judged, hunters};
 use elsa_oracle::{SLOW, present};
 use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions};
 
@@ -17,9 +17,9 @@ fn no_error_exceeds_its_bounds() {
         100
     };
     for hunter in hunters() {
-        let mut found = Found::default();
+        let mut found = Findings::default();
         (0..problems).for_each(|seed| hunter.hunt(seed, 100, &mut found));
-        let Found { rows, worst, likely, prior, .. } = found;
+        let Findings { rows, worst, likely, prior, .. } = found;
         println!(
             "{}: {rows} rows, {worst:.2e} of worst, {likely:.2e} of likely, {prior:.2e} of prior",
             hunter.name

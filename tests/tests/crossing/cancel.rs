@@ -9,7 +9,7 @@ use elsa_core::linear::{Form, Rule};
 use elsa_core::quorum::{Division, TaskPath};
 use elsa_core::series::recurrence::Gate;
 use elsa_oracle::cases::Params;
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::linear;
 use elsa_oracle::series::Order;
 use elsa_runtime::{
@@ -130,7 +130,7 @@ fn gradients() {
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let loops = canceller.judge("gradients", || {
-        let mut found = Found::room(&given.problem);
+        let mut found = GradientBuffers::room(&given.problem);
         plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run()?;
         Ok(found.bits())
     });
@@ -199,7 +199,7 @@ fn tasks() {
     let options = PlanOptions::default().all_workers(true);
     let path: TaskPath = division.path(0).unwrap();
     let mut plan =
-        TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::Held::Whole, &options)
+        TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::TaskTokens::Whole, &options)
             .unwrap();
     let rows = 4 * plan.task().query_tokens();
     let loops = canceller.judge("task", || {

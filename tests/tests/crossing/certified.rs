@@ -1,8 +1,8 @@
 //! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the
 //! errors of the outputs with the certified bound.
 
-use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
+use elsa_core::attention::run_certificate::RunCertificate;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
 use elsa_core::dtype::DType;
@@ -94,7 +94,7 @@ fn bounds(found: f64, x: f64) -> bool {
     found >= x && (found <= x * (1.0 + 1e-4) + 1e-15 || x > 1e18)
 }
 
-fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(), String> {
+fn check_measured(case: &Case, certified: &RunCertificate<'_>, gpu: bool) -> Result<(), String> {
     let (want, found) = (exact(case), certified.measured);
     for (name, found, want) in
         [("query", found.query, want.query), ("key", found.key, want.key), ("added", found.added, want.added)]
@@ -162,7 +162,7 @@ fn hard_cases_are_measured_and_bounded() {
                 let mut workspace = plan.workspace().unwrap();
                 let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
                 bound.run().unwrap();
-                let certified = bound.certified().unwrap();
+                let certified = bound.certificate().unwrap();
                 let (channels, prior) = (certified.channels().to_vec(), certified.claim().copied());
                 if let Err(e) = check_measured(case, &certified, gpu) {
                     failures.push(format!("{} {method:?} {case:?}: {e}", engine.backend()));
@@ -215,7 +215,7 @@ fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
     bound.run().unwrap();
-    let c = bound.certified().unwrap();
+    let c = bound.certificate().unwrap();
     ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
 }
 
@@ -286,29 +286,29 @@ fn a_certificate_is_that_of_the_last_run() {
         assert_eq!(PlanOptions::default(), plain.all_workers(false));
         assert!(with.workspace_bytes() > without.workspace_bytes());
         let mut own = without.workspace().unwrap();
-        assert_eq!(own.certified().unwrap_err(), RunError::NoRun);
+        assert_eq!(own.certificate().unwrap_err(), RunError::NoRun);
         let mut buffers = case.buffers();
         without.bind(case.inputs(), buffers.outputs(), &mut own).unwrap().run().unwrap();
-        assert_eq!(own.certified().unwrap_err(), RunError::NoRun);
+        assert_eq!(own.certificate().unwrap_err(), RunError::NoRun);
 
         let mut shared = Workspace::shared(&[&with, &of_larger, &without]).unwrap();
         with.warm(&mut shared).unwrap();
-        assert_eq!(shared.certified().unwrap_err(), RunError::NoRun);
+        assert_eq!(shared.certificate().unwrap_err(), RunError::NoRun);
         let run = |plan: &Plan, case: &Case, shared: &mut Workspace| {
             let mut buffers = case.buffers();
             plan.bind(case.inputs(), buffers.outputs(), shared).unwrap().run().unwrap();
         };
         run(&with, &case, &mut shared);
-        let first = shared.certified().unwrap().measured;
+        let first = shared.certificate().unwrap().measured;
         run(&of_larger, &larger, &mut shared);
-        let second = shared.certified().unwrap().measured;
+        let second = shared.certificate().unwrap().measured;
         assert_ne!(first, second);
         run(&with, &case, &mut shared);
-        assert_eq!(shared.certified().unwrap().measured, first);
+        assert_eq!(shared.certificate().unwrap().measured, first);
         // Requesting the certificate again returns the same measurements.
-        assert_eq!(shared.certified().unwrap().measured, first);
+        assert_eq!(shared.certificate().unwrap().measured, first);
         run(&without, &case, &mut shared);
-        assert_eq!(shared.certified().unwrap_err(), RunError::NoRun);
+        assert_eq!(shared.certificate().unwrap_err(), RunError::NoRun);
     }
 }
 
@@ -342,7 +342,7 @@ fn a_run_that_may_fail() {
     for _ in 0..2 {
         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
         let report = bound.run().unwrap();
-        match bound.certified() {
+        match bound.certificate() {
             Ok(found) => {
                 assert_eq!(report.fallback.is_some(), found.measured.flags.contains(Flags::FALLBACK));
                 check_measured(&case, &found, report.backend == Backend::Cuda).unwrap();

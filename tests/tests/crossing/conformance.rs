@@ -1,10 +1,17 @@
 //! Compares the outputs of every available back end with the definition in f64, on all hard cases and on random
 //! problems. Also proves that every mask and flag matters.
 
+use elsa_core::attention::traversal::Schedule;
+use elsa_core::attention::{Alignment, MaskKind, scalar};
+use elsa_core::dtype::DType;
 use elsa_core::state::NaturalMerge;
-use elsa_oracle::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
+use elsa_core::view::Layout;
+use elsa_oracle::cases::{
+    BiasParams, Buffers, Case, Data, MaskParams, Params, any_case, hard_cases, some_hard_cases,
+};
 use elsa_oracle::naive::Answer;
 use elsa_oracle::random::seeded;
+use elsa_oracle::strides::{TURNS, far_case};
 use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -306,6 +313,77 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
             }
         }
     }
+}
+
+/// Returns cases in which some axis of every tensor has fewer than two elements.
+fn cases_of_single_elements() -> Vec<Case> {
+    let plain = |queries, keys| Params { heads: 4, kv_heads: 1, ..Params::plain(queries, keys, 32, 32) };
+    let mask = |kind, dims: &[usize]| MaskParams { kind, dims: dims.to_vec(), density: 0.7 };
+    let (bool, added) = (MaskKind::Bool, MaskKind::Additive(DType::F32));
+    let causal = Some(Alignment::BottomRight);
+    let cases = [
+        Params::plain(1, 1, 1, 1),
+        Params { heads: 1, layout: Layout::Bnhd, ..plain(1, 70) },
+        plain(1, 1),
+        Params { dtype: DType::F16, ..plain(1, 1) },
+        Params { batch: 2, kv_heads: 4, ..plain(1, 70) },
+        plain(70, 1),
+        Params { past: Some(1), present: true, causal, ..plain(1, 1) },
+        Params { past: Some(70), present: true, layout: Layout::Bnhd, ..plain(1, 1) },
+        Params { past: Some(1), present: true, ..plain(2, 0) },
+        Params { packed: Some(vec![(1, 0), (0, 0), (0, 1), (1, 0)]), ..plain(0, 0) },
+        Params { packed: Some(vec![(1, 1), (0, 0)]), ..plain(0, 0) },
+        Params { mask: Some(mask(bool, &[1, 1, 1, 70])), ..plain(1, 70) },
+        Params { mask: Some(mask(added, &[1, 4, 70, 1])), ..plain(70, 1) },
+        Params { bias: Some(BiasParams::Dense(mask(added, &[1, 1, 70, 1]))), ..plain(70, 1) },
+        Params { mask: Some(mask(added, &[1, 1, 1, 1])), ..plain(1, 1) },
+    ];
+    cases.into_iter().map(|params| params.build("single elements")).collect()
+}
+
+/// Returns the bits of all results and the back end of a run, or the reason why there is no plan.
+fn outcome(
+    engine: &Engine,
+    case: &Case,
+    options: &PlanOptions,
+) -> Result<(Vec<u32>, Vec<u32>, Backend), String> {
+    let plan = engine.plan(&case.problem(), options).map_err(|e| e.to_string())?;
+    let (found, report) = case.run(&plan, &mut plan.workspace().unwrap());
+    let present = found.present.iter().flat_map(|(k, v)| [k.bits(), v.bits()]).flatten().collect();
+    Ok((found.bits(), present, report.backend))
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let all = PlanOptions::default().all_workers(true);
+    let options = [
+        all,
+        all.certify(true),
+        all.method(Method::Math),
+        all.schedule(Schedule::within(0.1)),
+        all.schedule(Schedule { gate: true, ..Schedule::EXACT }),
+    ];
+    let (engines, mut runs) = (engines(2), 0);
+    for (i, case) in cases_of_single_elements().iter().enumerate() {
+        for (j, options) in options.iter().enumerate() {
+            let far = far_case(case, (i + j) % TURNS);
+            for engine in &engines {
+                let want = outcome(engine, case, options);
+                runs += usize::from(want.is_ok());
+                assert_eq!(outcome(engine, &far, options), want, "{} {options:?}: {case:?}", engine.kernel());
+            }
+        }
+        let by_core = |case: &Case| {
+            let (problem, mut buffers) = (case.problem(), case.buffers());
+            let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
+            scalar::run(&problem, &case.inputs(), &mut buffers.outputs(), &mut scratch).unwrap();
+            buffers.bits()
+        };
+        assert_eq!(by_core(&far_case(case, i % TURNS)), by_core(case), "{case:?}");
+    }
+    assert!(runs >= 30 * engines.iter().filter(|engine| engine.backend() != Backend::Cuda).count(), "{runs}");
 }
 
 proptest! {

@@ -8,12 +8,12 @@ use elsa_core::monoid::Monoid;
 use elsa_core::scan::blelloch;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};
+use elsa_oracle::linear::{Case, GateKind, LinearOutputs, Packing, Params, RULES};
 use elsa_oracle::standin::{child, is_child, said};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions, PlanError, Reason};
 
 /// Runs a case twice in one workspace, and checks that both runs have the same bits.
-fn run_twice(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
+fn run_twice(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> LinearOutputs {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let [first, second] = [0, 1].map(|_| case.run(&plan, &mut workspace).0);
@@ -192,7 +192,7 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
         let params = Params { per_dim, past: true, ..Params::plain(rule, 51, [12, 36]) };
         let case = params.build();
         let forms = forms();
-        let mut alone: Vec<Found> = Vec::new();
+        let mut alone: Vec<LinearOutputs> = Vec::new();
         for options in &forms[1..] {
             alone.push(run_twice(&engine, &case, options));
         }
@@ -270,7 +270,7 @@ fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
 
 /// Returns the output bits of the tokens in `range` and the bits of the last state of sequence `index`, for a case of
 /// one head.
-fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {
+fn bits_of(found: &LinearOutputs, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (rows, states) = (found.rows(case), found.states(case));
     let all = rows[range.start * dv..range.end * dv].iter().chain(&states[index * dk * dv..][..dk * dv]);

@@ -5,7 +5,7 @@ use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::cases::Data;
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};
+use elsa_oracle::linear::{Case, GateKind, LinearOutputs, Packing, Params, RULES};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
 
 fn of(form: Form) -> LinearPlanOptions {
@@ -13,7 +13,7 @@ fn of(form: Form) -> LinearPlanOptions {
 }
 
 /// Runs a case, and checks that its states are computed once for all readers if `shares`, otherwise once per reader.
-fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
+fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> LinearOutputs {
     let plan = engine.linear_plan(&case.problem, &of(form)).unwrap();
     let kernel = plan.kernel_of(Backend::Cuda);
     let choice = plan.gpu_choice().unwrap();
@@ -69,7 +69,7 @@ fn compare(engine: &Engine, params: &Params, form: Form) {
             };
             assert!((0..answers).all(same), "{form:?} {}", of_one.name);
         }
-        let bits = |found: &Found| {
+        let bits = |found: &LinearOutputs| {
             found.present.as_ref().map(|all| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>())
         };
         assert!(bits(&shared) == bits(&alone), "the states of {form:?} {}", of_one.name);

@@ -13,7 +13,7 @@ use elsa_oracle::gpu_engine;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
 use elsa_oracle::schedules::{
-    Account, Ran, account, compare, judge_by, rounded_outwards, same, scored, scored_in,
+    Account, ScheduleRun, account, compare, judge_by, rounded_outwards, same, scored, scored_in,
 };
 use elsa_runtime::{Backend, Engine, Fallback, PlanError, PlanOptions};
 use std::ops::Range;
@@ -54,13 +54,13 @@ fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOpti
 
 /// Runs a case twice in one workspace within an error budget, and once without states. Returns the first run, the
 /// arithmetic that it executed, the tile, and the number of keys per split.
-fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, TileSize, usize) {
+fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (ScheduleRun, Executed, TileSize, usize) {
     let problem = case.problem();
     let plan = engine.plan(&problem, options).unwrap();
     let choice = *plan.gpu_choice().unwrap();
     assert!(choice.kernel.name.ends_with("_within"), "{}", choice.kernel.name);
     let mut workspace = plan.workspace().unwrap();
-    let (first, tile) = Ran::twice(case, &plan, &mut workspace);
+    let (first, tile) = ScheduleRun::twice(case, &plan, &mut workspace);
     // A kernel may write the output itself if no states are requested. A 16-bit output cannot store sums, so its chains
     // are longer and bits may differ.
     let step = match case.spec.dtype {
@@ -91,7 +91,7 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
 /// Runs cases with given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on
 /// the kernel of tall blocks. Compares the results with the account of each split. Returns the f32 run of the preferred
 /// kernel with unsplit keys.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> ScheduleRun {
     let engine = gpu_engine(Fallback::Fail);
     let mut found = None;
     for dtype in TYPES {
@@ -109,7 +109,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
 
 /// Runs one case on one kernel, with unsplit keys and with `splits` splits, and compares it with the account of each
 /// split. Returns the run with unsplit keys.
-fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, splits: usize) -> Ran {
+fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, splits: usize) -> ScheduleRun {
     let of = |data: &Data| (0..data.len()).map(|i| data.get(i)).collect::<Vec<f32>>();
     let (q, k, v) = (&of(&case.q)[..], &of(&case.k)[..], &of(&case.v)[..]);
     let mut last = None;

@@ -8,6 +8,7 @@ use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Buffers, Case, Data, MaskData, Params};
 use elsa_oracle::gpu_engine;
 use elsa_oracle::standin::{child, folder, is_child, said};
+use elsa_oracle::strides::far_case;
 use elsa_runtime::{
     Engine, Fallback, GpuStream, GpuStreamOptions, KeysFrom, PlanOptions, StreamBox, StreamCall,
     StreamDivision, StreamError, StreamKeys, StreamRows, StreamTimes, StreamTokens,
@@ -56,7 +57,7 @@ fn element(data: &Data, at: usize) -> Vec<u8> {
 }
 
 /// Copies a box of a case's mask or bias to `to`, element by element.
-fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
+fn fill_addends(case: &Case, part: &StreamBox, to: &mut [u8]) {
     let [batch, heads, queries, keys] = part.count;
     let [b0, h0, q0, k0] = part.first;
     let in_mask = |view: &MaskView, [b, h, q, k]: [usize; 4]| {
@@ -154,7 +155,7 @@ pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom)
         Ok(())
     };
     let mut added = |part: &StreamBox, to: &mut [u8]| {
-        fill_added(case, part, to);
+        fill_addends(case, part, to);
         Ok(())
     };
     let keys = match from {
@@ -162,7 +163,7 @@ pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom)
         _ => StreamKeys::Host { key: &pinned[0], value: &pinned[1] },
     };
     let (queries, results, lengths) = (&mut queries, &mut results, case.inputs().lengths);
-    let call = StreamCall { lengths, queries, keys, added: Some(&mut added), results, from: 0 };
+    let call = StreamCall { lengths, queries, keys, addends: Some(&mut added), results, from: 0 };
     let times = stream.run(call).unwrap();
     assert_eq!(rows_done, case.spec.query.batch() * case.spec.query.tokens());
     (buffers, times)
@@ -392,11 +393,18 @@ fn what_is_not_supported_is_refused_by_name() {
     let mut fill = |_: &StreamTokens, _: &mut [u8], _: &mut [u8]| Ok(());
     let lengths = case.inputs().lengths;
     let keys = StreamKeys::Function(&mut fill);
-    let call = StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
+    let call =
+        StreamCall { lengths, queries: &mut queries, keys, addends: None, results: &mut none, from: 0 };
     assert!(matches!(stream.run(call), Err(StreamError::Keys { found: "a function", .. })));
     let short = StreamKeys::Host { key: &key, value: &key[..key.len() - 1] };
-    let call =
-        StreamCall { lengths, queries: &mut queries, keys: short, added: None, results: &mut none, from: 0 };
+    let call = StreamCall {
+        lengths,
+        queries: &mut queries,
+        keys: short,
+        addends: None,
+        results: &mut none,
+        from: 0,
+    };
     assert!(matches!(stream.run(call), Err(StreamError::Argument(_))));
 
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Function)).unwrap();
@@ -408,13 +416,14 @@ fn what_is_not_supported_is_refused_by_name() {
         };
         let keys = StreamKeys::Function(&mut fill);
         let call =
-            StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
+            StreamCall { lengths, queries: &mut queries, keys, addends: None, results: &mut none, from: 0 };
         let error = stream.run(call).unwrap_err();
         assert_eq!(error.to_string(), "keys: the disk is gone");
     }
     let mut queries = |_: &StreamTokens, _: &mut [u8]| Err(io::Error::other("none"));
     let keys = StreamKeys::Function(&mut fill);
-    let call = StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
+    let call =
+        StreamCall { lengths, queries: &mut queries, keys, addends: None, results: &mut none, from: 0 };
     assert_eq!(stream.run(call).unwrap_err().to_string(), "queries: none");
     // The stream stays usable.
     let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);
@@ -481,6 +490,24 @@ fn memory_that_is_refused_is_an_error() {
                 assert!(errors.iter().all(|memory| memory == "true"), "{fault}: {errors:?}");
                 assert_eq!(errors.len(), 1, "{fault}: {output:?}");
             }
+        }
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn strides_of_single_elements_do_not_matter() {
+    let engine = gpu_engine(Fallback::Fail);
+    for (turn, [queries, keys]) in [[1, 1], [1, 130], [70, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 16, 16) };
+        let case = params.build("single elements");
+        let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
+        for from in [KeysFrom::Function, KeysFrom::Host] {
+            let [found, want] =
+                [&far_case(&case, turn), &case].map(|case| streamed(&engine, case, division, from).bits());
+            assert_eq!(found, want, "{case:?} {from:?}");
         }
     }
 }

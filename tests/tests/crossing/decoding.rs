@@ -118,7 +118,7 @@ fn a_certificate_covers_every_head_of_a_task() {
             let mut buffers = case.buffers();
             let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
             bound.run().unwrap();
-            let certified = bound.certified().unwrap();
+            let certified = bound.certificate().unwrap();
             (certified.measured.query, certified.measured.key, certified.channels().to_vec())
         };
         // Method math serves one head per task.

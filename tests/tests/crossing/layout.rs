@@ -42,7 +42,7 @@ fn regions(choice: &CpuChoice, layout: &WorkspaceLayout) -> [(&'static str, Span
             layout.kept_bias,
             when(choice.keeps.any(), tiles_of_a_task * keys.next_multiple_of(block) * w),
         ),
-        ("kept", layout.kept, when(choice.keeps_something(), 16 + words * keys.div_ceil(block))),
+        ("kept", layout.kept_header, when(choice.keeps_something(), 16 + words * keys.div_ceil(block))),
         ("kept row", layout.kept_row, when(choice.row_mask, keys.next_multiple_of(block))),
         ("entries", layout.entries, choice.entries + choice.lines + when(choice.lines > 0, w)),
         ("sides", layout.sides, when(choice.divided > 0, choice.divided + w)),

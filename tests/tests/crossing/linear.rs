@@ -6,6 +6,7 @@ use elsa_core::linear::{Direction, Form, Rule};
 use elsa_core::view::View;
 use elsa_oracle::linear::{Case, GateKind, Packing, Params, RULES};
 use elsa_oracle::random::seeded;
+use elsa_oracle::strides::{TURNS, far};
 use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{Backend, Engine, EngineOptions, LinearPlanOptions};
 
@@ -262,20 +263,25 @@ fn one_token_of_every_size() {
 /// one that is only prefetched.
 #[test]
 fn strides_of_single_tokens_and_heads_do_not_matter() {
-    let of = |view: View| View::new("x", view.shape(), [usize::MAX, 1 << 63, (1 << 63) + 7, 1]).unwrap();
+    let mut turn = 0;
     for engine in &engines(2) {
         for (rule, per_dim) in RULES {
             for direction in [Direction::Forward, Direction::Reverse, Direction::Bidirectional] {
                 let present = direction != Direction::Bidirectional;
-                let params = Params { per_dim, direction, present, ..Params::plain(rule, 1, [64, 64]) };
+                let params =
+                    Params { per_dim, direction, past: present, present, ..Params::plain(rule, 1, [64, 64]) };
                 let mut case = params.build();
                 for options in forms() {
                     let want = case.run_on(engine, &options);
                     let dense = case.problem;
+                    turn = (turn + 1) % TURNS;
+                    let of = |view: View| far(view, turn);
                     let spec = *dense.spec();
                     let mut strided = spec.query(of(spec.query)).key(of(spec.key)).value(of(spec.value));
                     strided.output = of(spec.output);
                     (strided.decay, strided.beta) = (spec.decay.map(of), spec.beta.map(of));
+                    (strided.past_state, strided.present_state) =
+                        (spec.past_state.map(of), spec.present_state.map(of));
                     case.problem = strided.check().unwrap();
                     assert_eq!(case.run_on(engine, &options).bits(), want.bits(), "{}", case.name);
                     case.problem = dense;

@@ -11,9 +11,10 @@ use elsa_core::series::plan::method;
 use elsa_kernels::registry::series_of;
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
-use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
+use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
+use elsa_oracle::strides::{TURNS, far_series};
+use elsa_oracle::{cpu_engines, engines};
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 
 /// A convolution problem with its tensors.
@@ -57,21 +58,21 @@ impl Case {
         }
     }
 
-    fn room(&self) -> Found {
+    fn room(&self) -> SeriesOutputs {
         let present = match &self.past {
             Some(past) if self.problem.spec().in_place => past.clone(),
             _ => vec![UNWRITTEN; self.problem.states()],
         };
-        Found::unwritten(self.dtype, self.problem.spec().out.extent(), present)
+        SeriesOutputs::unwritten(self.dtype, self.problem.spec().out.extent(), present)
     }
 
-    pub(crate) fn scalar(&self) -> Found {
+    pub(crate) fn scalar(&self) -> SeriesOutputs {
         let mut found = self.room();
         scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
-    pub(crate) fn engine(&self, engine: &Engine, method: Method) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine, method: Method) -> SeriesOutputs {
         let mut found = self.room();
         let options = ConvolutionOptions::default().all_workers(true).method(method);
         let plan = engine.convolution_plan(&self.problem, &options).unwrap();
@@ -92,7 +93,13 @@ impl Case {
         all[all.len() - history..].to_vec()
     }
 
-    pub(crate) fn check(&self, what: &str, found: &Found, method: Method, precision: &Precision) -> f64 {
+    pub(crate) fn check(
+        &self,
+        what: &str,
+        found: &SeriesOutputs,
+        method: Method,
+        precision: &Precision,
+    ) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         let what = format!("{what}: {:?} by {}", p.spec(), method.name());
         for batch in 0..p.batch() {
@@ -337,4 +344,34 @@ fn bad_input_is_refused() {
     let short = E::Short { argument: "filter", found: 11, needed: 12 };
     assert_eq!(scalar::run(&problem, &inputs, &mut outputs), Err(short));
     assert_eq!((y, state), ([UNWRITTEN; 12], [UNWRITTEN; 9]));
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    // Seeds 1 and 5 reverse the tokens.
+    for (seed, shape) in (0..).zip([[1, 1, 5], [1, 1, 64], [1, 9, 1], [2, 1, 1], [1, 2, 1], [1, 1, 64]]) {
+        for (order, turn) in
+            Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
+        {
+            let mut case = Case::new(seed, shape, 4, [order; 2], DType::F32);
+            let bits = |case: &Case| {
+                let of = |engine: &Engine| {
+                    let methods = Method::ALL.into_iter();
+                    // A GPU has only the direct method.
+                    let methods =
+                        methods.filter(|m| *m == Method::Direct || engine.backend() != Backend::Cuda);
+                    methods.map(|method| case.engine(engine, method).bits()).collect::<Vec<_>>()
+                };
+                engines.iter().map(of).collect::<Vec<_>>()
+            };
+            let want = bits(&case);
+            let mut spec = *case.problem.spec();
+            (spec.u, spec.out) = (far_series(spec.u, turn), far_series(spec.out, turn));
+            case.problem = spec.check().unwrap();
+            assert_eq!(bits(&case), want, "{spec:?}");
+        }
+    }
 }

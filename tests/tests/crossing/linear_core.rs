@@ -8,7 +8,7 @@ use elsa_core::linear::scalar::{self, Walk};
 use elsa_core::linear::{Direction, Form, Rule, reference};
 use elsa_core::random::Random;
 use elsa_oracle::cases::Data;
-use elsa_oracle::linear::{Case, Found, Params, RULES};
+use elsa_oracle::linear::{Case, LinearOutputs, Params, RULES};
 
 /// Kind of numbers that fill a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn exact(case: &Case) -> [Vec<f64>; 2] {
 
 /// Requires that every error is within the bound for `executed`, that the exact values in the case's answer are those of
 /// the oracle, and that a result is not finite if the exact one is not. Returns the largest ratio of an error to its bound.
-fn check(case: &Case, found: &Found, executed: Executed) -> f64 {
+fn check(case: &Case, found: &LinearOutputs, executed: Executed) -> f64 {
     let (answer, [output, states]) = (case.answer(|_| executed), exact(case));
     let mut share = 0.0f64;
     for (what, found, exact, errors, oracle) in [
@@ -360,7 +360,7 @@ fn reverse_is_forward_over_reversed_tokens() {
         };
         for walk in walks() {
             let (found, turned) = (case.scalar(&walk), flipped.scalar(&walk));
-            let back = Found { output: flip(&turned.output), ..turned };
+            let back = LinearOutputs { output: flip(&turned.output), ..turned };
             assert_eq!(found.bits(), back.bits(), "{walk:?}");
         }
     }

@@ -3,7 +3,7 @@
 
 use elsa_core::linear::{Form, Rule};
 use elsa_core::random::Random;
-use elsa_oracle::linear::{Case, Found, Params, RULES};
+use elsa_oracle::linear::{Case, LinearOutputs, Params, RULES};
 use elsa_oracle::random::seeded;
 use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{Engine, LinearPlanOptions};
@@ -94,7 +94,7 @@ fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens
 }
 
 /// Asserts that a call poisoned exactly the values that the naive loop poisons, and that the other values are accurate.
-fn check(what: &str, case: &Case, found: &Found) {
+fn check(what: &str, case: &Case, found: &LinearOutputs) {
     let (out, state) = naive(case);
     for (kind, found, want) in [("output", found.rows(case), out), ("state", found.states(case), state)] {
         assert_eq!(found.len(), want.len());
@@ -111,7 +111,7 @@ fn check(what: &str, case: &Case, found: &Found) {
 pub(crate) fn poisons_as_the_loop(
     rounds: usize,
     forms: &[LinearPlanOptions],
-    run: impl Fn(&Case, &LinearPlanOptions) -> Found,
+    run: impl Fn(&Case, &LinearPlanOptions) -> LinearOutputs,
 ) {
     let mut random = seeded(41);
     for round in 0..rounds {

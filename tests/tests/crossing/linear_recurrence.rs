@@ -14,9 +14,10 @@ use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
-use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
+use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
+use elsa_oracle::strides::{TURNS, far_series};
+use elsa_oracle::{cpu_engines, engines};
 use elsa_runtime::{BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError};
 
 /// A recurrence problem with its tensors.
@@ -74,32 +75,32 @@ impl Case {
         Inputs { a: self.a.elements(), b: self.b.elements(), past_state }
     }
 
-    fn room(&self) -> Found {
+    fn room(&self) -> SeriesOutputs {
         let present = match &self.past {
             Some(past) if self.problem.spec().in_place => past.clone(),
             _ => vec![UNWRITTEN; self.problem.states()],
         };
-        Found::unwritten(self.dtype, self.problem.spec().out.extent(), present)
+        SeriesOutputs::unwritten(self.dtype, self.problem.spec().out.extent(), present)
     }
 
-    fn scalar(&self) -> Found {
+    fn scalar(&self) -> SeriesOutputs {
         let mut found = self.room();
         scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
-    pub(crate) fn engine(&self, engine: &Engine, parts: Option<usize>) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine, parts: Option<usize>) -> SeriesOutputs {
         let options = RecurrenceOptions::default().all_workers(true).parts(parts);
         self.report(&engine.recurrence_plan(&self.problem, &options).unwrap()).0
     }
 
     /// Runs a plan and returns its outputs and report.
-    pub(crate) fn report(&self, plan: &RecurrencePlan) -> (Found, Report) {
+    pub(crate) fn report(&self, plan: &RecurrencePlan) -> (SeriesOutputs, Report) {
         self.run(plan).unwrap()
     }
 
     /// Runs a plan and returns its outputs and report, or the reason why the run ended early.
-    pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(Found, Report), RunError> {
+    pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(SeriesOutputs, Report), RunError> {
         let mut found = self.room();
         let mut workspace = plan.workspace().unwrap();
         let report = plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run()?;
@@ -107,7 +108,7 @@ impl Case {
     }
 
     /// Compares the outputs of a call with f64; returns the largest ratio of error to bound.
-    pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &SeriesOutputs, precision: &Precision) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         for batch in 0..p.batch() {
             for channel in 0..p.channels() {
@@ -560,5 +561,26 @@ fn any_number_of_batches_without_elements_ends_at_once() {
             &mut convolution::Outputs { out: Some(out), present_state: None },
         )
         .unwrap();
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    // Seeds 1 and 4 reverse the tokens.
+    for (seed, shape) in (0..).zip([[1, 1, 5], [1, 1, 64], [1, 9, 1], [2, 1, 1], [1, 1, 64]]) {
+        for (order, turn) in
+            Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
+        {
+            let mut case = Case::new(seed, shape, [order; 3], DType::F32, Gate::Log, false);
+            let bits = |case: &Case| engines.iter().map(|e| case.engine(e, None).bits()).collect::<Vec<_>>();
+            let want = bits(&case);
+            let mut spec = *case.problem.spec();
+            [spec.a, spec.b, spec.out] = [spec.a, spec.b, spec.out].map(|series| far_series(series, turn));
+            case.problem = spec.check().unwrap();
+            assert_eq!(bits(&case), want, "{spec:?}");
+        }
     }
 }

@@ -10,9 +10,10 @@ use elsa_core::series::selective::{
 use elsa_core::series::{Series, token_of};
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::Data;
-use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
+use elsa_oracle::series::{Order, SeriesOutputs, UNWRITTEN, check, normals, precision};
+use elsa_oracle::strides::{TURNS, far_series};
+use elsa_oracle::{cpu_engines, engines};
 use elsa_runtime::{BindError, Engine, SelectiveOptions};
 
 /// Parameters of a case.
@@ -129,22 +130,22 @@ impl Case {
         if self.params.past || self.params.in_place { &self.past[at..at + n] } else { &[] }
     }
 
-    fn room(&self) -> Found {
+    fn room(&self) -> SeriesOutputs {
         let present = if self.params.in_place {
             self.past.clone()
         } else {
             vec![UNWRITTEN; self.problem.state_values()]
         };
-        Found::unwritten(self.params.dtype, self.problem.spec().out.extent(), present)
+        SeriesOutputs::unwritten(self.params.dtype, self.problem.spec().out.extent(), present)
     }
 
-    fn scalar(&self) -> Found {
+    fn scalar(&self) -> SeriesOutputs {
         let mut found = self.room();
         scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
-    pub(crate) fn engine(&self, engine: &Engine) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine) -> SeriesOutputs {
         let mut found = self.room();
         let options = SelectiveOptions::default().all_workers(true);
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
@@ -153,7 +154,7 @@ impl Case {
         found
     }
 
-    pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &SeriesOutputs, precision: &Precision) -> f64 {
         let (p, n, mut worst) = (&self.problem, self.params.states, 0.0);
         for batch in 0..p.batch() {
             for channel in 0..p.channels() {
@@ -540,6 +541,34 @@ fn bad_input_is_refused_and_nothing_written() {
             let refused = plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).err();
             assert_eq!(refused, Some(BindError::Problem(error)));
             assert_eq!(out, [UNWRITTEN; 12]);
+        }
+    }
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let engines = engines(2);
+    for (seed, shape) in (0..).zip([[1, 1, 64], [1, 1, 3], [1, 9, 1], [2, 1, 1]]) {
+        for (order, turn) in
+            Order::ALL.into_iter().flat_map(|order| (0..TURNS).map(move |turn| (order, turn)))
+        {
+            let params =
+                Params { orders: [order; 5], past: true, reverse: turn < 2, ..Params::mamba(shape, 16) };
+            let mut case = Case::new(params, seed);
+            let bits = |case: &Case| engines.iter().map(|e| case.engine(e).bits()).collect::<Vec<_>>();
+            let want = bits(&case);
+            let (mut spec, far) = (*case.problem.spec(), |series| far_series(series, turn));
+            [spec.u, spec.delta, spec.out] = [spec.u, spec.delta, spec.out].map(far);
+            spec.z = spec.z.map(far);
+            for coefficient in [&mut spec.b, &mut spec.c] {
+                if let Coefficient::Token(series) = coefficient {
+                    *series = far(*series);
+                }
+            }
+            case.problem = spec.check().unwrap();
+            assert_eq!(bits(&case), want, "{params:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use elsa_core::attention::traversal::{
 use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
-use elsa_oracle::bounds::Found;
+use elsa_oracle::bounds::Findings;
 use elsa_oracle::cases::{Case, MaskParams, Params, any_case, hard_cases};
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
@@ -384,7 +384,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
 #[test]
 fn no_answer_of_a_hunt_exceeds_its_bound() {
     for rule in Rule::ALL {
-        let (mut found, mut tally) = (Found::default(), Tally::default());
+        let (mut found, mut tally) = (Findings::default(), Tally::default());
         // The problem of the last seed has weights that were computed before a late move of their reference.
         let seeds = (0..if SLOW { 20 } else { 200 }).chain([16_080]);
         seeds.for_each(|seed| hunt(rule, seed, &mut found, &mut tally));

@@ -15,14 +15,20 @@ use elsa_core::view::{Layout, View};
 use elsa_oracle::SLOW;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
-use elsa_oracle::schedules::{Account, Merged, Ran, account, compare, run_and_judge, scored};
+use elsa_oracle::schedules::{Account, Merged, ScheduleRun, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
 const TILE: TileSize = TileSize { rows: 8, keys: 16 };
 
 /// Runs a case with given scores within an error budget, and compares sums, outputs and counts with the f64 account.
 /// Returns the run and the account of each row.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: TileSize) -> (Ran, Vec<Account>) {
+fn check_account(
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    budget: f32,
+    tile: TileSize,
+) -> (ScheduleRun, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
     let ran = run_and_judge(&case, &schedule, tile);
@@ -92,7 +98,7 @@ fn lambda_decides_by_blocks_or_by_rows() {
             let case = scored(&q, &k, &v);
             let blocks = run_and_judge(&case, &Schedule::blasst(0.1), TILE);
             let rows = run_and_judge(&case, &Schedule::blasst_rows(0.1), TILE);
-            let of = |ran: &Ran| (ran.report.skipped_blocks, ran.report.skipped_row_blocks);
+            let of = |ran: &ScheduleRun| (ran.report.skipped_blocks, ran.report.skipped_row_blocks);
             let want = if objects { [(0, 0), (0, 63)] } else { [(9, 72); 2] };
             assert_eq!([of(&blocks), of(&rows)], want, "{objector}");
             for (i, d) in rows.d.iter().enumerate() {

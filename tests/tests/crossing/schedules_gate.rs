@@ -10,7 +10,7 @@ use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::{BiasParams, Case, MaskData, MaskParams, Params};
 use elsa_oracle::cpu_engines;
-use elsa_oracle::schedules::{Ran, account, compare, judge_by, same, scored};
+use elsa_oracle::schedules::{ScheduleRun, account, compare, judge_by, same, scored};
 use elsa_runtime::{Engine, PlanOptions};
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ fn inside(budget: f32) -> Schedule {
 
 /// Runs a case with a schedule that kernels support. Returns the run, the arithmetic that it executed, and the rows of
 /// its tiles.
-fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<Range<usize>>) {
+fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (ScheduleRun, Executed, Vec<Range<usize>>) {
     let options = PlanOptions::default().schedule(schedule);
     let (ran, _) = run(engine, case, &options);
     let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
@@ -33,13 +33,13 @@ fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<R
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-fn gated(engine: &Engine, case: &Case) -> (Ran, Executed) {
+fn gated(engine: &Engine, case: &Case) -> (ScheduleRun, Executed) {
     let (ran, executed, _) = by(engine, case, GATE);
     (ran, executed)
 }
 
 /// Returns `true` if a run wrote the bits of the exact plan.
-fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
+fn is_exact(engine: &Engine, case: &Case, ran: &ScheduleRun) -> bool {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
     plan.bind(case.inputs(), exact.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -281,7 +281,7 @@ fn certificates_hold_beside_zero() {
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
                 plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-                let bound = workspace.certified().unwrap().largest_absolute().unwrap();
+                let bound = workspace.certificate().unwrap().largest_absolute().unwrap();
                 let mut y = vec![0.0; problem.value_dim()];
                 for head in 0..problem.heads() {
                     for i in 0..problem.spec().query.tokens() {

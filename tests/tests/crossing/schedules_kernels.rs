@@ -13,8 +13,8 @@ use elsa_oracle::cases::{Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
-use elsa_oracle::schedules::{Merged, Ran, account, compare, judge, judge_by, same, scored, try_run};
-use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
+use elsa_oracle::schedules::{Merged, ScheduleRun, account, compare, judge, judge_by, same, scored, try_run};
+use elsa_runtime::{Engine, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan, TaskTokens};
 use std::ops::Range;
 
 /// Number of keys per block.
@@ -22,9 +22,9 @@ pub const BLOCK: usize = 64;
 
 /// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
 /// Returns the run, and the tile whose rows decide together.
-pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, TileSize) {
+pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (ScheduleRun, TileSize) {
     let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
-    Ran::twice(case, &plan, &mut plan.workspace().unwrap())
+    ScheduleRun::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
 /// Compares every CPU back end with core's scalar run, bit for bit, on hard cases and for several numbers of threads.
@@ -141,7 +141,8 @@ fn refusals_name_the_option() {
             assert!(matches!(refused, PlanError::NotStreamed { option, .. } if option == name), "{refused}");
             let division = Division::new(&[3]).unwrap();
             let path = division.path(0).unwrap();
-            let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
+            let refused =
+                TaskPlan::new(&engine, &problem, &division, &path, TaskTokens::Whole, &plan).unwrap_err();
             assert_eq!(refused, PlanError::Option(conflict(name, "a task")));
         }
         // The workspace of an exact run has no room for skipped sums.
@@ -155,7 +156,7 @@ fn refusals_name_the_option() {
 
 /// Runs a case within an error budget, and checks its shares and the kernel of its plan. Returns the run, the arithmetic
 /// that it executed, and the rows of its tiles.
-pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
+pub fn within(engine: &Engine, case: &Case, budget: f32) -> (ScheduleRun, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions::default().error_budget(budget);
     let (ran, tile) = run(engine, case, &options);
@@ -169,7 +170,7 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
 
 /// Runs a case with given scores within an error budget on every CPU back end, and compares the results with the f64
 /// account. Returns the last run.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> ScheduleRun {
     let case = scored(q, k, v);
     let mut last = None;
     for engine in cpu_engines(2) {
@@ -400,7 +401,7 @@ pub fn is_counted(engine: &Engine, case: &Case, options: &PlanOptions, schedule:
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
     let shares = workspace.traversed().unwrap().shares;
-    let certified = workspace.certified().unwrap();
+    let certified = workspace.certificate().unwrap();
     assert_eq!(certified.left_out, Some((schedule, shares)));
     assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
     let text = certified.to_string();

@@ -4,7 +4,7 @@ use elsa_core::attention::reference;
 use elsa_core::attention::traversal::{Schedule, TileSize};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::schedules::scores::{little_beside_one, rising_once};
-use elsa_oracle::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
+use elsa_oracle::schedules::{ScheduleRun, account, compare, rounded_outwards, run_and_judge, scored};
 use elsa_runtime::{Engine, PlanOptions};
 
 /// Number of keys per block.
@@ -12,11 +12,11 @@ const BLOCK: usize = 64;
 
 /// Runs a case with given scores within an error budget. Returns the run, and the number of additions between a weight and
 /// its sum.
-fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
+fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (ScheduleRun, usize) {
     let case = scored(q, k, v);
     let options = PlanOptions::default().error_budget(budget);
     let plan = engine.plan(&case.problem(), &options).unwrap();
-    let (ran, _) = Ran::twice(&case, &plan, &mut plan.workspace().unwrap());
+    let (ran, _) = ScheduleRun::twice(&case, &plan, &mut plan.workspace().unwrap());
     (ran, plan.choice().unwrap().longest_path().into_s)
 }
 
@@ -73,7 +73,7 @@ fn certificates_of_gated_rows_allow_for_products_that_vanish() {
         plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
         let report = workspace.traversed().unwrap().report;
         assert_eq!((report.gated, report.recomputed), (3, 0), "{report:?}");
-        let bound = workspace.certified().unwrap().largest_absolute().unwrap();
+        let bound = workspace.certificate().unwrap().largest_absolute().unwrap();
         let mut y = [0.0];
         for i in 0..3 {
             reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);

@@ -9,7 +9,7 @@ use elsa_oracle::SLOW;
 use elsa_oracle::cases::{BiasParams, Case, Data, MaskData, MaskParams, Params};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::schedules::{Ran, judge, judge_by, same, try_run};
+use elsa_oracle::schedules::{ScheduleRun, judge, judge_by, same, try_run};
 use elsa_runtime::{PlanOptions, RunError};
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
@@ -114,7 +114,7 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
 }
 
 /// Compares the counts and sums of a run with its account.
-pub fn compare(case: &Case, ran: &Ran, budget: f64, tiles: &[Range<usize>]) {
+pub fn compare(case: &Case, ran: &ScheduleRun, budget: f64, tiles: &[Range<usize>]) {
     let account = account(case, budget, tiles);
     let report = &ran.report;
     let [unseen, skipped, _] = account.count;

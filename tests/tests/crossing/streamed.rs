@@ -1,7 +1,7 @@
 //! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
 //! all features.
 
-use elsa_core::attention::certified::Certified;
+use elsa_core::attention::run_certificate::RunCertificate;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
@@ -10,6 +10,7 @@ use elsa_oracle::SLOW;
 use elsa_oracle::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_oracle::engine;
 use elsa_oracle::present;
+use elsa_oracle::strides::{TURNS, far_case};
 use elsa_runtime::{Backend, Engine, PlanError, PlanOptions};
 use elsa_runtime::{Sink, StreamError, StreamOptions, StreamPlan, StreamReport, Written};
 use std::collections::HashMap;
@@ -158,7 +159,7 @@ fn run(
 }
 
 /// Returns a certificate as text, followed by the bits of the channels of the values.
-fn text(certified: &Certified<'_>) -> String {
+fn text(certified: &RunCertificate<'_>) -> String {
     format!("{certified} {:x?}", certified.channels().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
 }
 
@@ -168,7 +169,7 @@ fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
-    let certificate = text(&workspace.certified().unwrap());
+    let certificate = text(&workspace.certificate().unwrap());
     (buffers, certificate)
 }
 
@@ -294,7 +295,7 @@ fn bits_are_those_in_memory() {
                 let lengths = case.inputs().lengths;
                 let report = plan.run(&lengths, &mut read, &mut taken, 0).unwrap();
                 assert_eq!(report.times.bytes, files.read.values().sum::<u64>());
-                let certified = report.certificate.as_ref().map(|run| text(&run.certified().unwrap()));
+                let certified = report.certificate.as_ref().map(|run| text(&run.certificate().unwrap()));
                 assert_eq!(certified, certify.then(|| certificate.clone()), "{case:?}, {:?}", plan.choice());
                 let (units, parts) = plan.count(&case.inputs().lengths, 0).unwrap();
                 let what = format!("{more} more, eta {eta}, {:?}", plan.choice());
@@ -311,6 +312,35 @@ fn bits_are_those_in_memory() {
     }
     let few = if cfg!(elsa_sanitized) { 4 } else { 1 };
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
+}
+
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let plain = |queries, keys| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 8, 8) };
+    let bool = MaskKind::Bool;
+    let cases = [
+        plain(1, 1),
+        Params { layout: Layout::Bnhd, ..plain(1, 70) },
+        plain(70, 1),
+        Params { past: Some(1), present: true, ..plain(1, 1) },
+        Params { past: Some(70), present: true, ..plain(1, 1) },
+        Params { mask: mask(bool, &[1, 1, 1, 70], 0.7), ..plain(1, 70) },
+        Params { packed: Some(vec![(1, 0), (0, 1), (1, 0)]), ..plain(0, 0) },
+    ];
+    for backend in processors() {
+        let engine = engine(backend, 2);
+        for (i, params) in cases.iter().enumerate() {
+            let case = params.build("single elements");
+            let (want, _) = in_memory(&engine, &case);
+            let far = far_case(&case, i % TURNS);
+            let plan = plan(&engine, &far, 1 << 20, 0.01);
+            let mut taken = Taken::new(&far);
+            run(&plan, &far, 0, &mut taken).unwrap();
+            check(&far, &want, &taken, "with large strides");
+        }
+    }
 }
 
 /// Checks that chunks are not read if causality, windows or lengths exclude them, and that all others are read once

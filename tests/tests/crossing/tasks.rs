@@ -7,10 +7,11 @@ use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, Run, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::strides::far_case;
 use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{
-    BindError, Engine, EngineOptions, Held, PlanError, PlanOptions, RowStates, RunError, TaskMerge, TaskPlan,
-    TaskReport,
+    BindError, Engine, EngineOptions, PlanError, PlanOptions, RowStates, RunError, TaskMerge, TaskPlan,
+    TaskReport, TaskTokens,
 };
 
 fn division(chunks: &[usize]) -> Division {
@@ -101,11 +102,12 @@ fn merged(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath])
     let mut merge = TaskMerge::new(sequences, queries, problem.value_dim(), paths.len()).unwrap();
     let (mut pairs, mut counts) = (0, [0; 2]);
     for (number, path) in paths.iter().enumerate() {
-        let mut plan = TaskPlan::new(engine, &problem, division, path, Held::Whole, &options()).unwrap();
+        let mut plan =
+            TaskPlan::new(engine, &problem, division, path, TaskTokens::Whole, &options()).unwrap();
         let (states, report) = compute(&mut plan, case, &case.inputs());
         if number % 3 == 0 {
             let small = gathered(case, plan.task());
-            let held = Held::Gathered { queries, keys };
+            let held = TaskTokens::Gathered { queries, keys };
             let mut alone =
                 TaskPlan::new(engine, &small.problem(), division, path, held, &options()).unwrap();
             let (same, _) = compute(&mut alone, &small, &small.inputs());
@@ -241,7 +243,7 @@ fn masked_keys_and_foreign_tokens_may_hold_nan() {
         check(&engine, &case, &seven, &all(&seven));
         let path = "3".parse().unwrap();
         let mut plan =
-            TaskPlan::new(&engine, &case.problem(), &seven, &path, Held::Whole, &options()).unwrap();
+            TaskPlan::new(&engine, &case.problem(), &seven, &path, TaskTokens::Whole, &options()).unwrap();
         let (clean, _) = compute(&mut plan, &case, &case.inputs());
         let held = places(plan.task().keys());
         let mut foreign = case.clone();
@@ -267,6 +269,22 @@ fn the_bits_do_not_depend_on_threads_or_repetition() {
     }
 }
 
+/// The stride of an axis with fewer than two elements may be any number, so it must not change a bit, and no arithmetic
+/// with it may overflow.
+#[test]
+fn strides_of_single_elements_do_not_matter() {
+    let seven = division(&[7]);
+    for (turn, [queries, keys]) in [[1, 1], [1, 9], [9, 1]].into_iter().enumerate() {
+        let params = Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, 8, 8) };
+        let case = params.build("single elements");
+        for engine in engines(1) {
+            let [found, want] = [&far_case(&case, turn), &case]
+                .map(|case| merged(&engine, case, &seven, &all(&seven)).0.bits());
+            assert_eq!(found, want, "{} {case:?}", engine.kernel());
+        }
+    }
+}
+
 #[test]
 fn what_a_task_does_not_take_is_refused() {
     let engine = Engine::new(&EngineOptions::default().threads(1)).unwrap();
@@ -278,14 +296,24 @@ fn what_a_task_does_not_take_is_refused() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(want) && error.contains("allowed"), "{error}");
     };
-    refused(plan(&past, Held::Whole), "past_k");
+    refused(plan(&past, TaskTokens::Whole), "past_k");
     let plain = Params::plain(21, 21, 8, 8).build("plain");
-    refused(plan(&plain, Held::Gathered { queries: 21, keys: 21 }), "tokens 21; allowed: 9, as the task has");
     refused(
-        TaskPlan::new(&engine, &plain.problem(), &seven, &"7".parse().unwrap(), Held::Whole, &options()),
+        plan(&plain, TaskTokens::Gathered { queries: 21, keys: 21 }),
+        "tokens 21; allowed: 9, as the task has",
+    );
+    refused(
+        TaskPlan::new(
+            &engine,
+            &plain.problem(),
+            &seven,
+            &"7".parse().unwrap(),
+            TaskTokens::Whole,
+            &options(),
+        ),
         "allowed: 0 to 6",
     );
-    let mut task = plan(&plain, Held::Whole).unwrap();
+    let mut task = plan(&plain, TaskTokens::Whole).unwrap();
     let (mut m, mut s, mut w) = (vec![7.0; 9], vec![7.0; 9], vec![7.0; 71]);
     let out = StateOut { m: &mut m, s: &mut s, w: &mut w };
     let error = task.run(&plain.inputs(), out).unwrap_err();

@@ -6,7 +6,7 @@ use elsa_core::linear::Rule;
 use elsa_core::random::Random;
 use elsa_oracle::cases::{Case, Params};
 use elsa_oracle::engines;
-use elsa_oracle::gradients::{Found, GradientCase};
+use elsa_oracle::gradients::{GradientBuffers, GradientCase};
 use elsa_oracle::linear;
 use elsa_oracle::random::seeded;
 use elsa_runtime::{
@@ -131,7 +131,7 @@ fn any_sequence_of_gradients_passes_through_one_workspace() {
         for mut workspace in [BackwardWorkspace::shared(&all).unwrap(), largest.workspace().unwrap()] {
             for (given, plan) in &plans {
                 let run = |workspace: &mut BackwardWorkspace| {
-                    let mut found = Found::room(&given.problem);
+                    let mut found = GradientBuffers::room(&given.problem);
                     plan.bind(given.inputs(), found.gradients(), workspace).unwrap().run().unwrap();
                     found.bits()
                 };

@@ -90,4 +90,4 @@ pub use plan::{
     BackwardChoice, BackwardKernelSpec, BackwardLayout, BackwardOptions, BackwardRegions, MOST_PARTS, choose,
 };
 pub use problem::{BackwardProblem, BackwardSpec};
-pub use weights::{LARGEST_EXPONENT, RowWeights, sech_squared, upstream_dot};
+pub use weights::{LARGEST_EXPONENT, RowWeights, upstream_dot};

@@ -9,7 +9,7 @@ use super::data::{BackwardInputs, Gradients, Statistics};
 use super::problem::BackwardProblem;
 use super::weights::{RowWeights, sech_squared, upstream_dot};
 use crate::argument::ArgumentError;
-use crate::attention::added::Added;
+use crate::attention::addends::Addends;
 use crate::attention::scalar;
 use crate::attention::sequence::Sequence;
 use crate::view::View;
@@ -174,7 +174,7 @@ impl Call<'_> {
         let upstream_dot = upstream_dot(dv, |x| (inputs.upstream.get(up + x), inputs.output.get(o + x)));
         let row = (batch * forward.heads() + head) * s.query.tokens() + token;
         let weights = RowWeights::of(Statistics::get(&inputs.statistics, row), 1.0);
-        let added = forward.modifies(batch).then(|| Added::new(forward, &inputs.forward));
+        let added = forward.modifies(batch).then(|| Addends::new(forward, &inputs.forward));
         for j in start..end {
             let mut bias = 0.0;
             if let Some(added) = &added {

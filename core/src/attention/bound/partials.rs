@@ -52,7 +52,7 @@ pub struct Path {
 
 /// A sum over the keys of a row, tracked through its partial sums.
 #[derive(Clone, Copy, Debug)]
-pub struct Followed {
+pub struct TrackedSum {
     path: Path,
     /// Indices of the chain and of the segment that contain the last key.
     at: Option<(usize, usize)>,
@@ -68,11 +68,11 @@ pub struct Followed {
     roundings: Roundings,
 }
 
-impl Followed {
+impl TrackedSum {
     /// Creates a sum without terms.
     #[must_use]
-    pub fn new(path: Path) -> Followed {
-        Followed {
+    pub fn new(path: Path) -> TrackedSum {
+        TrackedSum {
             path,
             at: None,
             chain: None,
@@ -115,7 +115,7 @@ impl Followed {
         self.end_chain();
         if self.at.is_none_or(|(_, segment)| segment != at.1) {
             self.end_segment();
-            let Followed { tree, slots, roundings, .. } = self;
+            let TrackedSum { tree, slots, roundings, .. } = self;
             tree.push(at.1, |slot| merge(slots, roundings, slot));
         }
         self.at = Some(at);
@@ -152,7 +152,7 @@ impl Followed {
         let mut all = *self;
         all.end_chain();
         all.end_segment();
-        let Followed { tree, slots, roundings, .. } = &mut all;
+        let TrackedSum { tree, slots, roundings, .. } = &mut all;
         tree.finish(|slot| merge(slots, roundings, slot));
         all.roundings
     }
@@ -186,7 +186,7 @@ mod tests {
     const PATH: Path = Path { chain: 2, segment: 4, steps: 9, products: false, fused: false };
 
     fn of(path: Path, terms: &[f64]) -> Roundings {
-        let mut sum = Followed::new(path);
+        let mut sum = TrackedSum::new(path);
         terms.iter().enumerate().for_each(|(j, x)| sum.absorb(j, *x));
         sum.roundings()
     }

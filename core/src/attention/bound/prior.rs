@@ -85,7 +85,7 @@ impl Prior {
     /// Returns the weaker of two bounds, field by field. The result holds wherever at least one of the two bounds
     /// holds.
     #[must_use]
-    pub fn wider(&self, other: &Prior) -> Prior {
+    pub(crate) fn wider(&self, other: &Prior) -> Prior {
         Prior {
             relative: self.relative.max(other.relative),
             likely: self.likely.max(other.likely),

@@ -18,7 +18,7 @@
 //! Let `η` be the kernel's declared error of the exponential. Then the weight of key `j` is off by a factor within
 //! `1 ± E_j`, where `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the number of roundings of a
+//! **Sums.** `TrackedSum` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the number of roundings of a
 //! weighted value on the longest path, and `l` the number of roundings of a weight on the longest path. Then
 //!
 //! ```text
@@ -56,7 +56,7 @@
 //! fails if equal roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a
 //! proof of an error.
 
-use super::partials::Followed;
+use super::partials::TrackedSum;
 use super::{
     ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOST_FROZEN, LOWEST, OUTWARD, Score, U, gamma, left_out,
 };
@@ -148,7 +148,7 @@ pub struct Row<'a> {
     likely_change: f64,
     /// `true` if a score, and therefore a reference, may be off by more than [`MOVED`].
     wild: bool,
-    weights: Followed,
+    weights: TrackedSum,
     keys: usize,
     /// `ln S` of a row whose reference need not follow its scores; `None` if the reference follows the scores.
     ln_s: Option<f64>,
@@ -178,7 +178,7 @@ pub struct Component {
     largest: f64,
     /// `true` if an infinite or NaN value may have weight zero in the run.
     poisoned: bool,
-    weighted: Followed,
+    weighted: TrackedSum,
 }
 
 impl Component {
@@ -200,7 +200,7 @@ impl Component {
             least: f64::INFINITY,
             largest: f64::NEG_INFINITY,
             poisoned: false,
-            weighted: Followed::new(order.of_values(into_w.saturating_sub(merge_depth) + 1, fused)),
+            weighted: TrackedSum::new(order.of_values(into_w.saturating_sub(merge_depth) + 1, fused)),
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a> Row<'a> {
             change: 0.0,
             likely_change: 0.0,
             wild: false,
-            weights: Followed::new(order.of_weights(into_s.saturating_sub(merge_depth))),
+            weights: TrackedSum::new(order.of_weights(into_s.saturating_sub(merge_depth))),
             keys: 0,
             ln_s: None,
         }

@@ -66,7 +66,7 @@ pub struct WorkspaceLayout {
     pub kept_bias: Span,
     /// Header of the inputs that a worker keeps: 16 words that identify them, then `[tile][blocks]` words for the kept
     /// bias and `[blocks]` words for the kept mask row.
-    pub kept: Span,
+    pub kept_header: Span,
     /// Mask row that all queries share, `[blocks · block]`.
     pub kept_row: Span,
     /// Entries of a table of relative positions for one head: first as stored, `[entries]`, then in the layout for
@@ -145,7 +145,7 @@ impl WorkspaceLayout {
             bias: worker.take(&[c.block, optional(c.masked, w)]),
             second_bias: worker.take(&[c.block, optional(c.adds_two, w)]),
             kept_bias: worker.take(&[optional(c.keeps.any(), tiles), c.blocks(), c.block, w]),
-            kept: worker.take(&[optional(
+            kept_header: worker.take(&[optional(
                 c.keeps_something(),
                 words.saturating_mul(c.blocks()).saturating_add(LINE),
             )]),

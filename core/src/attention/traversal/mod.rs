@@ -39,7 +39,7 @@
 //! |---|---|
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
 //! | the state with `D`, the budget, the error of skipping | [`Thinned`], [`odds`], [`fits`], [`share`] |
-//! | upper bound of an unseen block's weights, lower bound of a row's own key | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
+//! | upper bound of an unseen block's weights, lower bound of a row's own key | [`foresees`], [`reach`], [`unseen_weight`], [`own_score`], [`own_weight`] |
 //! | representatives of a block and of a tile's queries | `proxy` |
 //! | acceptance of rows | [`guard`] |
 //! | the scalar run, its memory, and its counters | [`scalar`], [`TileSize`], [`Room`], [`LeftOut`], [`TraversalReport`] |
@@ -64,5 +64,5 @@ pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, TileSize, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, fits, odds, share};
-pub use unseen::{LEAST_QUERIES, foresees, own_score, own_weight, reach, unseen};
+pub use unseen::{LEAST_QUERIES, foresees, own_score, own_weight, reach, unseen_weight};
 pub use visits::{Visit, own_blocks};

@@ -46,8 +46,8 @@ pub struct TraversalReport {
     /// Number of pairs in `blocks` in which every row that attends a key of the block skipped the block.
     pub skipped_blocks: u64,
     /// Number of pairs in `blocks` that were skipped before any of their products was computed
-    /// ([`unseen`](super::unseen())). `D` then includes an upper bound of their weights, so log-sum-exp is an upper bound
-    /// as well.
+    /// ([`unseen_weight`](super::unseen_weight)). `D` then includes an upper bound of their weights, so log-sum-exp is
+    /// an upper bound as well.
     pub unseen_blocks: u64,
     /// Number of pairs of a row and a block in which the row attends a key of the block.
     pub row_blocks: u64,

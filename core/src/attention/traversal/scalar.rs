@@ -15,7 +15,7 @@ use super::report::{Spoilt, TraversalReport};
 use super::room::{LeftOut, Room, RowRoom, Sheet, TileSize, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
-use super::unseen::{at_most, foresees, own_score, own_weight, reach, unseen};
+use super::unseen::{at_most, foresees, own_score, own_weight, reach, unseen_weight};
 use super::visits::{Visit, own_blocks, visits};
 use crate::argument::ArgumentError;
 use crate::attention::bound::{Arithmetic, Norms};
@@ -264,7 +264,7 @@ impl Walk<'_> {
         let lines = sheet.rows.iter_mut().zip(sheet.queries.chunks_exact(d));
         for (i, (row, query)) in self.rows.clone().zip(lines) {
             let Ok(j) = usize::try_from(self.sequence.offset().saturating_add_unsigned(i)) else { continue };
-            if let Some(added) = self.added(pairs, i, j) {
+            if let Some(added) = self.addend(pairs, i, j) {
                 let products =
                     query.iter().enumerate().map(|(x, q)| f64::from(*q) * f64::from(pairs.key(j, x)));
                 row.own = own_score(products, cap, added);
@@ -273,12 +273,12 @@ impl Walk<'_> {
     }
 
     /// Returns the number added to the score of row `i` and key `j`; `None` if the row may not attend the key.
-    fn added(&self, pairs: &Pairs<'_>, i: usize, j: usize) -> Option<f32> {
+    fn addend(&self, pairs: &Pairs<'_>, i: usize, j: usize) -> Option<f32> {
         let (start, end) = self.sequence.range(i);
         if !(start..end).contains(&j) {
             return None;
         }
-        Some(pairs.added(i, j)).filter(|added| *added != f32::NEG_INFINITY)
+        Some(pairs.addend(i, j)).filter(|added| *added != f32::NEG_INFINITY)
     }
 
     /// Returns `true` if every score of the tile is known to stay near zero.
@@ -293,7 +293,7 @@ impl Walk<'_> {
         }
         for j in self.any.clone() {
             let mut attended = false;
-            for added in self.rows.clone().filter_map(|i| self.added(pairs, i, j)) {
+            for added in self.rows.clone().filter_map(|i| self.addend(pairs, i, j)) {
                 attended = true;
                 // Added numbers are in base-2 units.
                 norms.bias =
@@ -354,7 +354,7 @@ impl Walk<'_> {
     fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
         let mut n = 0;
         for j in keys {
-            if self.rows.clone().all(|i| self.added(pairs, i, j).is_some()) {
+            if self.rows.clone().all(|i| self.addend(pairs, i, j).is_some()) {
                 summary.absorb(to, n, |x| pairs.key(j, x));
                 n += 1;
             }
@@ -427,13 +427,13 @@ impl Walk<'_> {
             self.rows.clone().zip(sheet.rows.iter_mut()).zip(sheet.queries.chunks_exact(d))
         {
             *row = row.before_block();
-            for added in keys.clone().filter_map(|j| self.added(pairs, i, j)) {
+            for added in keys.clone().filter_map(|j| self.addend(pairs, i, j)) {
                 row.attended += 1;
                 // A NaN replaces the largest added number and stays.
                 row.top = if added > row.top || added.is_nan() { added } else { row.top };
             }
             let m = row.reference();
-            row.sum = unseen(row.attended, row.top, reach(norm(d, |x| query[x]), key, d, cap), m);
+            row.sum = unseen_weight(row.attended, row.top, reach(norm(d, |x| query[x]), key, d, cap), m);
             let least = own_weight(row.own, m);
             if !fits(if least > row.s { least } else { row.s }, row.d, row.sum, self.call.odds) {
                 return false;
@@ -458,7 +458,7 @@ impl Walk<'_> {
         for ((i, row), (query, scores)) in self.rows.clone().zip(sheet.rows.iter_mut()).zip(lines) {
             *row = row.before_block();
             for (j, to) in keys.clone().zip(scores) {
-                let score = self.added(pairs, i, j).map(|added| pairs.score(query, j, added));
+                let score = self.addend(pairs, i, j).map(|added| pairs.score(query, j, added));
                 *to = score.unwrap_or(f32::NEG_INFINITY);
                 if *to == f32::NEG_INFINITY {
                     continue;
@@ -524,7 +524,7 @@ impl Walk<'_> {
         keys.all(|j| {
             let (values, v) = pairs.value(j);
             (0..self.call.problem.value_dim()).all(|x| values.get(v + x).is_finite())
-                || !self.rows.clone().any(|i| self.added(pairs, i, j).is_some())
+                || !self.rows.clone().any(|i| self.addend(pairs, i, j).is_some())
         })
     }
 

@@ -86,7 +86,7 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
 /// bounds the scores before the addition ([`reach`]). If no bound is known, returns NaN, which [`fits`](super::fits)
 /// rejects. If the row attends no key of the block, returns zero.
 #[must_use]
-pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
+pub fn unseen_weight(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
         return 0.0;
     }
@@ -167,14 +167,14 @@ mod tests {
             (256, 9.0, 1.0, 40.0),
         ] {
             let exact = f64::from(count) * libm::exp2(f64::from(top) + f64::from(reach) - f64::from(m));
-            let found = f64::from(unseen(count, top, reach, m));
+            let found = f64::from(unseen_weight(count, top, reach, m));
             assert!(found >= exact && found <= exact * 1.02, "{top}: {found:e} {exact:e}");
         }
         // The largest added number decides the bound. The bound of a row that attends no key is zero.
-        assert!(unseen(64, -10.0, 1.0, 0.0) > 900.0 * unseen(64, -20.0, 1.0, 0.0));
-        assert_eq!(unseen(64, f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY), 0.0);
+        assert!(unseen_weight(64, -10.0, 1.0, 0.0) > 900.0 * unseen_weight(64, -20.0, 1.0, 0.0));
+        assert_eq!(unseen_weight(64, f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY), 0.0);
         // The bound is at least the smallest normal number for each key.
-        assert!(unseen(2, -1e30, 1.0, 0.0) >= 2.0 * f32::MIN_POSITIVE);
+        assert!(unseen_weight(2, -1e30, 1.0, 0.0) >= 2.0 * f32::MIN_POSITIVE);
         for (top, reach, m) in [
             (f32::NAN, 1.0, 0.0),
             (f32::INFINITY, 1.0, 0.0),
@@ -183,11 +183,11 @@ mod tests {
             (-99.0, 1.0, f32::NEG_INFINITY),
             (-99.0, 1.0, f32::NAN),
         ] {
-            let b = unseen(64, top, reach, m);
+            let b = unseen_weight(64, top, reach, m);
             assert!(b.is_nan() && !fits(1.0, 0.0, b, 0.9), "{top} {reach} {m}: {b}");
         }
         // Nothing fits in a row that has no weights.
-        assert!(!fits(0.0, 0.0, unseen(1, -500.0, 1.0, 0.0), 0.9));
+        assert!(!fits(0.0, 0.0, unseen_weight(1, -500.0, 1.0, 0.0), 0.9));
     }
 
     #[test]

@@ -652,11 +652,11 @@ elsa_status elsa_run_device(elsa_plan plan,
                             elsa_report *report);
 
 /*
- Checks tensors in host memory and binds them to a plan and a workspace, as a frame. The structs inputs and outputs
- are copied; the memory that they point to must stay valid as long as the frame is run. The frame keeps buffers
- alive.
+ Checks tensors in host memory and binds them to a plan and a workspace, as a bound call. The structs inputs and
+ outputs are copied; the memory that they point to must stay valid as long as the bound call is run. The bound call
+ keeps buffers alive.
 
- Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
+ Bound calls may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 
  # Safety
  Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
@@ -670,15 +670,14 @@ elsa_status elsa_bind(elsa_plan plan,
                       elsa_bound *bound);
 
 /*
- Replaces the tensors of a bound frame of attention: later runs use these. The problem is that of the frame's plan, so
- the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts the bytes
- of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which optional
- tensors are present may change. The runs return the same bits as those of a new frame. On the CPU, nothing is
- allocated.
+ Replaces the tensors of a bound call of attention: later runs use these. The problem is that of the bound call's
+ plan, so the tensors have the same shapes and types. The structs are checked like those of elsa_bind: bytes counts
+ the bytes of each tensor, which must suffice for its shape, and no output may share memory with another tensor. Which
+ optional tensors are present may change. The runs return the same bits as those of a new bound call. On the CPU,
+ nothing is allocated.
 
- If an argument is refused, the frame keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
- problem, or if another operator's function bound the frame; ELSA_STATUS_BUSY while a call is using the frame's
- workspace.
+ If an argument is refused, the bound call keeps its tensors: ELSA_STATUS_ARGUMENT for tensors that do not match the
+ problem, or if the bound call is another operator's; ELSA_STATUS_BUSY while another call is using the workspace.
 
  # Safety
  As for elsa_bind.

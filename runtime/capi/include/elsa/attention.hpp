@@ -309,8 +309,8 @@ namespace detail {
 
 template <>
 struct bound_set<elsa_inputs> {
-    static elsa_status call(elsa_bound frame, const elsa_inputs *inputs, const elsa_outputs *outputs) noexcept {
-        return elsa_bound_set(frame, inputs, outputs);
+    static elsa_status call(elsa_bound handle, const elsa_inputs *inputs, const elsa_outputs *outputs) noexcept {
+        return elsa_bound_set(handle, inputs, outputs);
     }
 };
 
@@ -378,9 +378,9 @@ public:
         return untyped_plan::bind(room, inputs.get(), outputs.get());
     }
 
-    // Replaces the tensors of a frame of a plan for the same types; see elsa_bound_set.
-    status set(const elsa::bound &frame, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs) const {
-        return masks(inputs) ? frame.set(inputs.get(), outputs.get()) : other_mask(inputs);
+    // Replaces the tensors of a bound call of a plan for the same types; see elsa_bound_set.
+    status set(const elsa::bound &call, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs) const {
+        return masks(inputs) ? call.set(inputs.get(), outputs.get()) : other_mask(inputs);
     }
 
     status run(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,

@@ -351,8 +351,8 @@ typedef struct {
 } elsa_workspace;
 
 /*
- Handle of a frame: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the same
- frame.
+ Handle of a bound call: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the
+ same bound call.
  */
 typedef struct {
   /*
@@ -877,7 +877,7 @@ elsa_status elsa_engine_load_kernels(elsa_engine engine);
  that is running returns first.
 
  After a cancelled call, its outputs contain any mixture of old and new elements; nothing else was written. Plan,
- workspace, frame and stream remain usable. Fallback does not apply to cancelled calls.
+ workspace, bound call and stream remain usable. Fallback does not apply to cancelled calls.
  */
 elsa_status elsa_engine_cancel(elsa_engine engine);
 
@@ -893,10 +893,10 @@ elsa_status elsa_engine_destroy(elsa_engine engine);
  position.
 
  Copies:
-  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
+  - elsa_run and bound calls, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
     place. Every other tensor is copied completely to or from GPU memory, before or after the kernels. copied_bytes
     of the report is the sum of the sizes of the copied tensors.
-  - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
+  - elsa_run and bound calls, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
     faster than copies from and to ordinary memory.
   - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer on the GPU; a
     GPU that does not share the host's memory reads and writes the buffer over its bus.
@@ -920,7 +920,7 @@ elsa_status elsa_buffer_describe(elsa_buffer buffer,
                                  elsa_buffer_info *info);
 
 /*
- Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
+ Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound call uses a tensor or a
  list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
  nothing else uses the memory: neither the program itself, nor a workspace in it, nor elsa_states_merge or
  elsa_states_finish.
@@ -937,7 +937,7 @@ elsa_status elsa_plan_describe(elsa_plan plan,
                                elsa_plan_info *info);
 
 /*
- Destroys the handle of a plan. Workspaces and frames created from it keep working.
+ Destroys the handle of a plan. Workspaces and bound calls created from it keep working.
  */
 elsa_status elsa_plan_destroy(elsa_plan plan);
 
@@ -952,8 +952,8 @@ elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
 
 /*
- Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
- plans may use it, one call at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
+ Allocates one workspace for several plans, sized for the most demanding of them. Runs and bound calls of any of
+ these plans may use it, one at a time. Any other plan may use it too, under two conditions: its workspace_bytes do
  not exceed those of the most demanding plan, and its engine has the same GPU as the engine of these plans, or
  neither engine has a GPU. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory,
  the first call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
@@ -969,8 +969,8 @@ elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
 /*
  Creates a workspace in memory of the caller, which must have at least the workspace_bytes of the plan's
  elsa_plan_info, with any alignment. The first workspace_bytes of the memory are cleared and used; any further bytes
- are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the
- calls and bound frames that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+ are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and no call
+ or bound call uses it any longer. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  Each output pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The
@@ -986,8 +986,8 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
  workspace_bytes of the plan's elsa_plan_info, or state_workspace_bytes for runs that output states or omit out. For
  a plan that needs none, pass null with 0 bytes. elsa_run_device with this workspace allocates no GPU memory;
  elsa_run does, for the tensors that it copies. The memory must stay valid, and nothing else may use it, until the
- handle is destroyed and the calls and bound frames that use it have ended; destroying the handle then waits for
- enqueued work.
+ handle is destroyed and no call or bound call uses it any longer; destroying the handle then waits for enqueued
+ work.
 
  If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
  them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
@@ -1016,22 +1016,22 @@ elsa_status elsa_plan_warm(elsa_plan plan,
                            elsa_workspace workspace);
 
 /*
- Destroys the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
+ Destroys the handle of a workspace. Its memory is freed once no call and no bound call uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
+ Runs a bound call. After the first run of its plan, nothing is allocated. The report may be null.
 
  # Safety
  The report is null or valid for writes, and nothing else uses it during the call (*write*). The memory of the
- tensors is as elsa_bind, or the function that bound the frame for another operator, requires (*tensors*).
+ tensors is as elsa_bind, or the function that bound them for another operator, requires (*tensors*).
  */
 elsa_status elsa_bound_run(elsa_bound bound,
                            elsa_report *report);
 
 /*
- Destroys the handle of a bound frame.
+ Destroys the handle of a bound call.
  */
 elsa_status elsa_bound_destroy(elsa_bound bound);
 

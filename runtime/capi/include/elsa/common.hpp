@@ -409,13 +409,13 @@ public:
 
 namespace detail {
 
-// The function of elsa.h that replaces the tensors of a frame, for the struct of its inputs.
+// The function of elsa.h that replaces the tensors of a bound call, for the struct of its inputs.
 template <class Inputs>
 struct bound_set;
 
 } // namespace detail
 
-// Frame: tensors bound to a plan and a workspace.
+// Bound call: tensors bound to a plan and a workspace.
 class bound : public detail::owner<elsa_bound, elsa_bound_destroy> {
 public:
     using owner::owner;
@@ -481,9 +481,9 @@ public:
         return Untyped::bind(room, inputs.get(), outputs.get());
     }
 
-    // Replaces the tensors of a frame of a plan for the same types; see elsa_bound_set.
-    status set(const elsa::bound &frame, const Inputs &inputs, const Outputs &outputs) const {
-        return frame.set(inputs.get(), outputs.get());
+    // Replaces the tensors of a bound call of a plan for the same types; see elsa_bound_set.
+    status set(const elsa::bound &call, const Inputs &inputs, const Outputs &outputs) const {
+        return call.set(inputs.get(), outputs.get());
     }
 
     status run(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs,

@@ -93,41 +93,41 @@ public:
     template <class T, class G>
     result<elsa::linear_plan<T, G>> linear_plan(const elsa::linear_problem<T, G> &problem,
                                                 const elsa_linear_options &options = linear_options()) const {
-        return planned<elsa::linear_plan<T, G>>(gated<T, G>(problem), elsa_linear_plan_create, problem, options);
+        return plan_of<elsa::linear_plan<T, G>>(gated<T, G>(problem), elsa_linear_plan_create, problem, options);
     }
     result<untyped_linear_plan> linear_plan(const elsa_linear_problem &problem,
                                             const elsa_linear_options &options = linear_options()) const {
-        return planned<untyped_linear_plan>(elsa::status(), elsa_linear_plan_create, problem, options);
+        return plan_of<untyped_linear_plan>(elsa::status(), elsa_linear_plan_create, problem, options);
     }
 
     template <class T, class G>
     result<elsa::recurrence_plan<T, G>> recurrence_plan(const elsa::recurrence_problem<T, G> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        return planned<elsa::recurrence_plan<T, G>>(gated<T, G>(problem), elsa_recurrence_plan_create, problem, options);
+        return plan_of<elsa::recurrence_plan<T, G>>(gated<T, G>(problem), elsa_recurrence_plan_create, problem, options);
     }
     result<untyped_recurrence_plan> recurrence_plan(const elsa_recurrence_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        return planned<untyped_recurrence_plan>(elsa::status(), elsa_recurrence_plan_create, problem, options);
+        return plan_of<untyped_recurrence_plan>(elsa::status(), elsa_recurrence_plan_create, problem, options);
     }
 
     template <class T, class G>
     result<elsa::selective_plan<T, G>> selective_plan(const elsa::selective_problem<T, G> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        return planned<elsa::selective_plan<T, G>>(gated<T, G>(problem), elsa_selective_plan_create, problem, options);
+        return plan_of<elsa::selective_plan<T, G>>(gated<T, G>(problem), elsa_selective_plan_create, problem, options);
     }
     result<untyped_selective_plan> selective_plan(const elsa_selective_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        return planned<untyped_selective_plan>(elsa::status(), elsa_selective_plan_create, problem, options);
+        return plan_of<untyped_selective_plan>(elsa::status(), elsa_selective_plan_create, problem, options);
     }
 
     template <class T>
     result<elsa::convolution_plan<T>> convolution_plan(const elsa::convolution_problem<T> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        return planned<elsa::convolution_plan<T>>(typed<T>(problem), elsa_convolution_plan_create, problem, options);
+        return plan_of<elsa::convolution_plan<T>>(typed<T>(problem), elsa_convolution_plan_create, problem, options);
     }
     result<untyped_convolution_plan> convolution_plan(const elsa_convolution_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        return planned<untyped_convolution_plan>(elsa::status(), elsa_convolution_plan_create, problem, options);
+        return plan_of<untyped_convolution_plan>(elsa::status(), elsa_convolution_plan_create, problem, options);
     }
 
     // Creates a stream; the callables are responsible for its element types.
@@ -138,13 +138,13 @@ public:
     }
 
     result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {
-        return planned<untyped_plan>(elsa::status(), elsa_plan_create, problem, options);
+        return plan_of<untyped_plan>(elsa::status(), elsa_plan_create, problem, options);
     }
 
 private:
     // Creates a plan by one of the functions of elsa.h, unless `types` is a failure.
     template <class Plan, class Function, class Problem, class Options>
-    result<Plan> planned(const elsa::status &types, Function function, const Problem &problem, const Options &options) const {
+    result<Plan> plan_of(const elsa::status &types, Function function, const Problem &problem, const Options &options) const {
         if (!types.ok()) {
             return types;
         }

@@ -378,7 +378,7 @@ elsa_status elsa_linear_run_device(elsa_plan plan,
                                    elsa_report *report);
 
 /*
- Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
+ Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the bound call.
 
  # Safety
  As for elsa_bind.
@@ -390,7 +390,7 @@ elsa_status elsa_linear_bind(elsa_plan plan,
                              elsa_bound *bound);
 
 /*
- Replaces the tensors of a bound frame of linear attention, like elsa_bound_set.
+ Replaces the tensors of a bound call of linear attention, like elsa_bound_set.
 
  # Safety
  As for elsa_bind.

@@ -131,8 +131,8 @@ namespace detail {
 
 template <>
 struct bound_set<elsa_linear_inputs> {
-    static elsa_status call(elsa_bound frame, const elsa_linear_inputs *inputs, const elsa_linear_outputs *outputs) noexcept {
-        return elsa_linear_bound_set(frame, inputs, outputs);
+    static elsa_status call(elsa_bound handle, const elsa_linear_inputs *inputs, const elsa_linear_outputs *outputs) noexcept {
+        return elsa_linear_bound_set(handle, inputs, outputs);
     }
 };
 

@@ -463,7 +463,7 @@ elsa_status elsa_recurrence_run_device(elsa_plan plan,
                                        elsa_report *report);
 
 /*
- Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the bound call.
 
  # Safety
  As for elsa_bind.
@@ -475,7 +475,7 @@ elsa_status elsa_recurrence_bind(elsa_plan plan,
                                  elsa_bound *bound);
 
 /*
- Replaces the tensors of a bound frame of a first-order recurrence, like elsa_bound_set.
+ Replaces the tensors of a bound call of a first-order recurrence, like elsa_bound_set.
 
  # Safety
  As for elsa_bind.
@@ -522,7 +522,7 @@ elsa_status elsa_selective_run_device(elsa_plan plan,
                                       elsa_report *report);
 
 /*
- Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the bound call.
 
  # Safety
  As for elsa_bind.
@@ -534,7 +534,7 @@ elsa_status elsa_selective_bind(elsa_plan plan,
                                 elsa_bound *bound);
 
 /*
- Replaces the tensors of a bound frame of a selective scan, like elsa_bound_set.
+ Replaces the tensors of a bound call of a selective scan, like elsa_bound_set.
 
  # Safety
  As for elsa_bind.
@@ -581,7 +581,7 @@ elsa_status elsa_convolution_run_device(elsa_plan plan,
                                         elsa_report *report);
 
 /*
- Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the bound call.
 
  # Safety
  As for elsa_bind.
@@ -593,7 +593,7 @@ elsa_status elsa_convolution_bind(elsa_plan plan,
                                   elsa_bound *bound);
 
 /*
- Replaces the tensors of a bound frame of a causal convolution, like elsa_bound_set.
+ Replaces the tensors of a bound call of a causal convolution, like elsa_bound_set.
 
  # Safety
  As for elsa_bind.

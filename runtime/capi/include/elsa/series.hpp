@@ -187,22 +187,22 @@ namespace detail {
 
 template <>
 struct bound_set<elsa_recurrence_inputs> {
-    static elsa_status call(elsa_bound frame, const elsa_recurrence_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
-        return elsa_recurrence_bound_set(frame, inputs, outputs);
+    static elsa_status call(elsa_bound handle, const elsa_recurrence_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_recurrence_bound_set(handle, inputs, outputs);
     }
 };
 
 template <>
 struct bound_set<elsa_selective_inputs> {
-    static elsa_status call(elsa_bound frame, const elsa_selective_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
-        return elsa_selective_bound_set(frame, inputs, outputs);
+    static elsa_status call(elsa_bound handle, const elsa_selective_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_selective_bound_set(handle, inputs, outputs);
     }
 };
 
 template <>
 struct bound_set<elsa_convolution_inputs> {
-    static elsa_status call(elsa_bound frame, const elsa_convolution_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
-        return elsa_convolution_bound_set(frame, inputs, outputs);
+    static elsa_status call(elsa_bound handle, const elsa_convolution_inputs *inputs, const elsa_series_outputs *outputs) noexcept {
+        return elsa_convolution_bound_set(handle, inputs, outputs);
     }
 };
 

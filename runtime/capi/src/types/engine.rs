@@ -27,8 +27,8 @@ pub struct elsa_workspace {
     pub id: u64,
 }
 
-/// Handle of a frame: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the same
-/// frame.
+/// Handle of a bound call: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the
+/// same bound call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_bound {

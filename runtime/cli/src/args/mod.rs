@@ -12,3 +12,11 @@ pub use force::ForceArgs;
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks, needs_task, run_id};
 pub use traversal::TraversalArgs;
+
+use clap::Arg;
+
+/// Marks a flag as required, if only some of the commands that share it require it.
+#[must_use]
+pub fn required(flag: Arg) -> Arg {
+    flag.required(true)
+}

@@ -2,8 +2,8 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs};
-use clap::{Arg, Args};
+use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, required};
+use clap::Args;
 use elsa_files::{Reads, TensorPath};
 use std::path::PathBuf;
 
@@ -38,11 +38,6 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 /// Help text of `--quorum`.
 const QUORUM: &str = "Divide the pairs of queries and keys among the tasks of quorums, the chunks of each level as of elsa run; \
     without --task, compute all tasks and add their shares [default with --task: its N]";
-
-/// Marks a flag as required.
-fn required(flag: Arg) -> Arg {
-    flag.required(true)
-}
 
 /// `elsa backward`.
 #[derive(Args, Debug)]

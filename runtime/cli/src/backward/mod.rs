@@ -1,7 +1,7 @@
 //! `elsa backward`: computes gradients of attention over tensors in files.
 
 mod args;
-mod given;
+mod forward;
 mod task;
 
 pub use args::BackwardArgs;
@@ -23,20 +23,20 @@ use elsa_core::view::View;
 use elsa_files::sums::Sums;
 use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
-    BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, Held,
-    PlanError, TaskGradients,
+    BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, PlanError,
+    TaskGradients, TaskTokens,
 };
-use given::{Forward, like_output};
+use forward::{Forward, like_output};
 
 /// Result of a backward pass.
-struct Done {
+struct Pass {
     /// Gradients of queries, keys and values, stored as the views of the problem describe.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,
     workspace_bytes: usize,
     /// Report of the last run.
-    last: Option<elsa_runtime::Report>,
+    last_report: Option<elsa_runtime::Report>,
 }
 
 /// Computes the gradients from all pairs of queries and keys in one run.
@@ -45,7 +45,7 @@ fn at_once(
     problem: &BackwardProblem,
     inputs: BackwardInputs<'_>,
     options: &BackwardPlanOptions,
-) -> Result<Done, Error> {
+) -> Result<Pass, Error> {
     let plan = engine.backward_plan(problem, options)?;
     let mut gradients = room(problem)?;
     let mut workspace = plan.workspace()?;
@@ -53,7 +53,7 @@ fn at_once(
     let [query, key, value] = &mut gradients;
     let last = plan.bind(inputs, Gradients { query, key, value }, &mut workspace)?.run()?;
     let (kernel, workspace_bytes) = (Some(plan.kernel()), plan.workspace_bytes());
-    Ok(Done { gradients, tasks: 1, kernel, workspace_bytes, last: Some(last) })
+    Ok(Pass { gradients, tasks: 1, kernel, workspace_bytes, last_report: Some(last) })
 }
 
 /// Computes the tasks of `division` one after another, and adds up their shares of the gradients.
@@ -63,23 +63,24 @@ fn by_tasks(
     inputs: BackwardInputs<'_>,
     options: &BackwardPlanOptions,
     division: &Division,
-) -> Result<Done, Error> {
+) -> Result<Pass, Error> {
     let named = |source| Error::Quorum { argument: "quorum", source };
     let count = usize::try_from(division.tasks()).unwrap_or(usize::MAX);
     let sizes = GradientSizes::of_problem(problem.forward());
     let mut merge = GradientMerge::new(&sizes, count).map_err(planned("shares-out"))?;
     let gradients = room(problem)?;
-    let mut done = Done { gradients, tasks: division.tasks(), kernel: None, workspace_bytes: 0, last: None };
+    let mut done =
+        Pass { gradients, tasks: division.tasks(), kernel: None, workspace_bytes: 0, last_report: None };
     for number in 0..division.tasks() {
         let path = division.path(number).map_err(named)?;
-        let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, Held::Whole, options)
+        let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, TaskTokens::Whole, options)
             .map_err(undivided)?;
         let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
         let report = plan.run(&inputs, shares.borrow()).map_err(ran)?;
         merge.push(plan.task(), &shares)?;
         done.kernel = done.kernel.or(plan.plans().first().map(BackwardPlan::kernel));
         done.workspace_bytes = done.workspace_bytes.max(plan.workspace_bytes());
-        done.last = report.last.or(done.last);
+        done.last_report = report.last_report.or(done.last_report);
     }
     let (spec, sums) = (problem.spec(), merge.finish());
     let views = [&spec.query, &spec.key, &spec.value];
@@ -164,7 +165,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
         };
         Ok((done, forward))
     })?;
-    let Done { gradients, tasks, kernel, workspace_bytes, last } = done;
+    let Pass { gradients, tasks, kernel, workspace_bytes, last_report } = done;
 
     let contents: Vec<Output> = [Operand::Query, Operand::Key, Operand::Value]
         .into_iter()
@@ -176,9 +177,9 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     forward.unchanged()?;
     writer.commit(&contents)?;
 
-    let backend = last.as_ref().map_or_else(|| engine.backend(), |last| last.backend).to_string();
-    let workers = last.as_ref().map_or(0, |last| last.workers);
-    let fallback = last.and_then(|last| last.fallback).map(|reason| reason.to_string());
+    let backend = last_report.as_ref().map_or_else(|| engine.backend(), |last| last.backend).to_string();
+    let workers = last_report.as_ref().map_or(0, |last| last.workers);
+    let fallback = last_report.and_then(|last| last.fallback).map(|reason| reason.to_string());
     if args.json {
         let report = object! {
             what: "backward",

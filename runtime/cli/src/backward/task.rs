@@ -2,7 +2,7 @@
 //! shares to a file. The computation needs only the tokens of the task.
 
 use super::args::BackwardArgs;
-use super::given::{Forward, like_output};
+use super::forward::{Forward, like_output};
 use crate::error::Error;
 use crate::job::floats;
 use crate::progress;
@@ -74,7 +74,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     writer.commit(&[Output::Archive(arrays)])?;
 
     let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
-    let last = done.last.as_ref();
+    let last = done.last_report.as_ref();
     tell(
         args.json,
         &engine,

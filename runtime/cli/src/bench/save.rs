@@ -97,7 +97,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
 /// Returns the path of the newest table in `folder`, or `None` if there is no table. The name of a table begins with
 /// its date.
 #[must_use]
-pub fn last(folder: &Path) -> Option<PathBuf> {
+pub fn newest(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
     let tables = entries.flatten().map(|entry| entry.path());
     tables.filter(|path| path.extension().is_some_and(|extension| extension == "csv")).max()
@@ -121,10 +121,10 @@ mod tests {
         let second = save(&place, &start, b"2").unwrap();
         let third = save(&place, &later, b"3").unwrap();
         assert_eq!(fs::read(&first).unwrap(), b"1");
-        assert_eq!((fs::read(&second).unwrap(), last(&place)), (b"2".to_vec(), Some(third.clone())));
+        assert_eq!((fs::read(&second).unwrap(), newest(&place)), (b"2".to_vec(), Some(third.clone())));
         let described = fs::read_to_string(third.with_extension("json")).unwrap();
         assert!(described.contains("\"date\":\"2026-11-22T14:03:06Z\""), "{described}");
-        assert_eq!(last(&folder.path().join("none")), None);
+        assert_eq!(newest(&folder.path().join("none")), None);
 
         fs::write(folder.path().join("file"), "").unwrap();
         let refused = prepare(&folder.path().join("file/bench")).expect_err("a file is no folder");

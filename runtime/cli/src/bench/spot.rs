@@ -78,7 +78,7 @@ pub fn record(
     start: &Start,
 ) -> Result<(PathBuf, Vec<Row>), Error> {
     let folder = save::folder(given, target, start);
-    let path = save::last(&folder).ok_or_else(|| Error::Argument {
+    let path = save::newest(&folder).ok_or_else(|| Error::Argument {
         argument: "spot",
         found: format!("{}: no table of this board", folder.display()),
         allowed: format!("a folder with one; elsa bench --save {} makes it", folder.display()),

@@ -5,12 +5,12 @@
 use super::args::{FormArgs, SemanticsArgs, TensorArgs};
 use super::job::{LinearJob, Written};
 use super::judge::{Answer, judge};
-use crate::args::{FILE, ForceArgs, HostArgs};
+use crate::args::{FILE, ForceArgs, HostArgs, required};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::progress;
 use crate::report::{self, object};
-use clap::{Arg, Args};
+use clap::Args;
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_files::{Buffer, Content, Output, TensorPath, Writer, leaves_enough, zeros};
 use elsa_runtime::{LinearPlan, PlanError};
@@ -38,11 +38,6 @@ Files are those of elsa run. States are f32 for any type of q; f16 and bf16 stat
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
 when all of them are complete.";
-
-/// Marks a flag as required.
-fn required(flag: Arg) -> Arg {
-    flag.required(true)
-}
 
 /// `elsa linear run`.
 #[derive(Args, Debug)]

@@ -2,11 +2,11 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, TraversalArgs};
+use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, TraversalArgs, required};
 use crate::error::Error;
 use crate::flag::flag;
 use crate::stream::StreamArgs;
-use clap::{Arg, Args};
+use clap::Args;
 use elsa_core::attention::Operand;
 use elsa_files::{Reads, TensorPath, Writer};
 use std::path::PathBuf;
@@ -59,11 +59,6 @@ streamed, and excludes --resume. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the
 reader of standard output closed it. Outputs are then complete, as they are if printing fails. elsa help lists the
 environment variables.";
-
-/// Marks a flag as required.
-fn required(flag: Arg) -> Arg {
-    flag.required(true)
-}
 
 /// `elsa run`.
 #[derive(Args, Debug)]

@@ -41,7 +41,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
         return Err(Error::Argument { argument: "certificate", found, allowed });
     }
     let job = Job::headers(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
-    let wanted = stream::Wanted {
+    let wanted = stream::OutputRequest {
         lse: args.lse_out.is_some(),
         states: args.state_out.is_some(),
         presents: [args.present_k.is_some(), args.present_v.is_some()],
@@ -118,8 +118,8 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
     outputs.state = state.as_mut().map(|[m, s, w]| StateOut { m, s, w });
     let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
     let (done, ms) = progress::timed(2.0 * job.multiplications(), || bound.run())?;
-    let certified = match args.certificate {
-        true => Some(bound.certified()?.to_string()),
+    let certificate = match args.certificate {
+        true => Some(bound.certificate()?.to_string()),
         false => None,
     };
     let left_out = match options.traverses() {
@@ -151,8 +151,8 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
     writer.commit(&contents)?;
 
     let mut stdout = crate::foreign::stdout();
-    if let Some(certified) = certified {
-        writeln!(stdout, "{certified}")?;
+    if let Some(certificate) = certificate {
+        writeln!(stdout, "{certificate}")?;
     }
     let kernel = plan.kernel_of(done.backend);
     if args.json {

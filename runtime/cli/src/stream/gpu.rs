@@ -2,12 +2,12 @@
 //! part of `--host-budget` that the process does not use for anything else.
 
 use super::args::StreamArgs;
-use super::begun::Begun;
 use super::commit::journal_of;
 use super::files::Files;
-use super::report::{self, Done};
+use super::report::{self, StreamedRun};
+use super::request::{OutputRequest, shapes};
 use super::sink::Outputs;
-use super::wanted::{Wanted, shapes};
+use super::start::StreamStart;
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::progress;
@@ -34,7 +34,7 @@ fn fitted(
     problem: &Problem,
     args: &StreamArgs,
     half_scores: bool,
-    wanted: Wanted,
+    wanted: OutputRequest,
     division: Option<StreamDivision>,
 ) -> Result<Result<(GpuStream, StreamFit), StreamError>, Error> {
     let wants = StreamWants {
@@ -96,15 +96,15 @@ fn failed(error: StreamError, taken: usize) -> Error {
 
 /// Result of a run on a GPU.
 #[derive(Debug)]
-pub enum Ran {
+pub enum GpuOutcome {
     /// The run is complete, with every output.
-    Done(Box<Done>),
+    Complete(Box<StreamedRun>),
     /// The CPU has to compute. The text states the reason.
     ByTheCpu(String),
 }
 
 /// Runs a job on a GPU. `half_scores` allows the GPU to sum short chains of f16 products in f16. `by_the_cpu` is the
-/// line with which the journal of a run on the CPU names its kernel. If the result is [`Ran::ByTheCpu`], the caller
+/// line with which the journal of a run on the CPU names its kernel. If the result is [`GpuOutcome::ByTheCpu`], the caller
 /// must compute all outputs on the CPU.
 ///
 /// # Errors
@@ -114,35 +114,35 @@ pub fn run(
     engine: &Engine,
     args: &StreamArgs,
     (half_scores, by_the_cpu): (bool, &str),
-    wanted: Wanted,
+    wanted: OutputRequest,
     writer: &impl Fn() -> Result<Writer, Error>,
-) -> Result<Ran, Error> {
+) -> Result<GpuOutcome, Error> {
     let problem = &job.problem;
     let (prepared, lengths) = (writer()?.prepared(), job.lengths());
     let device = engine.device().map_or("", |device| &device.name);
     let sums = if half_scores { " half scores" } else { "" };
     let by = format!("{device} {}{sums}", kernel(engine, problem));
-    let begun = match Begun::new(job, &prepared, args.resume, &by) {
+    let start = match StreamStart::new(job, &prepared, args.resume, &by) {
         Err(_)
             if engine.fallback() == Fallback::Cpu
-                && Begun::new(job, &prepared, args.resume, by_the_cpu).is_ok() =>
+                && StreamStart::new(job, &prepared, args.resume, by_the_cpu).is_ok() =>
         {
-            return Ok(Ran::ByTheCpu("--resume: the journal is of a run on the CPU".into()));
+            return Ok(GpuOutcome::ByTheCpu("--resume: the journal is of a run on the CPU".into()));
         }
-        begun => begun?,
+        start => start?,
     };
-    let division = begun.sizes().map(|[rows, keys, splits, ..]| StreamDivision { rows, keys, splits });
+    let division = start.sizes().map(|[rows, keys, splits, ..]| StreamDivision { rows, keys, splits });
     let (mut stream, fit) = match fitted(engine, problem, args, half_scores, wanted, division)? {
         Ok(fitted) => fitted,
-        Err(reason) => return Ok(Ran::ByTheCpu(reason.to_string())),
+        Err(reason) => return Ok(GpuOutcome::ByTheCpu(reason.to_string())),
     };
     let shapes = shapes(job, wanted);
     let mut files = Files::of(job, &prepared)?;
     let journal = prepared.first().map(|file| journal_of(&file.path));
-    let mut outputs = Outputs::new(prepared, &shapes, begun.stage())?;
-    let (division, from) = (stream.division(), begun.finished());
+    let mut outputs = Outputs::new(prepared, &shapes, start.stage())?;
+    let (division, from) = (stream.division(), start.finished());
     let (units, parts) = stream.count(&lengths, 0).map_err(|e| failed(e, 0))?;
-    begun.note_in(&mut outputs, [division.rows, division.keys, division.splits, 1, 1], units)?;
+    start.note_in(&mut outputs, [division.rows, division.keys, division.splits, 1, 1], units)?;
     if let Some(line) = report::refusals(fit.refused, stream.resident_rows(), division.keys) {
         say(&line);
     }
@@ -159,7 +159,7 @@ pub fn run(
                 let gone = std::fs::remove_file(&path);
                 gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;
             }
-            return Ok(Ran::ByTheCpu(reason.to_string()));
+            return Ok(GpuOutcome::ByTheCpu(reason.to_string()));
         }
         Err(reason) => return Err(failed(reason, 0)),
     };
@@ -180,7 +180,7 @@ pub fn run(
     .into_iter()
     .map(|(name, value)| (name.to_owned(), Value::from(value)))
     .collect();
-    let done = Done {
+    let done = StreamedRun {
         report: StreamReport {
             times: Times {
                 total: time(times.total_ms),
@@ -209,7 +209,7 @@ pub fn run(
         fallback: None,
         certificate: None,
     };
-    Ok(Ran::Done(Box::new(done)))
+    Ok(GpuOutcome::Complete(Box::new(done)))
 }
 
 /// Returns the name of the kernel that processes the chunks. It is the kernel that a plan of the complete problem

@@ -4,27 +4,26 @@
 //! which a killed run resumes.
 
 mod args;
-mod begun;
 mod commit;
 mod files;
 mod gpu;
 pub mod journal;
 mod report;
+mod request;
 mod sink;
-mod wanted;
+mod start;
 
 pub use args::StreamArgs;
 pub use files::Files;
-pub use report::{Done, accounted};
+pub use report::{StreamedRun, accounted};
+pub use request::OutputRequest;
 pub use sink::Outputs;
-pub use wanted::Wanted;
 
 use crate::args::EngineArgs;
 use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
-use begun::Begun;
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_files::{FileError, MemoryError, Writer};
@@ -32,8 +31,9 @@ use elsa_runtime::{
     Backend, Engine, Fallback, PlanError, StreamCertificate, StreamError, StreamOptions, StreamPlan,
     UnitSizes, Written, peak_memory,
 };
+use request::shapes;
+use start::StreamStart;
 use std::time::Instant;
-use wanted::shapes;
 
 /// Runs a job whose tensors stay in their files. `writer` prepares the output files.
 ///
@@ -44,9 +44,9 @@ pub fn run(
     job: &Job,
     args: &StreamArgs,
     engine: &EngineArgs,
-    wanted: Wanted,
+    wanted: OutputRequest,
     writer: impl Fn() -> Result<Writer, Error>,
-) -> Result<Done, Error> {
+) -> Result<StreamedRun, Error> {
     let problem = &job.problem;
     let options = engine.plan_options();
     let engine = engine.engine()?;
@@ -54,17 +54,17 @@ pub fn run(
     let mut fallback = None;
     if engine.backend() == Backend::Cuda {
         let done = match wanted.certificate {
-            true => gpu::Ran::ByTheCpu(
+            true => gpu::GpuOutcome::ByTheCpu(
                 "--certificate: not in a stream on a GPU, which measures no tensors".into(),
             ),
             false => gpu::run(job, &engine, args, (options.half_scores, &by), wanted, &writer)?,
         };
         match done {
-            gpu::Ran::Done(done) => return Ok(*done),
-            gpu::Ran::ByTheCpu(reason) if engine.fallback() == Fallback::Fail => {
+            gpu::GpuOutcome::Complete(done) => return Ok(*done),
+            gpu::GpuOutcome::ByTheCpu(reason) if engine.fallback() == Fallback::Fail => {
                 return Err(Error::Stream(reason));
             }
-            gpu::Ran::ByTheCpu(reason) => {
+            gpu::GpuOutcome::ByTheCpu(reason) => {
                 say(&format!("{reason}; the CPU computes"));
                 fallback = Some(reason);
             }
@@ -72,7 +72,7 @@ pub fn run(
     }
     let prepared = writer()?.prepared();
     let shapes = shapes(job, wanted);
-    let begun = Begun::new(job, &prepared, args.resume, &by)?;
+    let start = StreamStart::new(job, &prepared, args.resume, &by)?;
     let written = Written { output: true, lse: wanted.lse, states: wanted.states };
     let options = StreamOptions::new(args.budget())
         .plan(options.certify(wanted.certificate))
@@ -80,7 +80,7 @@ pub fn run(
         .device_budget(args.device_budget)
         .eta(args.eta())
         .resumable(args.resume)
-        .sizes(begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
+        .sizes(start.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
             sequences,
             heads,
             tiles,
@@ -90,19 +90,19 @@ pub fn run(
     // The engine checks the budget first, so that a budget that is too small is refused before any archive is unpacked.
     engine.stream(problem, &options).map_err(|e| refused(&engine, problem, &options, e))?;
     let mut files = Files::of(job, &prepared)?;
-    let mut outputs = Outputs::new(prepared, &shapes, begun.stage())?;
+    let mut outputs = Outputs::new(prepared, &shapes, start.stage())?;
     let mut stream = engine.fit_stream(problem, &options).map_err(|e| match e {
         StreamError::Plan(e) => refused(&engine, problem, &options, e),
         e => failed(job, &outputs, e),
     })?;
     let (plan, refused) = (stream.plan().clone(), stream.fit().refused);
-    let (lengths, from) = (job.lengths(), begun.finished());
+    let (lengths, from) = (job.lengths(), start.finished());
     let (units, parts) = plan.count(&lengths, 0).map_err(|e| failed(job, &outputs, e))?;
     if let Some(line) = report::refusals(refused, plan.resident_rows(), plan.choice().chunk) {
         say(&line);
     }
     let UnitSizes { sequences, heads, tiles, vectors, chunk } = plan.choice().sizes();
-    begun.note_in(&mut outputs, [sequences, heads, tiles, vectors, chunk], units)?;
+    start.note_in(&mut outputs, [sequences, heads, tiles, vectors, chunk], units)?;
     outputs.show(progress::bar(parts as u64, 2.0 * job.multiplications() / 1e10));
     let start = Instant::now();
     let ran = stream.run(&lengths, &mut files, &mut outputs, from);
@@ -111,9 +111,9 @@ pub fn run(
     job.unchanged()?;
     let report = ran.map_err(|e| failed(job, &outputs, e))?;
     let certificate =
-        report.certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());
+        report.certificate.as_ref().and_then(StreamCertificate::certificate).map(|c| c.to_string());
     outputs.commit()?;
-    Ok(Done {
+    Ok(StreamedRun {
         report,
         ms,
         threads: engine.threads(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A completed streamed run.
 #[derive(Debug)]
-pub struct Done {
+pub struct StreamedRun {
     /// Report of the run. For a run on a GPU, the times are measured on the device, and the time of the copies to the
     /// device counts as reading time.
     pub report: StreamReport,
@@ -65,7 +65,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-impl Done {
+impl StreamedRun {
     /// Builds the object that `--json` prints, for a problem of the given shape.
     pub fn report(&self, shape: impl Serialize) -> impl Serialize {
         let times = &self.report.times;
@@ -98,7 +98,7 @@ impl Done {
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for StreamedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let times = &self.report.times;
         write!(

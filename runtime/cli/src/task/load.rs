@@ -8,7 +8,7 @@ use elsa_core::attention::{Chunk, Operand};
 use elsa_core::quorum::{Division, Run, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 use elsa_files::{Accept, Part, Tensor, TensorPath};
-use elsa_runtime::Held;
+use elsa_runtime::TaskTokens;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use std::ops::Range;
 pub struct Loaded {
     /// Tensors with the task's tokens, and their problem.
     pub job: Job,
-    /// The tokens that the tensors contain: always [`Held::Gathered`], that is, only the task's tokens.
-    pub held: Held,
+    /// The tokens that the tensors contain: always [`TaskTokens::Gathered`], that is, only the task's tokens.
+    pub held: TaskTokens,
     /// The rows of the task's queries, which later reads select from further files with one row per query.
     pub rows: Rows,
     /// Size of the tensors that were read, in bytes.
@@ -119,7 +119,7 @@ pub fn load(
         bytes.set(bytes.get() + tensor.shape().iter().product::<usize>() * tensor.dtype().size());
         tensor
     };
-    let held = |[queries, keys]: [usize; 2]| Held::Gathered { queries, keys };
+    let held = |[queries, keys]: [usize; 2]| TaskTokens::Gathered { queries, keys };
     let place = |[query_total, key_total]: [usize; 2]| Chunk { key_total, query_total, ..Chunk::default() };
     if let Some(totals) = args.tokens {
         let job = Job::load_by(problem, [false; 2], Some(place(totals)), |_, argument, source, accept| {

@@ -58,7 +58,7 @@ use crate::report;
 use crate::scenario::{self, Scenario};
 use crate::verdict::Verdict;
 use case::Case;
-use clap::{Arg, Args};
+use clap::Args;
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
 use elsa_files::{Accept, Target, Tensor, TensorPath};
@@ -113,16 +113,11 @@ The likely case is the same analysis with errors of random sign (Azuma-Hoeffding
 ELSA is printed next to the bound, relative to |Y|. It omits the rounding of scores and the cancellation of values, so a
 correct answer may violate it.";
 
-/// Marks a flag as required unless the command verifies built-in tensors.
-fn required(flag: Arg) -> Arg {
-    flag.required_unless_present("scenario")
-}
-
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
     elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
-    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
+    mut_arg("q", scenario::required), mut_arg("k", scenario::required), mut_arg("v", scenario::required))]
 pub struct VerifyArgs {
     /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output

@@ -22,7 +22,8 @@ use elsa_core::quorum::{Division, InterestSet, Task};
 use elsa_core::view::{Layout, View};
 use elsa_files::{FileError, zeros};
 use elsa_runtime::{
-    Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
+    Engine, EngineOptions, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
+    TaskTokens,
 };
 use serde::Serialize;
 use std::io;
@@ -39,7 +40,7 @@ const APART: f32 = 1e-4;
 
 /// Cost of a method at one size and budget.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ran {
+pub struct MethodCost {
     /// Number of tokens.
     pub tokens: usize,
     /// The budget in bytes.
@@ -100,7 +101,7 @@ impl Whole {
     }
 
     /// Computes `out` in a streamed run; returns `None` if the budget is too small.
-    fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
+    fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<MethodCost>, Error> {
         let problem = self.shape.problem(DType::F32)?;
         // The account of any plan contains the memory that the process already uses; the budget comes on top of it.
         let Ok(any) = engine.stream(&problem, &ample()) else {
@@ -127,7 +128,7 @@ impl Whole {
         };
         let start = Instant::now();
         let report = plan.run(&Lengths::default(), &mut source, &mut sink, 0).map_err(failed)?;
-        Ok(Some(Ran {
+        Ok(Some(MethodCost {
             tokens: self.shape.keys,
             budget,
             share: budget / self.bytes(),
@@ -165,7 +166,7 @@ impl Whole {
         division: &Division,
         budget: f64,
         out: &mut [f32],
-    ) -> Result<Option<Ran>, Error> {
+    ) -> Result<Option<MethodCost>, Error> {
         let Shape { heads, keys: tokens, dim, .. } = self.shape;
         let float = size_of::<f32>();
         let tasks = usize::try_from(division.tasks()).unwrap_or(usize::MAX);
@@ -183,7 +184,7 @@ impl Whole {
                 merge.push(task.queries(), &RowStates::empty(0, dim)?)?;
                 continue;
             };
-            let held = Held::Gathered { queries: tokens, keys: tokens };
+            let held = TaskTokens::Gathered { queries: tokens, keys: tokens };
             let mut plan = TaskPlan::new(engine, &problem, division, &path, held, &PlanOptions::default())?;
             // Bytes of the gathered queries, keys and values, and of the states m, S and W.
             let (gathered, states) = (3 * heads * rows * dim * float, heads * rows * (dim + 2) * float);
@@ -202,7 +203,7 @@ impl Whole {
         }
         let view = View::dense("out", Layout::Bhnd, &[1, heads, tokens, dim], None)?;
         merge.finish().output(&view, &mut ElementsMut::F32(out));
-        Ok(Some(Ran {
+        Ok(Some(MethodCost {
             tokens,
             budget,
             share: budget / self.bytes(),
@@ -224,7 +225,7 @@ fn ample() -> StreamOptions {
 }
 
 /// Returns the run with the median time; `None` if `runs` is empty.
-fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
+fn typical(mut runs: Vec<MethodCost>) -> Option<MethodCost> {
     runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let middle = runs.len() / 2;
     runs.into_iter().nth(middle)
@@ -240,7 +241,7 @@ pub fn beside(
     threads: Option<usize>,
     set: &InterestSet,
     forward: &Pass,
-) -> Result<Vec<Ran>, Error> {
+) -> Result<Vec<MethodCost>, Error> {
     let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let progress = bar((sizes.len() * SHARES.len()) as u64, 2.0);
     let mut all = Vec::new();
@@ -280,7 +281,7 @@ pub fn beside(
                     )));
                 }
             }
-            let modelled = |ran: Ran| Ran {
+            let modelled = |ran: MethodCost| MethodCost {
                 modelled: super::study::skipping(forward.time, model, f64::from(ran.level)),
                 ..ran
             };
@@ -303,7 +304,7 @@ mod tests {
         let pass = sets::named("jetson-tx2").unwrap().forward;
         let size = if cfg!(miri) { 40 } else { 700 };
         let all = beside(&[size], (2, 16), Some(1), &set, &pass).unwrap();
-        let quorums: Vec<&Ran> = all.iter().filter(|ran| ran.method == "quorums").collect();
+        let quorums: Vec<&MethodCost> = all.iter().filter(|ran| ran.method == "quorums").collect();
         assert!(quorums.len() >= 2 && quorums[0].level == 1, "{all:?}");
         for ran in &all {
             assert!(ran.peak_bytes <= ran.budget && ran.seconds > 0.0 && ran.modelled > 0.0, "{ran:?}");

@@ -1,6 +1,6 @@
 //! Renders the report as one self-contained page: tables, curves, and the hybrid tree with its timeline.
 
-use super::beside::Ran;
+use super::beside::MethodCost;
 use super::costs::Costs;
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
@@ -182,7 +182,7 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
 
 /// Draws charts of the costs that both methods had on this machine: against the number of tokens for each budget, and
 /// against the budget for the largest number of tokens.
-fn ran_here(all: &[Ran]) -> Vec<Chart> {
+fn ran_here(all: &[MethodCost]) -> Vec<Chart> {
     let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
     let mut shares: Vec<f64> = Vec::new();
     for ran in all {
@@ -191,13 +191,13 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
         }
     }
     /// Function that returns the quantity that a chart shows for a run.
-    type Of = fn(&Ran) -> f64;
+    type Of = fn(&MethodCost) -> f64;
     let pictures: [(&str, &'static str, Of); 3] = [
         ("Time", "s", |ran| ran.seconds),
         ("Peak bytes", "bytes", |ran| ran.peak_bytes),
         ("Bytes moved", "bytes", |ran| ran.moved_bytes),
     ];
-    let point = |ran: &Ran, x: f64, y: f64| {
+    let point = |ran: &MethodCost, x: f64, y: f64| {
         Point::new(
             x,
             y,

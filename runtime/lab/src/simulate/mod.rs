@@ -24,7 +24,7 @@ mod text;
 pub use args::SimulateArgs;
 
 use crate::model::Seconds;
-use beside::Ran;
+use beside::MethodCost;
 use costs::{Costs, Pass};
 use elsa_cli::error::Error;
 use elsa_cli::report;
@@ -85,7 +85,7 @@ struct Simulated<'a> {
     fits: Vec<Fit>,
     checks: &'a [Check],
     kernels: &'a [Kernels],
-    beside: &'a [Ran],
+    beside: &'a [MethodCost],
     #[serde(flatten)]
     report: &'a Simulation,
 }

@@ -1,6 +1,6 @@
 //! Prints the report as text.
 
-use super::beside::{RUNS, Ran};
+use super::beside::{MethodCost, RUNS};
 use super::costs::{Costs, GIB};
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
@@ -90,7 +90,7 @@ pub struct Printed<'a> {
     /// Naive method compared with this library (figure 5).
     pub kernels: &'a [Kernels],
     /// Measurements of streaming and quorums on this machine.
-    pub ran: &'a [Ran],
+    pub ran: &'a [MethodCost],
 }
 
 /// Prints the entire report.
@@ -185,7 +185,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
 }
 
 /// Prints the measurements of streaming and quorums.
-fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
+fn beside(out: &mut impl Write, all: &[MethodCost]) -> Result<()> {
     writeln!(out, "\nstreaming and quorums, run here, medians of {RUNS}; their answers agree")?;
     writeln!(
         out,
@@ -193,7 +193,7 @@ fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
         "tokens", "budget", "method", "levels", "parts", "time", "model", "held", "moved"
     )?;
     for ran in all {
-        let Ran { tokens, method, level, tasks, .. } = ran;
+        let MethodCost { tokens, method, level, tasks, .. } = ran;
         let (budget, held, moved) = (size(ran.budget), size(ran.peak_bytes), size(ran.moved_bytes));
         let (seconds, modelled) = (time(ran.seconds), time(ran.modelled));
         writeln!(

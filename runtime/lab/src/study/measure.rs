@@ -1,7 +1,7 @@
 //! Runs every schedule over the tiles of a problem, and compares the outputs with exact attention in f64.
 
+use super::maxima::{Maxima, probabilities};
 use super::places::{Place, TILE, places};
-use super::seen::{Seen, probabilities};
 use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
 use elsa_cli::error::Error;
@@ -98,7 +98,7 @@ pub struct Study {
     /// Results of each schedule.
     pub outcomes: Vec<Outcome>,
     /// Positions of the largest scores.
-    pub seen: Seen,
+    pub maxima: Maxima,
     /// Similarity and norms of the queries, then of the keys.
     pub sides: [Side; 2],
     /// Probabilities of the first head.
@@ -125,7 +125,7 @@ struct Known {
 
 /// Results of a group of tiles.
 struct Group {
-    seen: Seen,
+    maxima: Maxima,
     outcomes: Vec<(TraversalReport, Errors)>,
 }
 
@@ -148,7 +148,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     let of_group = |places: &&[Place]| group(problem, &inputs, &settings, places, step, &|| bar.inc(1));
     let done = for_items(&groups, 1, || (), |(), places| of_group(places), |_| {});
     bar.finish_and_clear();
-    let mut seen = Seen::default();
+    let mut maxima = Maxima::default();
     let new = |setting: &Setting| {
         let (report, errors) = Default::default();
         Outcome { setting: *setting, report, errors }
@@ -156,7 +156,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     let mut outcomes: Vec<Outcome> = settings.iter().map(new).collect();
     for group in done {
         let group = group?;
-        seen.merge(group.seen);
+        maxima.merge(group.maxima);
         for (outcome, (report, errors)) in outcomes.iter_mut().zip(&group.outcomes) {
             outcome.report.add(report);
             outcome.errors.merge(errors);
@@ -176,7 +176,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
         tiles: [chosen.len(), all.len()],
         rows: [rows, all.iter().map(|place| place.rows.len()).sum()],
         outcomes,
-        seen,
+        maxima,
         sides: sides(problem, &inputs),
         map: probabilities(problem, &inputs),
         spread: spread(problem, &inputs),
@@ -232,7 +232,7 @@ fn group(
     done: &(dyn Fn() + Sync),
 ) -> Result<Group, Error> {
     let spec = problem.spec();
-    let mut seen = Seen::default();
+    let mut maxima = Maxima::default();
     let mut known = Vec::new();
     for place in tiles {
         let mut scores = Vec::new();
@@ -241,7 +241,7 @@ fn group(
             scores.push(of_row);
             known.push(row);
         }
-        seen.absorb(problem, inputs, TILE.keys, place, &scores);
+        maxima.absorb(problem, inputs, TILE.keys, place, &scores);
     }
     done();
     let mut floats = zeros("k", scratch_len(problem, TILE).unwrap_or(usize::MAX))?;
@@ -273,7 +273,7 @@ fn group(
         outcomes.push((report, errors));
         done();
     }
-    Ok(Group { seen, outcomes })
+    Ok(Group { maxima, outcomes })
 }
 
 /// The value vectors that a query head of a sequence attends.
@@ -402,7 +402,7 @@ mod tests {
         let (q, k, v) = (tensor(6.0), tensor(1.0), tensor(1.0));
         let study = study("given", &problem, Inputs::new(q.elements(), k.elements(), v.elements())).unwrap();
         assert_eq!((study.tiles, study.rows, study.shape), ([6, 6], [260, 260], [2, 130, 130, 8, 8]));
-        assert_eq!(study.seen.rows(), 260);
+        assert_eq!(study.maxima.rows(), 260);
         let mut skipped = 0;
         for Outcome { setting, report, errors } in &study.outcomes {
             assert_eq!(report.accepted + report.recomputed, 260, "{setting:?}");

@@ -11,21 +11,21 @@
 //! | table 2 | none: it needs language models; a note explains this | [`page`] |
 //! | table 3 | rows that ten settings would lose with f16 and with f32 weights | [`tables`] |
 //! | table 4 | sparsity, bound and error of 21 settings and of error budgets | [`tables`] |
-//! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`seen`] |
+//! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`maxima`] |
 //! | figures 3 and 4 | similarity within blocks, norms of tokens | [`tokens`] |
 //!
 //! [`measure`] runs the schedules over all tiles or, if that takes too long, over a sample of them.
 
+mod maxima;
 mod measure;
 mod operations;
 mod page;
 mod places;
-mod seen;
 mod settings;
 mod tables;
 mod tokens;
 
-use clap::{Arg, Args};
+use clap::Args;
 use elsa_cli::args::values::one_of;
 use elsa_cli::args::{ForceArgs, ProblemArgs};
 use elsa_cli::error::Error;
@@ -42,16 +42,11 @@ Examples:
   elsa-lab study --scenario sink --html study.html
   elsa-lab study --q q.npy --k k.npy --v v.npy --causal --html study.html";
 
-/// Marks a flag as required unless built-in tensors are studied.
-fn required(flag: Arg) -> Arg {
-    flag.required_unless_present("scenario")
-}
-
 /// `elsa-lab study`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa-lab study --q <FILE> --k <FILE> --v <FILE> --html <FILE.html> [OPTIONS]\n       \
     elsa-lab study --scenario <SCENARIO> --html <FILE.html>", after_help = format!("{HELP}\n\n{}", scenario::HELP),
-    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
+    mut_arg("q", scenario::required), mut_arg("k", scenario::required), mut_arg("v", scenario::required))]
 pub struct StudyArgs {
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]

@@ -1,9 +1,9 @@
 //! Renders studies as one self-contained page: tables, curves, bars and a map.
 
+use super::maxima::Site;
 use super::measure::Study;
 use super::operations::{ISAS, Operations};
 use super::places::TILE;
-use super::seen::Site;
 use super::tables::{self, Shown, rate};
 use super::tokens::{BLOCK, Side, Spread};
 use askama::Template;
@@ -149,11 +149,11 @@ fn kinds(x: &Operations) -> [(&'static str, f64); 5] {
 
 /// Draws figure 2: where the running maximum settles, and a map of P.
 fn stability(study: &Study) -> Figure {
-    let seen = &study.seen;
-    let all = seen.rows().max(1);
+    let maxima = &study.maxima;
+    let all = maxima.rows().max(1);
     let shares: Vec<String> = Site::ALL
         .into_iter()
-        .map(|site| format!("{} {}", site.name(), rate(seen.sites[site as usize] as f64 / all as f64)))
+        .map(|site| format!("{} {}", site.name(), rate(maxima.sites[site as usize] as f64 / all as f64)))
         .collect();
     // The colour scale covers four factors of ten below the largest probability.
     let most = study.map.most();
@@ -176,11 +176,11 @@ fn stability(study: &Study) -> Figure {
 /// Draws the histogram of figure 2; returns `None` if no row attends a key.
 fn settled(study: &Study) -> Option<Picture> {
     let [left, top, right, bottom] = FRAME;
-    let blocks = study.seen.stable.keys().next_back()? + 1;
-    let most = *study.seen.stable.values().max()?;
+    let blocks = study.maxima.stable.keys().next_back()? + 1;
+    let most = *study.maxima.stable.values().max()?;
     let y = Scale::of([0.0, most as f64].into_iter(), false, bottom, top)?;
     let width = (right - left) / blocks as f64;
-    let bars = study.seen.stable.iter().map(|(block, rows)| Bar {
+    let bars = study.maxima.stable.iter().map(|(block, rows)| Bar {
         x: left + *block as f64 * width,
         y: y.at(*rows as f64),
         width: (0.9 * width).max(0.3),
@@ -262,7 +262,7 @@ fn maxima(study: &Study) -> Figure {
     let mut charts = Vec::new();
     let mut none = Vec::new();
     for site in Site::ALL {
-        let Some(peak) = &study.seen.peaks[site as usize] else {
+        let Some(peak) = &study.maxima.peaks[site as usize] else {
             none.push(site.name());
             continue;
         };

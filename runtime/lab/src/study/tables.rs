@@ -56,7 +56,7 @@ impl Study {
 
     /// Returns the number of rows that attend at least one key.
     fn rows_seen(&self) -> u64 {
-        self.seen.rows()
+        self.maxima.rows()
     }
 }
 

@@ -3,11 +3,11 @@
 use super::super::array::Kind;
 use super::super::change;
 use super::super::model::Model;
-use super::made::{Made, Pairs};
+use super::builder::{GraphBuilder, Pairs};
 
 /// Replaces a node `op` whose tensors have three axes, and returns the attribute `is_causal` of the new node.
 fn becomes(opset: i64, op: &str, attributes: Pairs<'_>) -> Option<i64> {
-    let mut g = Made::new(opset);
+    let mut g = GraphBuilder::new(opset);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "8"]));
     let y = g.node(op, &[&q, &k, &v], attributes);
     g.output(&y);

@@ -7,11 +7,11 @@ use super::super::infer::{self, WORLDS, World};
 use super::super::model::Model;
 use super::super::symbols::Symbols;
 use super::super::{Limits, change, prove};
-use super::made::Made;
+use super::builder::GraphBuilder;
 use std::collections::HashMap;
 
 /// Adds nodes that compute the size of axis `axis` of `x`, as a tensor with one element.
-fn size(g: &mut Made, x: &str, axis: f64) -> String {
+fn size(g: &mut GraphBuilder, x: &str, axis: f64) -> String {
     let shape = g.node("Shape", &[x], &[]);
     let axis = g.constant(Kind::I64, &[1], vec![axis]);
     g.node("Gather", &[&shape, &axis], &[("axis", &[0])])
@@ -19,28 +19,28 @@ fn size(g: &mut Made, x: &str, axis: f64) -> String {
 
 /// Adds queries `[b, 4, n, 8]`, and keys and values `[b, 4, m, 8]`. Returns two names: the name of the
 /// product of queries and keys, and the name of the values.
-fn heads(g: &mut Made, n: &'static str, m: &'static str) -> (String, String) {
+fn heads(g: &mut GraphBuilder, n: &'static str, m: &'static str) -> (String, String) {
     let q = g.input("q", Kind::F32, &["b", "4", n, "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "4", m, "8"]));
     let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
     (g.node("MatMul", &[&q, &k], &[]), v)
 }
 
-fn weigh(g: &mut Made, scores: &str, v: &str) {
+fn weigh(g: &mut GraphBuilder, scores: &str, v: &str) {
     let weights = g.node("Softmax", &[scores], &[("axis", &[-1])]);
     let y = g.node("MatMul", &[&weights, v], &[]);
     g.output(&y);
 }
 
 /// Adds a node that keeps the scores where `mask` is true, and replaces all other scores with the lowest f32.
-fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
+fn choose(g: &mut GraphBuilder, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])
 }
 
 /// Builds self-attention whose mask is a slice of a constant for 400 tokens.
-fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
-    let mut g = Made::new(17);
+fn sliced(keeps: impl Fn(usize, usize) -> bool) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let data = (0..400 * 400).map(|at| f64::from(u8::from(keeps(at / 400, at % 400)))).collect();
     let mask = g.constant(Kind::F32, &[1, 1, 400, 400], data);
@@ -56,7 +56,7 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
 
 /// Adds nodes that compute the condition that the position of a key does not exceed the position of the query. The last
 /// query has the position of the last key. Axis `axis` of q and k is the axis of the tokens.
-fn not_behind(g: &mut Made, axis: f64) -> String {
+fn not_behind(g: &mut GraphBuilder, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);
     let [n, m] = [n, m].map(|x| g.node("Reshape", &[&x, &none], &[]));
@@ -70,8 +70,8 @@ fn not_behind(g: &mut Made, axis: f64) -> String {
 }
 
 /// Builds causal attention in which the last query has the position of the last key.
-fn last_aligned(fill: f64) -> Made {
-    let mut g = Made::new(17);
+fn last_aligned(fill: f64) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let mask = not_behind(&mut g, 2.0);
     let low = g.number(fill);
@@ -81,8 +81,8 @@ fn last_aligned(fill: f64) -> Made {
 }
 
 /// Builds attention whose scores are multiplied by a factor that `factor` computes from the number of tokens.
-fn scaled(factor: impl Fn(&mut Made, &str) -> String) -> Made {
-    let mut g = Made::new(17);
+fn scaled(factor: impl Fn(&mut GraphBuilder, &str) -> String) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let n = size(&mut g, "q", 2.0);
     let factor = factor(&mut g, &n);
@@ -91,14 +91,14 @@ fn scaled(factor: impl Fn(&mut Made, &str) -> String) -> Made {
     g
 }
 
-fn log(g: &mut Made, n: &str) -> String {
+fn log(g: &mut GraphBuilder, n: &str) -> String {
     let limit = g.ints(&[100]);
     let n = g.node("Max", &[n, &limit], &[]);
     let n = g.node("Cast", &[&n], &[("to", &[1])]);
     g.node("Log", &[&n], &[])
 }
 
-fn step(g: &mut Made, n: &str) -> String {
+fn step(g: &mut GraphBuilder, n: &str) -> String {
     let limit = g.ints(&[100]);
     let short = g.node("Less", &[n, &limit], &[]);
     let [one, ten] = [1.0, 10.0].map(|x| g.number(x));
@@ -107,7 +107,7 @@ fn step(g: &mut Made, n: &str) -> String {
 
 /// Creates the replacement with the worlds (sizes for the free axes) of a usual proof. Proves it in other worlds, one
 /// for each entry of `tried`.
-fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
+fn proof_at(g: &GraphBuilder, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
     let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
@@ -186,7 +186,7 @@ fn a_scale_that_a_free_axis_decides_is_multiplied_into_the_queries() {
 
 #[test]
 fn heads_and_batches_are_those_of_the_tensors() {
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let q = g.input("q", Kind::F32, &["b", "h", "n", "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["c", "h", "m", "8"]));
     let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
@@ -205,7 +205,7 @@ fn heads_and_batches_are_those_of_the_tensors() {
 #[test]
 fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     // No free axis has a name. Keys and values must have equal numbers of tokens.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let q = g.input("q", Kind::F32, &["", "4", "", "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["", "4", "", "8"]));
     let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
@@ -250,7 +250,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
 
 /// Adds the positions of `n` queries as rows, and the positions of `m` keys as columns. The first query has position
 /// `more`, or zero if `more` is absent; the first key has position zero.
-fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
+fn pairs(g: &mut GraphBuilder, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));
     let [rows, columns] = [n, m].map(|x| {
@@ -268,7 +268,7 @@ fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
 #[test]
 fn positions_become_attributes() {
     // Keys at a distance of at most 7 are kept.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let n = size(&mut g, "q", 2.0);
     let [rows, columns] = pairs(&mut g, &n, &n, None);
@@ -280,7 +280,7 @@ fn positions_become_attributes() {
     weigh(&mut g, &scores, &v);
     g.becomes(1, "4 heads of 8, scale 1, 7 keys before, 7 keys after");
     // A key is kept if it is fewer than 5 positions before the query and in the lower triangle of a tensor of ones.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let n = size(&mut g, "q", 2.0);
     let [rows, columns] = pairs(&mut g, &n, &n, None);
@@ -297,7 +297,7 @@ fn positions_become_attributes() {
     weigh(&mut g, &scores, &v);
     g.becomes(1, "4 heads of 8, scale 1, causal, 4 keys before");
     // Past keys precede the new ones, so the last query has the position of the last key.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let q = g.input("q", Kind::F32, &["b", "4", "n", "8"]);
     let [k, v] = [("k", "past_k"), ("v", "past_v")].map(|(new, past)| {
         let past = g.input(past, Kind::F32, &["b", "4", "p", "8"]);
@@ -317,7 +317,7 @@ fn positions_become_attributes() {
 #[test]
 fn products_may_be_written_as_einsum() {
     let build = |first: &str, second: &str, axes: [&[&'static str]; 3]| {
-        let mut g = Made::new(17);
+        let mut g = GraphBuilder::new(17);
         let [q, k, v] = [0, 1, 2].map(|i| g.input(["q", "k", "v"][i], Kind::F32, axes[i]));
         let scores = g.einsum(first, &[&q, &k]);
         let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
@@ -336,7 +336,7 @@ fn products_may_be_written_as_einsum() {
 #[test]
 fn a_constant_is_read_to_its_end() {
     // The mask is causal, except that the last query does not attend the third key.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "40", "40");
     let low = f64::from(f32::MIN);
     let data = (0..1600).map(|at| if at % 40 > at / 40 || at == 39 * 40 + 2 { low } else { 0.0 }).collect();
@@ -348,7 +348,7 @@ fn a_constant_is_read_to_its_end() {
 
 #[test]
 fn many_tokens_are_proved_by_some() {
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let q = g.input("q", Kind::F32, &["1", "2", "4097", "16"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["1", "2", "4097", "16"]));
     let mask = g.input("mask", Kind::BOOL, &["1", "1", "4097", "4097"]);
@@ -357,7 +357,7 @@ fn many_tokens_are_proved_by_some() {
     let scores = choose(&mut g, &mask, &scores);
     weigh(&mut g, &scores, &v);
     g.becomes(1, "2 heads of 16, scale 1, mask");
-    let mut g = Made::new(23);
+    let mut g = GraphBuilder::new(23);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "4097", "32"]));
     let y = g.node(
         "Attention",
@@ -367,7 +367,7 @@ fn many_tokens_are_proved_by_some() {
     g.output(&y);
     g.becomes(1, "2 heads of 16, scale 0.25");
     // A proof of this attention would exceed its memory limit.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "64", "40000", "64"]));
     let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
     let scores = g.node("MatMul", &[&q, &k], &[]);
@@ -382,7 +382,7 @@ fn fused_attention_of_three_axes_and_free_ones_is_replaced() {
         (23, "Attention", &[("q_num_heads", &[2][..]), ("kv_num_heads", &[2])][..]),
         (17, "MultiHeadAttention", &[("num_heads", &[2])]),
     ] {
-        let mut g = Made::new(opset);
+        let mut g = GraphBuilder::new(opset);
         let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["b", "n", "16"]));
         let y = g.node(op, &[&q, &k, &v], own);
         g.output(&y);
@@ -393,7 +393,7 @@ fn fused_attention_of_three_axes_and_free_ones_is_replaced() {
 #[test]
 fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
     let build = |m: &'static str, fill: f64| {
-        let mut g = Made::new(23);
+        let mut g = GraphBuilder::new(23);
         let q = g.input("q", Kind::F32, &["b", "n", "16"]);
         let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", m, "16"]));
         let keeps = not_behind(&mut g, 1.0);
@@ -415,7 +415,7 @@ fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
 #[test]
 fn reasons_are_true() {
     let between = |op: &'static str| {
-        let mut g = Made::new(17);
+        let mut g = GraphBuilder::new(17);
         let (scores, v) = heads(&mut g, "n", "m");
         let scores = g.node(op, &[&scores], &[]);
         weigh(&mut g, &scores, &v);
@@ -424,7 +424,7 @@ fn reasons_are_true() {
     between("Clip").stays("its scores go through Clip");
     between("Abs").stays("its scores go through Abs");
     // A bias for the positions of a picture is added along other axes.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "6", "6");
     let bias = g.input("bias", Kind::F32, &["b", "4", "6", "2", "1"]);
     let scores = g.reshape(&scores, &[-1, 4, 6, 2, 3]);
@@ -433,7 +433,7 @@ fn reasons_are_true() {
     weigh(&mut g, &scores, &v);
     g.stays("reshaped to other axes than queries and keys");
     // The values are multiplied by the transposed weights.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
     let weights = g.node("Transpose", &[&weights], &[("perm", &[0, 1, 3, 2])]);
@@ -442,7 +442,7 @@ fn reasons_are_true() {
     g.output(&y);
     g.stays("transposed before their product with values");
     // The softmax is written as exponentials divided by their sum.
-    let mut g = Made::new(17);
+    let mut g = GraphBuilder::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let exponentials = g.node("Exp", &[&scores], &[]);
     let last = g.ints(&[-1]);
@@ -452,7 +452,7 @@ fn reasons_are_true() {
     g.output(&y);
     g.stays("its softmax is written out");
     for op in ["Attention", "GroupQueryAttention"] {
-        let mut g = Made::new(17);
+        let mut g = GraphBuilder::new(17);
         let x = g.input("x", Kind::F32, &["b", "n", "16"]);
         let y = g.node(op, &[&x], &[]);
         g.nodes[0].domain = "com.microsoft".into();

@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
     pub fn query_gradient(&self, part: usize, batch: usize, head: usize, token: usize) -> (*mut f32, usize) {
         let view = &self.problem.spec().query;
         if part == 0 {
-            return (self.d_query.wrapping_add(view.row(batch, head, token)), view.strides()[2]);
+            return (self.d_query.wrapping_add(view.row(batch, head, token)), view.steps()[2]);
         }
         let (rows, dim) = (self.problem.forward().rows(), view.dim());
         let row = (part - 1) * rows + (batch * view.heads() + head) * view.tokens() + token;

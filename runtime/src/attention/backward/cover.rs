@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::stage::TileRows;
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
-use elsa_core::attention::{Added, MaskElements, MaskView};
+use elsa_core::attention::{Addends, MaskElements, MaskView};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ pub(super) unsafe fn cover(
             }
             _ => {
                 written = reach;
-                let added = Added::new(problem, &c.inputs.forward);
+                let added = Addends::new(problem, &c.inputs.forward);
                 for (line, j) in bias.chunks_exact_mut(width).zip(keys.start..keys.start + reach) {
                     for (x, i) in line.iter_mut().zip(rows.clone()) {
                         *x = added.at(sequence.batch, tile.head, i, j);

@@ -52,7 +52,7 @@ impl Operator for Backward {
     type DeviceOutputs = NoTensors;
     type Cpu = CpuPlan;
     type Gpu = NoGpu<BackwardProblem>;
-    type Ran = Infallible;
+    type RunRecord = Infallible;
 
     fn check(
         problem: &BackwardProblem,

@@ -35,7 +35,7 @@ impl TypedTensor<'_> {
         dst: *mut f32,
         to_stride: usize,
     ) {
-        let (src, stride, dim) = (self.row(batch, head, token), self.view.strides()[2], self.view.dim());
+        let (src, stride, dim) = (self.row(batch, head, token), self.view.steps()[2], self.view.dim());
         // SAFETY: source and destination have `count` rows (*inputs*, clause); *kernel*.
         unsafe {
             c.kernel.primitives.rows_to_f32(self.data.dtype(), src, stride, count, dim, dst, to_stride);

@@ -69,7 +69,7 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &KeyPart<'_>, worker: usize, cr
                 (&views.value, d_values, choice.value_row, 1.0, c.d_value),
             ] {
                 let to = to.wrapping_add(view.row(sequence.batch, task.kv_head, token));
-                stage::store(from, width, keys.len(), view.dim(), factor, to, view.strides()[2]);
+                stage::store(from, width, keys.len(), view.dim(), factor, to, view.steps()[2]);
             }
         }
     }

@@ -13,7 +13,7 @@
 //!    the limits of the rows' key ranges are added to a copy of the kept values.
 //! 4. *A mask row that all queries share stays a row*: the kernel adds each of its elements to complete vectors.
 
-use super::added::{self, MaskOf};
+use super::addends::{self, MaskOf};
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
@@ -137,7 +137,7 @@ pub(super) unsafe fn cover(
 
 /// Returns the number of leading keys of a block that both mask and bias cover.
 fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
-    added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
+    addends::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
 /// Computes the values that mask and bias add. A mask with a single row is not included. The returned values are in the
@@ -195,7 +195,7 @@ unsafe fn of_tile(
 /// Writes to `to` the values that mask or bias adds to the scores of a tile and a block.
 ///
 /// # Safety
-/// - The conditions of [`added::write`] hold. The table entries are those of the cache.
+/// - The conditions of [`addends::write`] hold. The table entries are those of the cache.
 unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -205,7 +205,7 @@ unsafe fn write(
     to: *mut f32,
 ) -> Found {
     // SAFETY: the callee's clauses are those of this function.
-    (unsafe { added::write(c, of, tile, keys, cache.entries, to) }, to)
+    (unsafe { addends::write(c, of, tile, keys, cache.entries, to) }, to)
 }
 
 /// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.
@@ -226,7 +226,7 @@ unsafe fn together(
         (Seen::Plain, _) => other,
         (_, Seen::Plain) => one,
         (Seen::Biased, Seen::Biased) => {
-            let count = added::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
+            let count = addends::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
             // SAFETY: both biases are readable for these keys, and `to` is writable for them (clauses); *kernel*.
             unsafe { (c.kernel.add)(one.1, other.1, count * width, to) };
             (Seen::Biased, to)

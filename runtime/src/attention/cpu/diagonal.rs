@@ -13,7 +13,7 @@ use super::stage::for_past_and_new;
 use super::traverse::inputs;
 use crate::cpu::slices::elements_at;
 use elsa_core::attention::traversal::own_score;
-use elsa_core::attention::{Added, Operand};
+use elsa_core::attention::{Addends, Operand};
 
 /// Writes a lower bound of the score of each row's own key to `to`; `−∞` if unknown.
 ///
@@ -26,7 +26,7 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
     let kv_head = c.problem.kv_head(tile.head);
     let (past, new) = (c.tensor(Operand::PastKey), c.source(Operand::Key));
     // SAFETY: the callee's clauses are those of this function.
-    let added = unsafe { inputs(c) }.map(|(inputs, _)| Added::new(c.problem, &inputs));
+    let added = unsafe { inputs(c) }.map(|(inputs, _)| Addends::new(c.problem, &inputs));
     for i in 0..width {
         let row = tile.rows.start + i;
         let (first, end) = sequence.range(row);

@@ -15,7 +15,7 @@
 //!    stays closed if a row of values is tiny: the traversal then multiplies the values of the row's block, and this
 //!    requires raised weights.
 
-use super::added;
+use super::addends;
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
 use super::measure::measured;
@@ -23,7 +23,7 @@ use super::norms::{Known, known_of_all};
 use elsa_core::attention::Operand;
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::measured::norm;
-use elsa_kernels::attention::values::is_tiny;
+use elsa_kernels::attention::is_tiny;
 
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
@@ -48,5 +48,5 @@ pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize,
         return false;
     }
     // SAFETY: the callee's clauses are those of this function, with the table entries of the cache.
-    !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, cache.entries) })
+    !c.problem.adds_numbers() || holds(unsafe { addends::largest(c, tile, cache.entries) })
 }

@@ -10,7 +10,7 @@
 //!
 //! A header line identifies the kept data.
 
-use super::added::{self, MaskOf};
+use super::addends::{self, MaskOf};
 use super::context::{Context, TileGroup};
 use elsa_kernels::attention::Seen;
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl MaskCache {
     pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
         if c.choice.keeps_something() {
             // SAFETY: the line belongs to the worker (layout).
-            unsafe { part.wrapping_add(c.layout.kept.start).cast::<Names>().write([usize::MAX; 6]) };
+            unsafe { part.wrapping_add(c.layout.kept_header.start).cast::<Names>().write([usize::MAX; 6]) };
         }
     }
 
@@ -78,9 +78,9 @@ impl MaskCache {
     /// - The clauses of [`MaskCache::forget`] hold, and [`MaskCache::forget`] was called at the beginning of the run.
     pub unsafe fn of(c: &Context<'_>, task: &TileGroup<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
-        let line = part.wrapping_add(l.kept.start);
+        let line = part.wrapping_add(l.kept_header.start);
         let rows = if choice.row_mask { choice.blocks() } else { 0 };
-        let words = l.kept.len.saturating_sub(WORDS + rows);
+        let words = l.kept_header.len.saturating_sub(WORDS + rows);
         let tiles = line.wrapping_add(WORDS).cast::<u32>();
         let mut cache = MaskCache {
             tiles,
@@ -102,7 +102,7 @@ impl MaskCache {
         let line = line.cast::<Names>();
         // SAFETY: the line belongs to the worker (layout), and is aligned to 64 bytes.
         let found = unsafe { line.read() };
-        let of = |mask: MaskOf| added::rows(c, mask, batch, head);
+        let of = |mask: MaskOf| addends::rows(c, mask, batch, head);
         let names: Names = [
             if choice.keeps.mask { of(MaskOf::Mask) } else { 0 },
             if choice.keeps.bias { of(MaskOf::Bias) } else { 0 },
@@ -119,13 +119,13 @@ impl MaskCache {
                 tiles.write_bytes(0, words);
             }
             if choice.entries > 0 && found[3] != names[3] {
-                added::write_entries(c, head, cache.entries);
+                addends::write_entries(c, head, cache.entries);
             }
             if choice.row_mask && found[4] != names[4] {
                 cache.read_row(c, task);
             }
             if let Some(sides) = sides.filter(|_| found[5] != names[5]) {
-                added::write_sides(&sides, task.sequence.queries, l.sides.len, to);
+                addends::write_sides(&sides, task.sequence.queries, l.sides.len, to);
             }
             line.write(names);
         }
@@ -142,7 +142,7 @@ impl MaskCache {
             let keys = number * block..task.sequence.keys.min((number + 1) * block);
             // SAFETY: the row has room for all blocks, and there is a word for each (layout).
             unsafe {
-                let seen = added::row(c, task, &keys, self.row.add(keys.start));
+                let seen = addends::row(c, task, &keys, self.row.add(keys.start));
                 self.row_words.add(number).write(code(seen));
             }
         }

@@ -1,6 +1,6 @@
 //! Computes attention on the CPU: query tiles times key blocks, divided among the threads of the pool.
 
-mod added;
+mod addends;
 mod bias;
 pub mod call;
 pub mod context;

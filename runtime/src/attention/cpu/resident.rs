@@ -127,8 +127,8 @@ impl Resident {
     /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes the unit's outputs if `ends` is
     /// set. `self.sequences` are the sequences of the unit. If `begins` is set, the unit's queries are in the chunk.
     ///
-    /// `places` must come from a `Frame` of the same problem and choice, for the same unit and keys, and `chunk` and
-    /// `self.rows` must have the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for
+    /// `places` must come from `Regions` of the same problem and choice, for the same unit and keys, and `chunk` and
+    /// `self.rows` must have the sizes that they require. Inputs are in `chunk`, for the rows of the unit and for
     /// `keys`; outputs are in `self.rows`, without overlap. A bias table is complete. If `begins` is not set, the
     /// previous pass was for the same unit and for the keys just before `keys`. The engine ensures that the CPU has the
     /// kernel's instruction set.

@@ -6,8 +6,7 @@ use crate::cpu::tensor::CpuTensor;
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
-use elsa_kernels::attention::Block;
-use elsa_kernels::attention::values::is_tiny;
+use elsa_kernels::attention::{Block, is_tiny};
 use std::ops::Range;
 
 /// The rows of a block. They are given by the address of the first row and the distance in f32 values from one row to
@@ -228,7 +227,7 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
         }
         let bytes = present.view.dim() * c.dtype.size();
         let (past, new) = ((c.tensor(past), c.problem.past()), (c.tensor(new), 0));
-        let kept = c.problem.kept(operand).unwrap_or(0);
+        let kept = c.problem.kept_tokens(operand).unwrap_or(0);
         for_past_and_new(past, new, &(kept..c.problem.keys()), |tensor, token, row, count| {
             for i in 0..count {
                 let from = tensor.row(batch, head, token + i);

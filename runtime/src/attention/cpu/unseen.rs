@@ -1,14 +1,14 @@
 //! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
 //! a tile may skip a block before any product of the block is computed.
 //!
-//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): an upper bound of the
+//! **The formula** is that of [`unseen_weight`](elsa_core::attention::traversal::unseen_weight): an upper bound of the
 //! block's weights is computed from the largest number added to a row's scores in the block and from the product of
 //! norms. Then [`fits`](elsa_core::attention::traversal::fits) decides.
 //!
 //! **The naive loop:**
 //!
 //! ```text
-//! for each row i:  top = max over keys of bias[j][i];  b[i] = unseen(count, top, reach(‖q_i‖, max ‖k‖), m[i])
+//! for each row i:  top = max over keys of bias[j][i];  b[i] = unseen_weight(count, top, reach(‖q_i‖, max ‖k‖), m[i])
 //! if all fit:      D += b, and the block is done
 //! ```
 //!
@@ -34,7 +34,7 @@ use super::measure::measured;
 use super::norms::{Known, known};
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::norm;
-use elsa_core::attention::traversal::{fits, own_weight, reach, unseen};
+use elsa_core::attention::traversal::{fits, own_weight, reach, unseen_weight};
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Budget, Sums};
 
@@ -98,7 +98,7 @@ impl Vote<'_> {
             (self.norms.add(i).read(), self.own(i), self.reference(met, i), s, d)
         };
         let reach = reach(query.into(), key, c.problem.head_dim(), c.cap);
-        let b = unseen(self.count as u32, top, reach, m);
+        let b = unseen_weight(self.count as u32, top, reach, m);
         // Weights include the kernel's scale. A row that attends no key skips nothing.
         let scale = c.kernel.spec.weight_scale as f32;
         let b = if b == 0.0 { b } else { (b * scale.next_up()).next_up() };

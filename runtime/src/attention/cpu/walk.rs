@@ -41,7 +41,7 @@
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
 //!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
-use super::added;
+use super::addends;
 use super::bias::{Bias, Room, cover};
 use super::context::{Context, TileGroup, TileRows};
 use super::diagonal;
@@ -448,8 +448,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
         for place in 0..walks.len() {
             // The data to prefetch belong to the next tile of this block, or to the first tile of the next block.
             let ahead = match walks.get(place + 1) {
-                Some(next) => added::ahead(c, &next.rows, &keys),
-                None => added::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
+                Some(next) => addends::ahead(c, &next.rows, &keys),
+                None => addends::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
             };
             let Some(walk) = walks.get_mut(place) else { continue };
             // SAFETY: the regions for biases and weights belong to this worker and have room for a block (layout).

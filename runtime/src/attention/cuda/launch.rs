@@ -138,7 +138,7 @@ impl plan::GpuPlan for GpuPlan {
 /// Returns the number of thread blocks and threads for the kernel that writes a present tensor.
 fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> {
     let threads = (presenting()?.resources().threads as u32).max(WARP);
-    let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
+    let written = problem.keys() - problem.kept_tokens(Operand::PresentKey).unwrap_or(0);
     let rows = problem.spec().key.batch() * problem.kv_heads() * written;
     let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
     let blocks = rows.div_ceil((threads / WARP) as usize).min(most);

@@ -312,7 +312,7 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     let of = |operand| view(operand).map_or(DeviceTensor::default(), |view| tensor(&view, at[operand]));
     let present = |to: Operand, past: Operand, fresh: Operand| {
         let (new, mut present) = (view(fresh)?, tensor(&view(to)?, at[to]));
-        let kept = problem.kept(to).unwrap_or(0);
+        let kept = problem.kept_tokens(to).unwrap_or(0);
         present.data += (kept as i64 * present.token) as u64 * size as u64;
         Some(PresentArgs {
             past: of(past),

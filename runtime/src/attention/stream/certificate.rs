@@ -3,7 +3,7 @@
 use crate::attention::certify;
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
-use elsa_core::attention::certified::Certified;
+use elsa_core::attention::run_certificate::RunCertificate;
 
 /// Measurements of a streamed run's tensors, from which its certificate is computed.
 #[derive(Clone, Debug)]
@@ -24,13 +24,13 @@ impl StreamCertificate {
         record: Vec<f32>,
         fallback: bool,
     ) -> Option<StreamCertificate> {
-        certify::certified(problem, certificate, &record, fallback)?;
+        certify::certificate(problem, certificate, &record, fallback)?;
         Some(StreamCertificate { problem: *problem, certificate, record, fallback })
     }
 
     /// Returns a bound on the error of the output. Every number of the returned value equals that of an in-memory run.
     #[must_use]
-    pub fn certified(&self) -> Option<Certified<'_>> {
-        certify::certified(&self.problem, self.certificate, &self.record, self.fallback)
+    pub fn certificate(&self) -> Option<RunCertificate<'_>> {
+        certify::certificate(&self.problem, self.certificate, &self.record, self.fallback)
     }
 }

@@ -181,7 +181,7 @@ impl GpuStream {
             lengths: *lengths,
             queries: &mut queries,
             keys: StreamKeys::Function(&mut keys),
-            added: Some(&mut added),
+            addends: Some(&mut added),
             results: &mut results,
             from: from.saturating_sub(copied),
         })?;

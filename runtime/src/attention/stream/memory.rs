@@ -1,8 +1,8 @@
 //! The memory of a streamed run.
 
 use super::error::StreamError;
-use super::frame::Frame;
 use super::plan::StreamPlan;
+use super::regions::Regions;
 use crate::attention::cpu::resident::Resident;
 use crate::cpu::limits::available_memory;
 use crate::cpu::memory::Bytes;
@@ -36,10 +36,10 @@ impl StreamMemory {
     /// for other purposes.
     pub fn new(plan: &StreamPlan) -> Result<StreamMemory, StreamError> {
         let StreamPlan { problem, choice, .. } = plan;
-        let frame = Frame::new(problem, choice, plan.written)?;
+        let regions = Regions::new(problem, choice, plan.written)?;
         let refused = || StreamError::Memory { bytes: allocated(&choice.account) };
-        let [Some(one), Some(two)] = [frame.chunk; 2].map(Bytes::zeroed) else { return Err(refused()) };
-        let (rows, table) = (frame.rows, choice.table_bytes(problem));
+        let [Some(one), Some(two)] = [regions.chunk; 2].map(Bytes::zeroed) else { return Err(refused()) };
+        let (rows, table) = (regions.rows, choice.table_bytes(problem));
         let resident = Resident::new(&plan.cpu, rows, table, choice.sequences).ok_or_else(refused)?;
         let (mut record, numbers) = (Vec::new(), plan.cpu.layout.measured.len);
         record.try_reserve_exact(numbers).map_err(|_| refused())?;

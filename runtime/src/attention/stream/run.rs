@@ -2,10 +2,10 @@
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
-use super::frame::{Frame, Part, sequences};
 use super::memory::StreamMemory;
 use super::plan::StreamPlan;
 use super::present::{self, PRESENTS, chunks, copies};
+use super::regions::{Part, Regions, sequences};
 use super::tensors::{table_of, tensors_of};
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
@@ -176,7 +176,7 @@ impl StreamPlan {
         }
         let (problem, choice) = (&self.problem, &self.choice);
         let crew = self.engine.pool().begin();
-        let frame = Frame::new(problem, choice, self.written)?;
+        let regions = Regions::new(problem, choice, self.written)?;
         let StreamMemory { resident, buffers, record } = memory;
         let table = choice.table_bytes(problem);
         if table > 0 {
@@ -199,17 +199,17 @@ impl StreamPlan {
             self.steps(*lengths, from),
             |step, buffer| {
                 crew.check()?;
-                read(&frame, problem, lengths, step, source, buffer)
+                read(&regions, problem, lengths, step, source, buffer)
             },
             |step, buffer| {
                 crew.check()?;
                 let noted = match &step {
                     Step::Copy { number, keys, ends } => {
-                        written += copy(&frame, problem, *number, keys, buffer, sink)?;
+                        written += copy(&regions, problem, *number, keys, buffer, sink)?;
                         ends.then_some(*number)
                     }
                     Step::Pass(part) => {
-                        written += self.pass(&frame, lengths, part, buffer, resident, (&crew, sink))?;
+                        written += self.pass(&regions, lengths, part, buffer, resident, (&crew, sink))?;
                         part.ends.then_some(copies(problem) + part.unit.number)
                     }
                 };
@@ -284,7 +284,7 @@ impl StreamPlan {
     /// Returns the number of bytes written.
     fn pass(
         &self,
-        frame: &Frame<'_>,
+        regions: &Regions<'_>,
         lengths: &Lengths<'_>,
         part: &Part,
         buffer: &Bytes,
@@ -296,7 +296,7 @@ impl StreamPlan {
             resident.sequences.extend(sequences(&self.problem, lengths, &part.unit));
         }
         let Some(first) = resident.sequences.first().copied() else { return Ok(0) };
-        let places = frame.places(part, &first)?;
+        let places = regions.places(part, &first)?;
         resident.pass(
             &self.cpu,
             &self.problem,
@@ -308,8 +308,8 @@ impl StreamPlan {
         )?;
         let mut written = 0;
         if part.ends {
-            for (operand, excerpt) in frame.writes(part, &first) {
-                written += write(operand, &excerpt, resident.rows.as_slice(), frame.start(operand), sink)?;
+            for (operand, excerpt) in regions.writes(part, &first) {
+                written += write(operand, &excerpt, resident.rows.as_slice(), regions.start(operand), sink)?;
             }
         }
         Ok(written)
@@ -318,7 +318,7 @@ impl StreamPlan {
 
 /// Reads the excerpts of a step into `buffer`. Returns the number of bytes read.
 fn read(
-    frame: &Frame<'_>,
+    regions: &Regions<'_>,
     problem: &Problem,
     lengths: &Lengths<'_>,
     step: &Step,
@@ -335,19 +335,19 @@ fn read(
         Step::Copy { number, keys, .. } => {
             for operands @ [_, new, present] in PRESENTS {
                 if problem.memory(present).is_some() {
-                    let (reads, _) = present::excerpts(problem, frame.tensors(), operands, *number, keys);
+                    let (reads, _) = present::excerpts(problem, regions.tensors(), operands, *number, keys);
                     for (operand, excerpt) in reads {
-                        fill(operand, &excerpt, frame.start(new), buffer)?;
+                        fill(operand, &excerpt, regions.start(new), buffer)?;
                     }
                 }
             }
         }
         Step::Pass(part) => {
             let first = problem.sequence(lengths, part.unit.sequences.start);
-            for (operand, excerpt) in frame.reads(part, &first) {
-                fill(operand, &excerpt, frame.start(operand), buffer)?;
+            for (operand, excerpt) in regions.reads(part, &first) {
+                fill(operand, &excerpt, regions.start(operand), buffer)?;
                 if operand == Operand::BiasIndex {
-                    check_index(problem, &excerpt, &buffer[frame.start(operand)..])?;
+                    check_index(problem, &excerpt, &buffer[regions.start(operand)..])?;
                 }
             }
         }
@@ -375,7 +375,7 @@ fn write(
 
 /// Writes the keys and values of a step to the present tensors. Returns the number of bytes written.
 fn copy(
-    frame: &Frame<'_>,
+    regions: &Regions<'_>,
     problem: &Problem,
     number: usize,
     keys: &Range<usize>,
@@ -385,8 +385,8 @@ fn copy(
     let mut bytes = 0;
     for operands @ [_, new, present] in PRESENTS {
         if problem.memory(present).is_some() {
-            let (_, excerpt) = present::excerpts(problem, frame.tensors(), operands, number, keys);
-            bytes += write(present, &excerpt, buffer.as_slice(), frame.start(new), sink)?;
+            let (_, excerpt) = present::excerpts(problem, regions.tensors(), operands, number, keys);
+            bytes += write(present, &excerpt, buffer.as_slice(), regions.start(new), sink)?;
         }
     }
     Ok(bytes)

@@ -28,7 +28,7 @@
 //! relative to the sum of the terms' absolute values over all tasks, is bounded as for a single call with all these
 //! additions.
 
-use super::calls::{Calls, Held, from, of_tokens, push};
+use super::calls::{Calls, TaskTokens, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};
 use super::states::room;
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardWorkspace};
@@ -70,7 +70,7 @@ pub struct BackwardTaskReport {
     /// Number of query-key pairs per head that the task owns.
     pub pairs: u128,
     /// Report of the last call; `None` if no call was made.
-    pub last: Option<Report>,
+    pub last_report: Option<Report>,
 }
 
 impl BackwardTaskPlan {
@@ -86,7 +86,7 @@ impl BackwardTaskPlan {
         problem: &BackwardProblem,
         division: &Division,
         path: &TaskPath,
-        held: Held,
+        held: TaskTokens,
         options: &BackwardPlanOptions,
     ) -> Result<BackwardTaskPlan, PlanError> {
         let calls = Calls::new(problem.forward(), division, path, held)?;
@@ -195,7 +195,7 @@ impl BackwardTaskPlan {
         value.fill(0.0);
         let mut shares = Gradients { query, key, value };
         let pairs = self.task().pair_count();
-        let mut report = BackwardTaskReport { calls: 0, skipped: 0, pairs, last: None };
+        let mut report = BackwardTaskReport { calls: 0, skipped: 0, pairs, last_report: None };
         let Some(engine) = self.plans.first().map(|plan| plan.engine.clone()) else { return Ok(report) };
         let crew = engine.pool().begin();
         for run in 0..self.calls.runs().len() {
@@ -249,7 +249,7 @@ impl BackwardTaskPlan {
             };
             let Some(workspace) = &mut self.workspace else { continue };
             let of_call = BackwardInputs { forward, output, upstream, statistics };
-            report.last = Some(plan.bind(of_call, self.part.borrow(), workspace)?.run()?);
+            report.last_report = Some(plan.bind(of_call, self.part.borrow(), workspace)?.run()?);
             report.calls += 1;
             let at = [queries.offset, call.keys.offset];
             shares.add(&self.shares, &self.part.borrow(), plan.problem(), at)?;

@@ -9,9 +9,9 @@ use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Division, Span, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
-/// Tells whether the tensors of a task contain all tokens, or only the tokens of the task.
+/// Tokens in the tensors of a task: all tokens, or only the tokens of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum TaskTokens {
     /// The tensors contain all tokens of the complete problem.
     Whole,
     /// The tensors contain only the task's tokens, in the task's order. Each axis of a mask also contains only these
@@ -36,7 +36,7 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Calls {
     problem: Problem,
-    held: Held,
+    held: TaskTokens,
     totals: [usize; 2],
     task: Task,
     shapes: Vec<Problem>,
@@ -55,17 +55,17 @@ impl Calls {
         problem: &Problem,
         division: &Division,
         path: &TaskPath,
-        held: Held,
+        held: TaskTokens,
     ) -> Result<Calls, PlanError> {
         let spec = problem.spec();
         refuse_what_tasks_do_not_take(spec)?;
         let tokens = [spec.query.tokens(), spec.key.tokens()];
         let totals = match held {
-            Held::Whole => tokens,
-            Held::Gathered { queries, keys } => [queries, keys],
+            TaskTokens::Whole => tokens,
+            TaskTokens::Gathered { queries, keys } => [queries, keys],
         };
         let task = Task::new(division, path, totals[0], totals[1]).map_err(PlanError::Task)?;
-        if held != Held::Whole {
+        if held != TaskTokens::Whole {
             for (argument, found, allowed) in
                 [("q", tokens[0], task.query_tokens()), ("k", tokens[1], task.key_tokens())]
             {
@@ -165,8 +165,8 @@ impl Calls {
     /// Returns the position of a span's first token in the task's tensors.
     pub const fn place(&self, span: &Span) -> usize {
         match self.held {
-            Held::Whole => span.start,
-            Held::Gathered { .. } => span.offset,
+            TaskTokens::Whole => span.start,
+            TaskTokens::Gathered { .. } => span.offset,
         }
     }
 
@@ -211,7 +211,7 @@ pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> R
 
 /// Returns the elements of a tensor from token `token` on; an empty slice if the tensor ends before the token.
 pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Elements<'a> {
-    let start = view.row(0, 0, token);
+    let start = token.saturating_mul(view.strides()[2]);
     match data {
         Elements::F32(x) => Elements::F32(x.get(start..).unwrap_or_default()),
         Elements::F16(x) => Elements::F16(x.get(start..).unwrap_or_default()),

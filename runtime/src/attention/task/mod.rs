@@ -34,7 +34,7 @@ mod merge;
 mod states;
 
 pub use backward::{BackwardTaskPlan, BackwardTaskReport};
-pub use calls::Held;
+pub use calls::TaskTokens;
 pub use gradients::{GradientMerge, GradientSizes, TaskGradients};
 pub use merge::TaskMerge;
 pub use states::RowStates;
@@ -56,7 +56,7 @@ use elsa_core::scan::stack::MergeStack;
 ///
 /// ```
 /// # use elsa_core::{attention::{Inputs, Spec, StateOut}, dtype::DType, quorum::Division, view::View};
-/// # use elsa_runtime::{Engine, EngineOptions, Held, PlanOptions, RowStates, TaskMerge, TaskPlan};
+/// # use elsa_runtime::{Engine, EngineOptions, PlanOptions, RowStates, TaskMerge, TaskPlan, TaskTokens};
 /// let view = View::bhnd("q", [1, 1, 21, 4])?;
 /// let problem = Spec::new(DType::F32, view, view, view, view).check()?;
 /// let x = vec![0.5f32; view.count()];
@@ -65,7 +65,8 @@ use elsa_core::scan::stack::MergeStack;
 /// let division = Division::new(&[7])?;
 /// let mut merge = TaskMerge::new(1, 21, 4, 7)?;
 /// for number in 0..division.tasks() { // each task could run on another board
-///     let mut task = TaskPlan::new(&engine, &problem, &division, &division.path(number)?, Held::Whole, &options)?;
+///     let path = division.path(number)?;
+///     let mut task = TaskPlan::new(&engine, &problem, &division, &path, TaskTokens::Whole, &options)?;
 ///     let mut states = RowStates::empty(task.task().query_tokens(), 4)?;
 ///     let out = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
 ///     task.run(&Inputs::new(&x[..], &x[..], &x[..]), out)?;
@@ -118,7 +119,7 @@ impl TaskPlan {
         problem: &Problem,
         division: &Division,
         path: &TaskPath,
-        held: Held,
+        held: TaskTokens,
         options: &PlanOptions,
     ) -> Result<TaskPlan, PlanError> {
         if !options.traversal()?.is_exact() {

@@ -37,13 +37,13 @@ impl RawStream {
         // SAFETY: *handle*, *current*.
         let code = unsafe { (api.cuStreamBeginCapture_v2)(self.handle(), RELAXED) };
         entered.check("cuStreamBeginCapture_v2", code)?;
-        let worked = work();
+        let result = work();
         let mut graph = ptr::null_mut();
         // SAFETY: *handle*, *current*; *room*: the call writes a handle.
         let code = unsafe { (api.cuStreamEndCapture)(self.handle(), &raw mut graph) };
         let ended = entered.check("cuStreamEndCapture", code);
         let mut raw = ptr::null_mut();
-        let made = worked.and(ended).and_then(|()| {
+        let made = result.and(ended).and_then(|()| {
             // SAFETY: *handle*, *current*; *room*: the call writes a handle. Neither a node nor a log is requested.
             let code =
                 unsafe { (api.cuGraphInstantiate)(&raw mut raw, graph, ptr::null_mut(), ptr::null_mut(), 0) };

@@ -22,14 +22,12 @@ impl Rows {
     /// The value that represents rows that do not exist.
     pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
 
-    /// Returns the same rows without the first `t` tokens and the first `x` columns. Without any token, the address wraps
-    /// around, because the distance between tokens may be any number if there is one token.
+    /// Returns the same rows without the first `t` tokens and the first `x` columns.
     pub fn from(self, t: usize, x: usize) -> Rows {
         if self.data.is_null() {
             return self;
         }
-        let skipped = self.token.wrapping_mul(t.cast_signed());
-        Rows { data: self.data.wrapping_offset(skipped).wrapping_add(x), ..self }
+        Rows { data: self.data.wrapping_offset(t as isize * self.token).wrapping_add(x), ..self }
     }
 }
 

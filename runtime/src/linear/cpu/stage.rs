@@ -61,8 +61,8 @@ impl Stretch<'_> {
         let stride = tensor.stride() as isize;
         Rows {
             data: tensor.row(self.sequence.batch, head, self.token(t)).cast(),
-            token: if self.reverse { stride.wrapping_neg() } else { stride },
-            head: tensor.view.strides()[1] as isize,
+            token: if self.reverse { -stride } else { stride },
+            head: tensor.view.steps()[1] as isize,
         }
     }
 

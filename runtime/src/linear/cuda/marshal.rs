@@ -39,10 +39,10 @@ pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usi
 }
 
 /// Returns a description of the states at the device address `data`, whose shape is `[sequences, heads, d_k, d_v]` and
-/// whose strides are those of `view`. The description is empty if `data` is zero.
+/// whose strides are the steps of `view`. The description is empty if `data` is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
-    let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
+    let [sequence, head, row, _] = view.steps().map(|step| step as i64);
     States { data, sequence, head, part: 0, row }
 }
 

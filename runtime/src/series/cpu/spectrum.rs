@@ -1,7 +1,7 @@
 //! Computes the convolution of a channel by multiplying spectra, in f64.
 //!
 //! The signal `x` of a channel and its weights are real. With `ω = e^(−2πi/n)`, the spectrum of `n` real values is
-//! `X_k = Σ_j x_j ω^(jk)`, of which `k = 0 … n/2` are enough. A complex transform of length `n` would compute twice as much
+//! `X_k = Σ_j x_j ω^(jk)`; the indices `k = 0 … n/2` are enough. A complex transform of length `n` would compute twice as much
 //! as needed, so the even and odd values become the real and imaginary parts of `m = n/2` numbers
 //! `z_j = x_(2j) + i x_(2j+1)`. A complex transform of length `m` yields `Z`, and with `Z_m = Z_0`
 //!
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use elsa_core::random::Random;
 
-    /// Compares spectra with their definition, and values with those that were transformed, for both kinds of lengths.
+    /// Compares spectra with their definition, and restored values with the original ones, for both kinds of lengths.
     #[test]
     fn spectra_equal_their_definition() {
         let mut r = Random::new(7);

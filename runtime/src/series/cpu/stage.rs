@@ -18,10 +18,10 @@ enum Order {
 }
 
 fn order(series: &Series) -> Order {
-    let token = series.view().strides()[2];
+    let view = series.view();
     match series.channel_stride() {
-        Some(1) => Order::Rows(token),
-        Some(channel) if token == 1 => Order::Lines(channel),
+        Some(1) => Order::Rows(view.steps()[2]),
+        Some(channel) if view.strides()[2] == 1 => Order::Lines(channel),
         _ => Order::Other,
     }
 }

@@ -385,7 +385,7 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
 
 /// Returns the sum of the processor seconds in the last line that the shell's `times` prints, such as `0m1.250s
 /// 0m0.030s`; infinity if the line has another format.
-fn worked(said: &str) -> f64 {
+fn processor_seconds(said: &str) -> f64 {
     let last = said.lines().last().unwrap_or_default();
     let seconds = |time: &str| {
         let (minutes, seconds) = time.strip_suffix('s')?.split_once('m')?;
@@ -413,7 +413,7 @@ fn assemble(
             .arg(from)
             .quiet()
             .run();
-        let seconds = worked(&run.stdout);
+        let seconds = processor_seconds(&run.stdout);
         (run, seconds)
     };
     let (run, mut seconds) = once();
@@ -445,9 +445,9 @@ mod tests {
 
     #[test]
     fn the_shell_tells_what_its_children_took() {
-        assert_eq!(worked("ptxas info\n0m0.00s 0m0.01s\n1m2.250s 0m0.500s\n"), 62.75);
+        assert_eq!(processor_seconds("ptxas info\n0m0.00s 0m0.01s\n1m2.250s 0m0.500s\n"), 62.75);
         for wrong in ["", "ptxas info", "0m1.0s", "1.0 2.0", "0m1.0s 0mxs"] {
-            assert_eq!(worked(wrong), f64::INFINITY, "{wrong}");
+            assert_eq!(processor_seconds(wrong), f64::INFINITY, "{wrong}");
         }
     }
 

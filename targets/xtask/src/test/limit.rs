@@ -21,12 +21,11 @@ impl Watch {
         Watch { start: Instant::now(), busy: busy() }
     }
 
-    /// Returns a fault if the run took too long. `worked` is the number of processor seconds that the run used.
-    /// `beyond` is the number of seconds that those stages of the run that are not in the short run are expected to
-    /// take.
-    pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
+    /// Returns a fault if the run took too long. `processor_seconds` is the processor time that the run used. `beyond` is
+    /// the number of seconds that those stages of the run that are not in the short run are expected to take.
+    pub fn verdict(&self, processor_seconds: f64, beyond: f64) -> Option<String> {
         let seconds = self.start.elapsed().as_secs_f64();
-        let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);
+        let others = busy().zip(self.busy).map(|(now, then)| now - then - processor_seconds);
         judge(seconds, LIMIT + beyond, others, cores())
     }
 }

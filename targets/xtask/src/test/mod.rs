@@ -114,7 +114,7 @@ fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
         summary: ran.summary(),
         faults: ran.faults,
         seconds: start.elapsed().as_secs_f64(),
-        worked: processor_seconds(),
+        processor_seconds: processor_seconds(),
         minutes: ask.minutes,
     };
     match results::keep(&told_by(tree, stage), &outcome) {
@@ -206,8 +206,8 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     done.extend(ran.into_iter().flatten());
     if short {
         let beyond: f64 = chosen.iter().filter(|stage| !stage.short).map(|stage| stage.seconds).sum();
-        let worked = done.iter().map(|(_, outcome)| outcome.worked).sum();
-        faults.extend(watch.verdict(worked, beyond));
+        let processor_seconds = done.iter().map(|(_, outcome)| outcome.processor_seconds).sum();
+        faults.extend(watch.verdict(processor_seconds, beyond));
     }
     finish(tree, asked, &results, before, done, faults)
 }

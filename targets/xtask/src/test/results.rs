@@ -25,7 +25,7 @@ pub struct Outcome {
     /// Duration in seconds.
     pub seconds: f64,
     /// Processor seconds that the stage used.
-    pub worked: f64,
+    pub processor_seconds: f64,
     /// Number of minutes that were requested for a search.
     pub minutes: u64,
 }
@@ -45,8 +45,8 @@ impl Outcome {
     /// Formats the outcome of stage `name` as a row of the summary table, in the columns of [`heading`].
     pub fn line(&self, name: &str) -> String {
         let result = if self.good() { "ok" } else { "FAILED" };
-        let (seconds, worked) = (self.seconds, self.worked);
-        format!("{name:<10}{result:<8}{:<50}{seconds:>8.1}{worked:>12.0}", self.summary)
+        let (seconds, processor_seconds) = (self.seconds, self.processor_seconds);
+        format!("{name:<10}{result:<8}{:<50}{seconds:>8.1}{processor_seconds:>12.0}", self.summary)
     }
 }
 

@@ -105,7 +105,7 @@ pub fn miri(tree: &Tree) -> Ran {
         "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls --skip calls_agree",
         // This crate forbids unsafe code. Its long tests are skipped here; the stage `host` runs them.
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast -- --skip quorum:: \
-         --skip backward:: --skip plan:: --skip rounding:: --skip certified::",
+         --skip backward:: --skip plan:: --skip rounding:: --skip run_certificate::",
         "cargo +nightly miri test -p elsa-kernels --tests --no-fail-fast",
         // Tests of mapped files are skipped, because Miri maps no files. The other skipped tests execute no unsafe code.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped --skip tuned \

@@ -2,7 +2,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use elsa_oracle::bounds::{Drawn, Found, Hunter, hunters};
+use elsa_oracle::bounds::{Drawn, Findings, Hunter, hunters};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some(drawn) = Drawn::of_bytes(bytes) else { return };
     HUNTERS.with(|hunters| {
         for hunter in hunters {
-            let mut found = Found::default();
+            let mut found = Findings::default();
             hunter.judge(&drawn, "bytes", &mut found);
             assert!(found.which.is_empty(), "{:#?}", found.which);
         }

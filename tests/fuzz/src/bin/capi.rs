@@ -94,7 +94,7 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
 }
 
 /// Picks the tensors of a problem, and the lists of integers that they refer to.
-fn frame(
+fn tensors(
     u: &mut Unstructured<'_>,
     p: &elsa_problem,
     [read, written]: [*mut u8; 2],
@@ -207,7 +207,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
-                let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
+                let (inputs, outputs) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
                 let chunk = elsa_chunk {
                     key_offset: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=9)? },
                     key_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=19)? },
@@ -237,14 +237,14 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             7 => {
                 let (plan, p) = pick(u, &known.plans, none)?;
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
-                let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
+                let (inputs, outputs) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
                 let mut bound = elsa_bound::default();
                 // SAFETY: as for all calls of this function (above). Nothing changes the lists during a run.
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
                     // SAFETY: as for all calls of this function (above).
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
-                    // The lists of the frame get other entries, even if its tensors are then not replaced.
-                    let other = frame(u, &p, arenas, (&mut lists, &mut index));
+                    // The lists of the bound call get other entries, even if its tensors are then not replaced.
+                    let other = tensors(u, &p, arenas, (&mut lists, &mut index));
                     if let Ok((inputs, outputs)) = &other {
                         // SAFETY: as for all calls of this function (above).
                         accepted(unsafe { elsa_bound_set(bound, inputs, outputs) });
@@ -264,7 +264,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             }
             10 => {
                 let stale = pick(u, &known.bounds, elsa_bound::default())?;
-                // SAFETY: as for all calls of this function (above); every bound frame was destroyed.
+                // SAFETY: as for all calls of this function (above); every bound call was destroyed.
                 accepted(unsafe { elsa_bound_run(stale, null_mut()) });
             }
             11 => {
@@ -388,7 +388,7 @@ fn linear(
         elsa_linear_run(plan, workspace, reads.get(), writes.get(), report)
     })?;
     let mut bound = elsa_bound::default();
-    // SAFETY: as for all calls of this function (above). Bound frames run before the lists change.
+    // SAFETY: as for all calls of this function (above). Bound calls run before the lists change.
     if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
     {
         // SAFETY: as for all calls of this function (above).

@@ -73,12 +73,12 @@ impl Hunter {
     }
 
     /// Computes the problem of a seed, drawn by [`Drawn::new`], and judges every row.
-    pub fn hunt(&self, seed: u64, keys: usize, found: &mut Found) {
+    pub fn hunt(&self, seed: u64, keys: usize, found: &mut Findings) {
         self.judge(&Drawn::new(seed, keys), &format!("seed {seed}"), found);
     }
 
     /// Computes a problem, named `which` in messages, and judges every row.
-    pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Found) {
+    pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Findings) {
         let Some((answer, executed)) = self.answer(drawn) else { return };
         let mut judge = Judge::new(drawn, executed);
         let spec = drawn.problem.spec();
@@ -135,7 +135,7 @@ impl Hunter {
 
 /// Findings of a hunt.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct Findings {
     /// Number of rows judged.
     pub rows: u64,
     /// Number of components judged.
@@ -159,9 +159,9 @@ pub struct Found {
     pub closest: [String; 2],
 }
 
-impl Found {
+impl Findings {
     /// Adds the findings of another hunt.
-    pub fn merge(&mut self, other: &Found) {
+    pub fn merge(&mut self, other: &Findings) {
         self.rows += other.rows;
         self.components += other.components;
         self.violations += other.violations;

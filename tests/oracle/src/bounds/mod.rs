@@ -6,5 +6,5 @@ pub mod hunt;
 pub mod judge;
 
 pub use draw::{Drawn, HARD, Hard};
-pub use hunt::{Found, Hunter, Tightness, hunters};
+pub use hunt::{Findings, Hunter, Tightness, hunters};
 pub use judge::{Judge, Judged};

@@ -23,7 +23,7 @@ pub struct Answer {
 
 /// Computed outputs of a call.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct LinearOutputs {
     /// Elements of the output view.
     pub output: Data,
     /// Elements of the present states, if the problem has them.
@@ -82,13 +82,13 @@ impl Case {
     /// Creates buffers for the outputs of a call, filled with NaN. If the problem replaces states in place, the buffer
     /// for the present states contains the past states.
     #[must_use]
-    pub fn room(&self) -> Found {
+    pub fn room(&self) -> LinearOutputs {
         let spec = self.problem.spec();
         let present = spec.present_state.map(|view| match &self.past {
             Some(past) if spec.in_place => past.clone(),
             _ => vec![f32::NAN; view.extent()],
         });
-        Found { output: Data::filled(spec.dtype, spec.output.extent(), f32::NAN), present }
+        LinearOutputs { output: Data::filled(spec.dtype, spec.output.extent(), f32::NAN), present }
     }
 
     /// Runs core's scalar fallback. Returns all outputs.
@@ -96,7 +96,7 @@ impl Case {
     /// # Panics
     /// Panics if the call is refused.
     #[must_use]
-    pub fn scalar(&self, walk: &Walk) -> Found {
+    pub fn scalar(&self, walk: &Walk) -> LinearOutputs {
         let mut found = self.room();
         let len = scalar::scratch_len(&self.problem, walk).expect("the length of the scratch");
         let (inputs, mut outputs) = (self.inputs(), found.outputs());
@@ -108,7 +108,7 @@ impl Case {
     ///
     /// # Panics
     /// Panics if the call or its run is refused.
-    pub fn run(&self, plan: &LinearPlan, workspace: &mut LinearWorkspace) -> (Found, Report) {
+    pub fn run(&self, plan: &LinearPlan, workspace: &mut LinearWorkspace) -> (LinearOutputs, Report) {
         let mut found = self.room();
         let bound = plan.bind(self.inputs(), found.outputs(), workspace);
         let report = bound.expect("a call of the plan").run().expect("a run of the plan");
@@ -120,7 +120,7 @@ impl Case {
     /// # Panics
     /// Panics if the plan, the call or its run is refused, or if the run used a back end other than the plan's.
     #[must_use]
-    pub fn run_on(&self, engine: &Engine, options: &LinearPlanOptions) -> Found {
+    pub fn run_on(&self, engine: &Engine, options: &LinearPlanOptions) -> LinearOutputs {
         let plan = engine.linear_plan(&self.problem, options).expect("a plan of the case");
         let (found, report) = self.run(&plan, &mut plan.workspace().expect("a workspace"));
         assert_eq!(report.backend, plan.backend(), "{}", self.name);
@@ -131,8 +131,8 @@ impl Case {
     /// the outputs, together with the exact outputs.
     ///
     /// # Panics
-    /// Panics as [`Case::run_on`] and [`Found::check`] do.
-    pub fn check_on(&self, engine: &Engine, options: &LinearPlanOptions) -> (Found, Answer) {
+    /// Panics as [`Case::run_on`] and [`LinearOutputs::check`] do.
+    pub fn check_on(&self, engine: &Engine, options: &LinearPlanOptions) -> (LinearOutputs, Answer) {
         let plan = engine.linear_plan(&self.problem, options).expect("a plan of the case");
         let answer = self.answer(|tokens| plan.executed_of(plan.backend(), tokens));
         let found = self.run_on(engine, options);
@@ -141,7 +141,7 @@ impl Case {
     }
 }
 
-impl Found {
+impl LinearOutputs {
     /// Borrows all outputs.
     pub fn outputs(&mut self) -> Outputs<'_> {
         Outputs { output: Some(self.output.elements_mut()), present_state: self.present.as_deref_mut() }

@@ -8,7 +8,7 @@ mod build;
 
 use elsa_core::linear::Rule;
 
-pub use answer::{Answer, Found};
+pub use answer::{Answer, LinearOutputs};
 pub use build::{Case, GateKind, Packing, Params};
 
 /// Every rule. `true` selects a separate gate for each dim of the keys.

@@ -4,8 +4,8 @@
 //! references or their budgets: a maximum in the last block, blocks with a mass just below the budget, representatives
 //! hundreds of bits too high or too low, tiny and huge scores, keys that share an offset, values that cancel.
 
-use super::{Ran, judged, scored, try_run};
-use crate::bounds::Found;
+use super::{ScheduleRun, judged, scored, try_run};
+use crate::bounds::Findings;
 use crate::cases::{Case, Params};
 use crate::random::seeded;
 use elsa_core::attention::Alignment;
@@ -185,7 +185,7 @@ fn hard(kind: usize, random: &mut Random, tile: TileSize, share: f32) -> Case {
 }
 
 /// Runs the problem of a seed with a schedule of `rule`, and judges every row.
-pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
+pub fn hunt(rule: Rule, seed: u64, found: &mut Findings, tally: &mut Tally) {
     let Drawn { case, schedule, tile } = Drawn::new(rule, seed);
     let problem = case.problem();
     found.rows += problem.rows() as u64;
@@ -194,7 +194,7 @@ pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
     let by = executed(&problem, &schedule, tile);
     let done = run.and_then(|ran| judged(&case, &schedule, by, &ran).map(|used| (ran, used)));
     match done {
-        Ok((Ran { report, .. }, used)) if used <= 1.0 => {
+        Ok((ScheduleRun { report, .. }, used)) if used <= 1.0 => {
             tally.add(&report);
             if used > found.worst {
                 found.worst = used;

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// Results of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct ScheduleRun {
     /// All outputs.
     pub buffers: Buffers,
     /// Statistics that the run reported.
@@ -32,18 +32,18 @@ pub struct Ran {
     pub share: Vec<f32>,
 }
 
-impl Ran {
+impl ScheduleRun {
     /// Runs a plan of a case twice in one workspace, under a schedule other than the exact one, and checks that both runs
     /// are equal. Returns the first run, and the tile whose rows decide together.
     ///
     /// # Panics
     /// Panics if a run is refused, or if the second differs from the first.
-    pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (Ran, TileSize) {
+    pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (ScheduleRun, TileSize) {
         let mut once = || {
             let (buffers, _) = case.run(plan, workspace);
             let traversed = workspace.traversed().expect("a run under a schedule");
             let (d, share) = (traversed.d.to_vec(), traversed.share.to_vec());
-            (Ran { buffers, report: traversed.report, d, share }, traversed.tile)
+            (ScheduleRun { buffers, report: traversed.report, d, share }, traversed.tile)
         };
         let (first, tile) = once();
         let (again, _) = once();
@@ -116,7 +116,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
 ///
 /// # Panics
 /// Panics if the problem of the case is refused.
-pub fn try_run(case: &Case, schedule: &Schedule, tile: TileSize) -> Result<Ran, ArgumentError> {
+pub fn try_run(case: &Case, schedule: &Schedule, tile: TileSize) -> Result<ScheduleRun, ArgumentError> {
     let problem = case.problem();
     let mut buffers = case.buffers();
     let mut floats = vec![f32::NAN; scratch_len(&problem, tile).unwrap_or(usize::MAX)];
@@ -126,7 +126,7 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: TileSize) -> Result<Ran, 
     let mut room = Room { floats: &mut floats, rows: &mut rows };
     let inputs = case.inputs();
     let report = run(&problem, schedule, tile, &inputs, &mut buffers.outputs(), &mut lost, &mut room)?;
-    Ok(Ran { buffers, report, d, share })
+    Ok(ScheduleRun { buffers, report, d, share })
 }
 
 /// Runs a case with a schedule, as [`try_run`] does.
@@ -134,7 +134,7 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: TileSize) -> Result<Ran, 
 /// # Panics
 /// Panics if the case or its run is refused.
 #[must_use]
-pub fn ran(case: &Case, schedule: &Schedule, tile: TileSize) -> Ran {
+pub fn ran(case: &Case, schedule: &Schedule, tile: TileSize) -> ScheduleRun {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
 }
 
@@ -177,7 +177,7 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 ///
 /// # Errors
 /// Returns a description of the first quantity that exceeds its bound.
-pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Result<f64, String> {
+pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &ScheduleRun) -> Result<f64, String> {
     let (problem, inputs) = (case.problem(), case.inputs());
     let spec = problem.spec();
     let arithmetic = Arithmetic::of(&problem, by);
@@ -290,7 +290,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
 /// # Panics
 /// Panics if an error exceeds its bound.
 #[must_use]
-pub fn judge(case: &Case, schedule: &Schedule, tile: TileSize, ran: &Ran) -> f64 {
+pub fn judge(case: &Case, schedule: &Schedule, tile: TileSize, ran: &ScheduleRun) -> f64 {
     judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
 }
 
@@ -299,7 +299,7 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: TileSize, ran: &Ran) -> f64
 /// # Panics
 /// Panics as [`judge`] does.
 #[must_use]
-pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f64 {
+pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &ScheduleRun) -> f64 {
     judged(case, schedule, by, ran).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -307,7 +307,7 @@ pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f6
 ///
 /// # Panics
 /// Panics if the case is refused, or an error exceeds its bound.
-pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: TileSize) -> Ran {
+pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: TileSize) -> ScheduleRun {
     let ran = ran(case, schedule, tile);
     let used = judge(case, schedule, tile, &ran);
     assert!(used <= 1.0, "{case:?} {schedule:?}: {used} of the bound");
@@ -374,7 +374,7 @@ pub fn account(
 /// # Panics
 /// Panics if a share is below the share that follows from `S` and `D`, or above it by more than a few roundings.
 #[must_use]
-pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
+pub fn rounded_outwards(ran: &ScheduleRun, additions: usize) -> usize {
     let mut rows = 0;
     for (i, d) in ran.d.iter().enumerate() {
         if ran.buffers.m[i] == 0.0 && *d > 0.0 {
@@ -390,7 +390,7 @@ pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
 ///
 /// # Panics
 /// Panics if an error exceeds a few roundings.
-pub fn compare(ran: &Ran, rows: &[Account]) {
+pub fn compare(ran: &ScheduleRun, rows: &[Account]) {
     let rounding = match ran.buffers.output.elements().dtype() {
         DType::F32 => 0.0,
         DType::F16 => 2f64.powi(-11),

@@ -1,6 +1,6 @@
 //! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, and queries.
 
-use super::added;
+use super::addends;
 use super::call::{StreamBox, StreamKeys, StreamTokens};
 use super::memory::Area;
 use super::plan::KeysFrom;
@@ -69,7 +69,7 @@ impl Run<'_, '_, '_> {
                     let tensor = tensors[which];
                     let ([_, heads, tokens, dim], strides) = (tensor.view.shape(), tensor.view.strides());
                     let group = View::new("k", [step.batch().len(), heads, tokens, dim], strides)?;
-                    let first = step.batch().start * strides[0];
+                    let first = step.batch().start * tensor.view.steps()[0];
                     let mut at = to;
                     for_runs(&group, step.key_tokens(), |run| {
                         let bytes = run.len() * size;
@@ -87,17 +87,17 @@ impl Run<'_, '_, '_> {
             }
         }
         self.times.bytes += moved;
-        self.bring_added(buffer, step)?;
+        self.bring_addends(buffer, step)?;
         self.write_table(buffer, step)?;
         self.marks(number).copy[1].record(entered, copies)?;
         Ok(())
     }
 
     /// Fills an area with a box of a mask, bias or index, and enqueues its copy.
-    fn fill_added(&mut self, area: Area, part: &StreamBox, size: usize) -> Result<(), StreamError> {
+    fn fill_addends(&mut self, area: Area, part: &StreamBox, size: usize) -> Result<(), StreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let bytes = part.count.iter().product::<usize>() * size;
-        let (Some((data, len)), Some(fill)) = (stream.memory.on_host(area), &mut self.call.added) else {
+        let (Some((data, len)), Some(fill)) = (stream.memory.on_host(area), &mut self.call.addends) else {
             return Ok(());
         };
         if len < bytes {
@@ -128,20 +128,20 @@ impl Run<'_, '_, '_> {
     /// Transfers the table of relative positions, which all steps share.
     pub(super) fn bring_table(&mut self) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
-        let (Some([_, size]), Some(BiasView::Table(table))) = (added::table(problem), &problem.spec().bias)
+        let (Some([_, size]), Some(BiasView::Table(table))) = (addends::table(problem), &problem.spec().bias)
         else {
             return Ok(());
         };
         let count = [1, 1, table.entries, table.heads];
-        self.fill_added(Area::Positions, &StreamBox { operand: Operand::Bias, first: [0; 4], count }, size)
+        self.fill_addends(Area::Positions, &StreamBox { operand: Operand::Bias, first: [0; 4], count }, size)
     }
 
     /// Transfers the mask, bias and index of a step.
-    fn bring_added(&mut self, buffer: usize, step: &Step) -> Result<(), StreamError> {
+    fn bring_addends(&mut self, buffer: usize, step: &Step) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
-        for operand in added::BOXES {
-            if let Some((part, size)) = added::part(problem, operand, step) {
-                self.fill_added(added::area(problem, operand, buffer), &part, size)?;
+        for operand in addends::BOXES {
+            if let Some((part, size)) = addends::part(problem, operand, step) {
+                self.fill_addends(addends::area(problem, operand, buffer), &part, size)?;
             }
         }
         Ok(())

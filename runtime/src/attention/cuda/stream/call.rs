@@ -33,7 +33,7 @@ pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 
 /// A function that fills the keys and the values of a range of tokens, each in the order `[batch][head][token][dim]`.
 pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
 /// A function that fills a box of a mask or a bias in dense order: `[batch][head][query][key]`.
-pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
+pub type FillAddends<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
 /// A function that receives the results of a block of queries.
 pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
@@ -79,7 +79,7 @@ pub struct StreamCall<'a, 'k> {
     /// Source of keys and values.
     pub keys: StreamKeys<'k>,
     /// Function that fills boxes of mask, bias and index. Required if the problem has one of these operands.
-    pub added: Option<&'a mut FillAdded<'a>>,
+    pub addends: Option<&'a mut FillAddends<'a>>,
     /// Function that receives the final results of each block of queries.
     pub results: &'a mut TakeRows<'a>,
     /// Number of query blocks to skip, because an earlier run with the same division has already returned their

@@ -22,7 +22,7 @@
 //!    of the keys.
 //! 4. *States stay in base-2 units on the device.* If references are integers, a merge rounds only in its additions. The
 //!    kernel that merges the last chunk converts the units.
-//! 5. *Masks and biases are transferred with the keys*, as the box for a block and a chunk ([`added`]); a table is
+//! 5. *Masks and biases are transferred with the keys*, as the box for a block and a chunk ([`addends`]); a table is
 //!    transferred once. Past keys come before the new keys, and move the diagonal by the number of past keys. Windows
 //!    are processed picture by picture and are not divided, since a table of positions refers to the complete picture.
 //!    Packed sequences are processed one by one.
@@ -30,7 +30,7 @@
 //!    checked first ([`available_memory`](crate::available_memory)), because Linux kills a process that exceeds them
 //!    instead of refusing memory.
 
-mod added;
+mod addends;
 mod bring;
 mod call;
 mod engine;
@@ -43,7 +43,7 @@ mod steps;
 mod tests;
 
 pub use call::{
-    DeviceKeys, FillAdded, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
+    DeviceKeys, FillAddends, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
     StreamTokens, TakeRows,
 };
 pub use engine::GpuStream;

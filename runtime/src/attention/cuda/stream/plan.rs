@@ -1,7 +1,7 @@
 //! Decisions that a stream makes once per shape: the kernel, the division, and the layout of the stream's memory.
 
 use super::memory::{Area, AreaOffsets};
-use super::{added, steps};
+use super::{addends, steps};
 use crate::attention::cuda::plan::GpuPlan;
 use crate::attention::stream::error::StreamError;
 use crate::cuda::gpu::Gpu;
@@ -214,10 +214,10 @@ fn layouts(
     let rows = product(&[group, problem.heads(), options.division.rows])?;
     let slots = steps::slots(problem.keys().div_ceil(options.division.keys));
     let key_rows = product(&[group, problem.kv_heads(), keys])?;
-    let [mask, bias] = added::views(problem);
+    let [mask, bias] = addends::views(problem);
     let slice = |view: Option<MaskView>| {
         let view = view?;
-        let counts = added::counts(problem, &view, group, options.division.rows, keys);
+        let counts = addends::counts(problem, &view, group, options.division.rows, keys);
         Some(product(&counts).and_then(|count| count.checked_mul(view.kind().size())))
     };
     let (d, dv) = (problem.head_dim(), problem.value_dim());
@@ -235,8 +235,10 @@ fn layouts(
             Area::Value(_) => product(&[key_rows, dv, size]),
             Area::Mask(_) => slice(mask)?,
             Area::Bias(_) => slice(bias)?,
-            Area::Index(_) => added::indexed(problem).then(|| product(&[options.division.rows, keys, 8]))?,
-            Area::Positions => added::table(problem).map(|[count, size]| product(&[count, size]))?,
+            Area::Index(_) => {
+                addends::indexed(problem).then(|| product(&[options.division.rows, keys, 8]))?
+            }
+            Area::Positions => addends::table(problem).map(|[count, size]| product(&[count, size]))?,
             Area::PartialMs => product(&[rows, choice.splits, 8]),
             Area::PartialW => product(&[rows, choice.splits, choice.partial_dim, 4]),
             Area::PendingMs => product(&[rows, slots, 8]),

@@ -1,7 +1,7 @@
 //! Runs a stream: transfers, computes and merges one chunk after another, and returns results at the end of each query
 //! block.
 
-use super::added;
+use super::addends;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
 use super::engine::{GpuStream, MARKS, Marks, merging};
 use super::memory::Area;
@@ -77,8 +77,8 @@ impl GpuStream {
         if call.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
         }
-        let adds = added::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
-        if let (Some(operand), None) = (adds, &call.added) {
+        let adds = addends::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
+        if let (Some(operand), None) = (adds, &call.addends) {
             return Err(ArgumentError::Needs { argument: operand.argument(), other: "its data" }.into());
         }
         let (units, _) = self.blocks_and_steps(&call.lengths, 0);
@@ -292,10 +292,10 @@ impl Run<'_, '_, '_> {
             let [_, heads, _, dim] = view.shape();
             match in_place {
                 Some(tensor) if tensor.device != 0 => {
-                    let strides = view.strides();
-                    let first = step.group.batch[0] * strides[0] + step.key_tokens().start * strides[2];
+                    let steps = view.steps();
+                    let first = step.group.batch[0] * steps[0] + step.key_tokens().start * steps[2];
                     let offset = first * spec.dtype.size();
-                    *view = View::new("k", [count, heads, step.keys.len(), dim], strides)?;
+                    *view = View::new("k", [count, heads, step.keys.len(), dim], view.strides())?;
                     *address = tensor.device + offset as u64;
                 }
                 Some(_) => {
@@ -320,8 +320,8 @@ impl Run<'_, '_, '_> {
             View::dense("q", Layout::Bhnd, &shape, None)
         };
         let (query, output) = (rows(problem.head_dim())?, rows(problem.value_dim())?);
-        let mask = added::view(problem, Operand::Mask, step)?;
-        let bias = match added::view(problem, Operand::Bias, step)? {
+        let mask = addends::view(problem, Operand::Mask, step)?;
+        let bias = match addends::view(problem, Operand::Bias, step)? {
             Some(view) => Some(BiasView::Dense(view)),
             None => spec.bias,
         };
@@ -360,7 +360,7 @@ impl Run<'_, '_, '_> {
             Operand::StateSum => memory.on_device(Area::Sum),
             Operand::StateWeighted => memory.on_device(Area::Weighted),
             Operand::Mask | Operand::Bias | Operand::BiasIndex => {
-                memory.on_device(added::area(&stream.plan.problem, operand, number % 2))
+                memory.on_device(addends::area(&stream.plan.problem, operand, number % 2))
             }
             _ => 0,
         });

@@ -42,7 +42,7 @@ fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec
     };
     let lengths = Lengths::default();
     let (queries, results) = (&mut queries, &mut results);
-    stream.run(StreamCall { lengths, queries, keys, added: None, results, from: 0 })?;
+    stream.run(StreamCall { lengths, queries, keys, addends: None, results, from: 0 })?;
     Ok(output)
 }
 

@@ -452,26 +452,26 @@ fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
     let fixture = Fixture::new(&context);
     let mut own = plan.workspace().unwrap();
     by_host_in(&plan, &fixture.host, Lengths::default(), &mut own);
-    let certified = own.certified().unwrap();
+    let certified = own.certificate().unwrap();
     let (want, channels) = ((certified.measured, certified.prior), certified.channels().to_vec());
     assert!(certified.claim().is_ok() && channels.iter().all(|x| *x > 0.5 && *x <= 1.0));
     let memory = DeviceBuffer::new(&context, plan.workspace_bytes()).unwrap();
     // SAFETY: the memory outlives the workspace, and nothing else uses it.
     let lent = unsafe { plan.workspace_on_device(memory.address(), memory.bytes()) }.unwrap();
     for mut workspace in [plan.workspace().unwrap(), lent] {
-        assert_eq!(workspace.certified().unwrap_err(), RunError::NoRun);
+        assert_eq!(workspace.certificate().unwrap_err(), RunError::NoRun);
         for stream in [None, Some(fixture.stream.raw())] {
             // SAFETY: the tensors outlive the runs, which are waited for, and nothing else uses them.
             unsafe {
                 let (inputs, outputs) = (fixture.inputs(), fixture.outputs());
                 let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace).unwrap();
                 bound.run().unwrap();
-                let found = bound.certified().unwrap();
+                let found = bound.certificate().unwrap();
                 assert_eq!(((found.measured, found.prior), found.channels()), (want, &channels[..]));
                 bound.run().unwrap();
                 bound.wait().unwrap();
             }
-            let found = workspace.certified().unwrap();
+            let found = workspace.certificate().unwrap();
             assert_eq!(((found.measured, found.prior), found.channels()), (want, &channels[..]));
         }
     }

@@ -18,7 +18,7 @@ use std::path::Path;
 /// Results of the forward pass.
 pub enum Forward {
     /// Output and log-sum-exp, from files.
-    Given(Box<[Tensor; 2]>),
+    Output(Box<[Tensor; 2]>),
     /// Output and row statistics, derived from states.
     States {
         /// Output tensor in the problem's view, row references, and row sums.
@@ -35,7 +35,7 @@ impl Forward {
     /// Returns an error if the elements of the tensor are not floating-point numbers.
     pub fn output(&self) -> Result<Elements<'_>, Error> {
         match self {
-            Forward::Given(files) => floats("out", &files[0]),
+            Forward::Output(files) => floats("out", &files[0]),
             Forward::States { numbers: [output, ..], .. } => Ok(Elements::F32(output)),
         }
     }
@@ -46,7 +46,7 @@ impl Forward {
     /// Returns an error if the log-sum-exp is not f32.
     pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
-            Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
+            Forward::Output(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
             Forward::States { numbers: [_, m, s], .. } => Ok(Statistics::State { m, s }),
         }
     }
@@ -79,7 +79,7 @@ impl Forward {
                 allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
             });
         }
-        Ok(Forward::Given(Box::new([out, lse])))
+        Ok(Forward::Output(Box::new([out, lse])))
     }
 
     /// Reads states from an archive and computes the output `W / S` in f32.
@@ -147,7 +147,7 @@ impl Forward {
     /// Returns the files that were read.
     fn files(&self) -> &[Tensor] {
         match self {
-            Forward::Given(files) => &files[..],
+            Forward::Output(files) => &files[..],
             Forward::States { files, .. } => files,
         }
     }

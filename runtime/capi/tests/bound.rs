@@ -1,4 +1,4 @@
-//! Checks that replacing the tensors of a bound frame, running it and reporting the run allocate nothing.
+//! Checks that replacing the tensors of a bound call, running it and reporting the run allocate nothing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,16 +18,16 @@ fn input(of: &[f32]) -> elsa_input {
 }
 
 #[test]
-fn replacing_the_tensors_of_a_frame_and_running_it_allocate_nothing() {
+fn replacing_the_tensors_of_a_bound_call_and_running_it_allocate_nothing() {
     let [q, k, v] = [0.1f32, 0.2, 0.3].map(|rate| std::array::from_fn(|i| (i as f32 * rate).sin()));
     let q: [f32; COUNT] = q;
     let (k, v): ([f32; COUNT], [f32; COUNT]) = (k, v);
     let mut out = [[0.0f32; COUNT]; 2];
     let options = elsa_engine_options { threads: 1, ..Default::default() };
-    let (mut engine, mut plan, mut room, mut frame) = Default::default();
+    let (mut engine, mut plan, mut room, mut bound) = Default::default();
     let mut view = elsa_view::default();
     let mut report = elsa_report::default();
-    // SAFETY: every pointer is to a local value that no other thread uses, and the tensors outlive the frame.
+    // SAFETY: every pointer is to a local value that no other thread uses, and the tensors outlive the bound call.
     unsafe {
         assert_eq!(elsa_engine_create(&raw const options, &raw mut engine), ELSA_STATUS_OK);
         assert_eq!(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, 16, 8, &raw mut view), ELSA_STATUS_OK);
@@ -41,20 +41,20 @@ fn replacing_the_tensors_of_a_frame_and_running_it_allocate_nothing() {
             elsa_outputs { out: elsa_output { data, bytes }, ..Default::default() }
         });
         assert_eq!(
-            elsa_bind(plan, room, &raw const given[0], &raw const to[0], &raw mut frame),
+            elsa_bind(plan, room, &raw const given[0], &raw const to[0], &raw mut bound),
             ELSA_STATUS_OK
         );
-        assert_eq!(elsa_bound_run(frame, &raw mut report), ELSA_STATUS_OK);
+        assert_eq!(elsa_bound_run(bound, &raw mut report), ELSA_STATUS_OK);
         let region = Region::new(GLOBAL);
         for (given, to) in given.iter().zip(&to).rev() {
-            assert_eq!(elsa_bound_set(frame, given, to), ELSA_STATUS_OK);
-            assert_eq!(elsa_bound_run(frame, &raw mut report), ELSA_STATUS_OK);
+            assert_eq!(elsa_bound_set(bound, given, to), ELSA_STATUS_OK);
+            assert_eq!(elsa_bound_run(bound, &raw mut report), ELSA_STATUS_OK);
         }
         let change = region.change();
         assert_eq!(change.allocations + change.reallocations, 0, "{change:?}");
     }
     assert!(report.workers > 0 && out[0] != out[1] && out.iter().flatten().any(|x| *x != 0.0));
-    assert_eq!(elsa_bound_destroy(frame), ELSA_STATUS_OK);
+    assert_eq!(elsa_bound_destroy(bound), ELSA_STATUS_OK);
     assert_eq!(elsa_workspace_destroy(room), ELSA_STATUS_OK);
     assert_eq!(elsa_plan_destroy(plan), ELSA_STATUS_OK);
     assert_eq!(elsa_engine_destroy(engine), ELSA_STATUS_OK);

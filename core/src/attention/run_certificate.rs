@@ -6,14 +6,14 @@
 //!
 //! `ŷ` is the computed output, `y` the exact output for the same inputs, `p_j` the exact probabilities. The bound is
 //! [`Arithmetic::prior`] for the arithmetic of the plan and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
-//! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
+//! largest magnitude of channel `c`, the bound is also known in absolute terms ([`RunCertificate::absolute`]).
 //!
 //! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`
 //! ([`left_out`]), because two values differ by at most twice the largest magnitude. `σ` is the largest share of
 //! weights that any row skipped.
 //!
-//! If a tensor contains a NaN or an infinity, or if the bound is infinite or at least one, [`Certified::claim`] returns a
-//! [`NoClaim`] instead of a bound.
+//! If a tensor contains a NaN or an infinity, or if the bound is infinite or at least one, [`RunCertificate::claim`]
+//! returns a [`NoClaim`] instead of a bound.
 
 use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;
@@ -61,12 +61,12 @@ impl core::error::Error for NoClaim {}
 
 /// The certificate of a run that measured its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Certified<'a> {
+pub struct RunCertificate<'a> {
     /// The kernel, the structure that the run executed, and the published bound.
     pub certificate: Certificate,
     /// Measurements of the tensors.
     pub measured: Measured,
-    /// The bound. [`Certified::claim`] checks that it is meaningful.
+    /// The bound. [`RunCertificate::claim`] checks that it is meaningful.
     pub prior: Prior,
     /// The schedule of the run, and the shares of the weights that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
@@ -82,7 +82,7 @@ pub struct Certified<'a> {
 /// `2^-24` relative to the reference, and the bound is meaningless.
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
-impl<'a> Certified<'a> {
+impl<'a> RunCertificate<'a> {
     /// Creates the certificate of a run of `problem`. `certificate` has the structure that the run executed.
     #[must_use]
     pub fn new(
@@ -90,10 +90,10 @@ impl<'a> Certified<'a> {
         certificate: Certificate,
         measured: Measured,
         channels: &'a [f32],
-    ) -> Certified<'a> {
+    ) -> RunCertificate<'a> {
         let norms = Norms { query: measured.query, key: measured.key, bias: measured.added };
         let prior = Arithmetic::of(problem, certificate.executed).prior(problem.keys(), &norms);
-        Certified { certificate, measured, prior, left_out: None, unseen_blocks: 0, channels }
+        RunCertificate { certificate, measured, prior, left_out: None, unseen_blocks: 0, channels }
     }
 
     /// Extends the certificate to a run with `schedule`. `report` has the counts of the run, and `shares` the shares of
@@ -105,7 +105,7 @@ impl<'a> Certified<'a> {
         schedule: &Schedule,
         report: &TraversalReport,
         shares: &Shares,
-    ) -> Certified<'a> {
+    ) -> RunCertificate<'a> {
         let norms = Norms { query: self.measured.query, key: self.measured.key, bias: self.measured.added };
         let of = |executed| Arithmetic::of(problem, executed);
         let mut prior = of(self.certificate.executed).prior_frozen(problem.keys(), &norms).wider(&self.prior);
@@ -119,7 +119,12 @@ impl<'a> Certified<'a> {
         if !few {
             prior.relative = f64::INFINITY;
         }
-        Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
+        RunCertificate {
+            prior,
+            left_out: Some((*schedule, *shares)),
+            unseen_blocks: report.unseen_blocks,
+            ..self
+        }
     }
 
     /// Returns the error bound of an output element. `value` is the largest magnitude of the values in the element's
@@ -224,7 +229,7 @@ impl<'a> Certified<'a> {
     }
 }
 
-impl fmt::Display for Certified<'_> {
+impl fmt::Display for RunCertificate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_json(f)
     }
@@ -256,13 +261,13 @@ mod tests {
     };
 
     /// Returns the certificate of a record whose measurements are all 1, except that measurement `place` is `x`.
-    fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
+    fn with(place: usize, x: f32, channels: &[f32]) -> RunCertificate<'_> {
         let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
         let mut record = [1.0; MEASURED];
         record[place] = x;
         let measured = Measured::of(&problem, &record, channels);
-        Certified::new(&problem, Certificate::new(DType::F32, 900, EXECUTED), measured, channels)
+        RunCertificate::new(&problem, Certificate::new(DType::F32, 900, EXECUTED), measured, channels)
     }
 
     #[test]
@@ -284,7 +289,7 @@ mod tests {
     #[test]
     fn nothing_is_claimed_where_nothing_is_known() {
         let channels = [1.0; 3];
-        let not_finite = |certified: Certified<'_>| match certified.claim() {
+        let not_finite = |certified: RunCertificate<'_>| match certified.claim() {
             Err(NoClaim::NotFinite { name, .. }) => name,
             other => panic!("{other:?}"),
         };

@@ -10,7 +10,7 @@ use elsa_oracle::SLOW;
 use elsa_oracle::cases::{BiasParams, Case, Data, MaskData, Params};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
-use elsa_oracle::schedules::{Ran, judge, judge_by, same, try_run};
+use elsa_oracle::schedules::{ScheduleRun, judge, judge_by, same, try_run};
 use elsa_runtime::{Engine, PlanOptions};
 
 const CAUSAL: Option<Alignment> = Some(Alignment::BottomRight);
@@ -34,7 +34,7 @@ fn causal(queries: usize, keys: usize, slope: f32) -> Case {
 
 /// Runs a case within an error budget, checks its error bounds, and compares its counts and sums with an account in f64.
 /// Returns the run and the number of tiles.
-fn judged(engine: &Engine, case: &Case, budget: f32) -> (Ran, u64) {
+fn judged(engine: &Engine, case: &Case, budget: f32) -> (ScheduleRun, u64) {
     let (ran, executed, tiles) = within(engine, case, budget);
     assert!(judge_by(case, &Schedule::within(budget), executed, &ran) <= 1.0);
     compare(case, &ran, budget.into(), &tiles);
@@ -85,7 +85,7 @@ fn an_own_key_that_is_masked_bounds_nothing() {
     for engine in cpu_engines(1) {
         let plain = causal(queries, KEYS, 0.5);
         let (all, tiles) = judged(&engine, &plain, budget);
-        let unseen = |ran: &Ran| ran.report.unseen_blocks;
+        let unseen = |ran: &ScheduleRun| ran.report.unseen_blocks;
         for row in [0, 31, 65] {
             let mut masked = plain.clone();
             let Some(MaskData::Additive(data)) = &mut masked.mask else { panic!() };
@@ -219,7 +219,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
         _ if i == j => 0.0,
         _ => -80.0,
     });
-    let share = |ran: &Ran| ran.share[3 * BLOCK - 1];
+    let share = |ran: &ScheduleRun| ran.share[3 * BLOCK - 1];
     for engine in cpu_engines(1) {
         let (ran, _) = judged(&engine, &case, budget);
         assert!(share(&ran) > 0.88 * budget && share(&ran) <= budget, "{}", share(&ran));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A run that is about to start, with the journal of an earlier run if one was found.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StreamStart {
     /// Path of the journal; `None` if the run keeps no journal.
     path: Option<PathBuf>,
     /// Lines that identify the run: inputs, problem, kernel and outputs.
@@ -20,19 +20,19 @@ pub struct Begun {
     earlier: Option<(Journal, Earlier)>,
 }
 
-impl Begun {
+impl StreamStart {
     /// Begins a run of `job` with the outputs `prepared`. `by` describes the back end that computes. If `resume` is
     /// set, the run keeps a journal.
     ///
     /// # Errors
     /// Returns an error if the journal belongs to another run or is damaged, or if the file system fails. Also returns
     /// an error if an output would replace an input file, because a resumed run still needs this file.
-    pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
+    pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<StreamStart, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
         run.push(by.to_owned());
         let path = prepared.first().filter(|_| resume).map(|file| journal_of(&file.path));
-        let Some(journal) = path.clone() else { return Ok(Begun { path, run, earlier: None }) };
+        let Some(journal) = path.clone() else { return Ok(StreamStart { path, run, earlier: None }) };
         let moves: Vec<Move> = prepared.iter().map(Move::of).collect();
         for (file, of) in prepared.iter().zip(&moves) {
             let outputs = std::iter::once(file.path.clone()).filter(|_| file.direct.is_none());
@@ -42,7 +42,7 @@ impl Begun {
         let lines = prepared.iter().map(Prepared::describe);
         let Some((found, earlier)) = Journal::open(&journal)? else {
             run.extend(lines.map(|(line, over)| line + &over));
-            return Ok(Begun { path, run, earlier: None });
+            return Ok(StreamStart { path, run, earlier: None });
         };
         // For each file: `true` if it has already replaced its target, `false` if it is still a part file, `None` if it
         // is at neither path.
@@ -73,10 +73,10 @@ impl Begun {
                 path: journal,
                 source,
             })?;
-            return Ok(Begun { path, run, earlier: None });
+            return Ok(StreamStart { path, run, earlier: None });
         }
         let (run, earlier) = (known, Some((found, earlier)));
-        Ok(Begun { path, run, earlier })
+        Ok(StreamStart { path, run, earlier })
     }
 
     /// Returns the stage at which the run starts; `None` if the run keeps no journal.

@@ -44,7 +44,7 @@ pub struct Peak {
 
 /// Positions of the largest scores in a set of tiles.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Maxima {
     /// For each block of keys, the number of rows whose running maximum reaches its final value in that block. The
     /// running maximum visits the blocks in order.
     pub stable: BTreeMap<usize, u64>,
@@ -54,7 +54,7 @@ pub struct Seen {
     pub peaks: [Option<Peak>; 3],
 }
 
-impl Seen {
+impl Maxima {
     /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units.
     /// The score of a key that is not attended is `−∞`.
     pub fn absorb(
@@ -100,7 +100,7 @@ impl Seen {
     }
 
     /// Adds the positions of the largest scores in the tiles of `later`, which follow the tiles of `self`.
-    pub fn merge(&mut self, later: Seen) {
+    pub fn merge(&mut self, later: Maxima) {
         for (block, rows) in later.stable {
             *self.stable.entry(block).or_default() += rows;
         }
@@ -156,24 +156,24 @@ mod tests {
         let inputs = Inputs::new(tensor, tensor, tensor);
         let place = Place { sequence: 0, head: 0, rows: 2..4 };
         let none = f64::NEG_INFINITY;
-        let mut seen = Seen::default();
+        let mut maxima = Maxima::default();
         // Rows 2 and 3 have their diagonal in block 1.
         let rows = [
             vec![1.0, 3.0, 3.0, 0.0, none, none, none, none],
             vec![none, 0.0, 4.0, f64::NAN, 5.0, 1.0, none, none],
             vec![none; 8],
         ];
-        seen.absorb(&problem, &inputs, 2, &place, &rows);
-        assert_eq!(seen.stable, BTreeMap::from([(0, 1), (2, 1)]));
-        assert_eq!((seen.sites, seen.rows()), ([1, 0, 1], 2));
-        let peak = seen.peaks[Site::Middle as usize].as_ref().unwrap();
+        maxima.absorb(&problem, &inputs, 2, &place, &rows);
+        assert_eq!(maxima.stable, BTreeMap::from([(0, 1), (2, 1)]));
+        assert_eq!((maxima.sites, maxima.rows()), ([1, 0, 1], 2));
+        let peak = maxima.peaks[Site::Middle as usize].as_ref().unwrap();
         assert_eq!(peak.maxima, BTreeMap::from([(0, 3.0), (1, 4.0), (2, 5.0)]));
-        assert!(seen.peaks[0].is_none() && seen.peaks[1].is_none());
-        let mut own = Seen::default();
+        assert!(maxima.peaks[0].is_none() && maxima.peaks[1].is_none());
+        let mut own = Maxima::default();
         own.absorb(&problem, &inputs, 2, &place, &[vec![0.0, 0.0, 2.0, 0.0]]);
         assert_eq!(own.sites, [0, 1, 0]);
-        seen.merge(own);
-        assert_eq!((seen.sites, seen.stable[&1]), ([1, 1, 1], 1));
-        assert!(seen.peaks[Site::Own as usize].is_some());
+        maxima.merge(own);
+        assert_eq!((maxima.sites, maxima.stable[&1]), ([1, 1, 1], 1));
+        assert!(maxima.peaks[Site::Own as usize].is_some());
     }
 }

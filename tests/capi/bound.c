@@ -1,5 +1,5 @@
-/* Frames whose tensors are replaced by elsa_bound_set: the bits of a fresh frame, refusals that change nothing, lists
-   whose entries change between two runs, frames of other operators, and a frame that is at work. */
+/* Bound calls whose tensors are replaced by elsa_bound_set: the bits of a fresh bound call, refusals that change
+   nothing, lists whose entries change between two runs, bound calls of other operators, and one that is at work. */
 #define H 2
 #define N 256
 #define D 32
@@ -17,10 +17,10 @@ static int untouched(const float *x) {
     return i == COUNT * sizeof *x;
 }
 
-/* Runs a frame into memory of wrong values; returns whether the output has the expected bits. */
-static int gives(elsa_bound frame, float *found, const float *expected) {
+/* Runs a bound call into memory of wrong values; returns whether the output has the expected bits. */
+static int gives(elsa_bound bound, float *found, const float *expected) {
     memset(found, FILL, sizeof out);
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bound_run(bound, NULL));
     return memcmp(found, expected, sizeof out) == 0;
 }
 
@@ -28,11 +28,11 @@ static void replaced(elsa_engine engine) {
     const call c = make(engine);
     elsa_inputs in = c.in, bad_in;
     elsa_outputs to = c.to, bad_to;
-    elsa_bound frame, fresh;
+    elsa_bound bound, fresh;
     elsa_report report;
     elsa_report_init(&report);
-    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &frame));
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &bound));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(error() < 1e-5);
     memcpy(old, out, sizeof out);
 
@@ -46,11 +46,11 @@ static void replaced(elsa_engine engine) {
     CHECK(memcmp(want, old, sizeof want) != 0);
 
     to.out.data = elsewhere;
-    OK(elsa_bound_set(frame, &in, &to));
+    OK(elsa_bound_set(bound, &in, &to));
     memset(out, FILL, sizeof out);
-    CHECK(gives(frame, elsewhere, want) && gives(frame, elsewhere, want));
+    CHECK(gives(bound, elsewhere, want) && gives(bound, elsewhere, want));
     CHECK(untouched(out));
-    OK(elsa_bound_run(frame, &report));
+    OK(elsa_bound_run(bound, &report));
     CHECK(report.workers > 0 && report.kernel != NULL && report.kernel[0] != 0);
 
     /* A refused set keeps the tensors and writes nothing. */
@@ -60,9 +60,9 @@ static void replaced(elsa_engine engine) {
         bad_to = c.to;                                                              \
         change;                                                                     \
         memset(out, FILL, sizeof out);                                              \
-        CHECK(elsa_bound_set(frame, &bad_in, &bad_to) == argument);                 \
+        CHECK(elsa_bound_set(bound, &bad_in, &bad_to) == argument);                 \
         CHECK(strstr(elsa_last_error(), message) != NULL);                          \
-        CHECK(gives(frame, elsewhere, want) && untouched(out));                     \
+        CHECK(gives(bound, elsewhere, want) && untouched(out));                     \
     } while (0)
     KEPT(bad_in.q.bytes -= 1, "q: ");
     KEPT(bad_in.k.bytes -= 4, "k: ");
@@ -77,26 +77,26 @@ static void replaced(elsa_engine engine) {
     KEPT(bad_in.key_lengths.count = 1, "key_lengths");
     KEPT(bad_in.size = 0, "inputs.size: 0");
     KEPT(bad_to.size = 0, "outputs.size: 0");
-    CHECK(elsa_bound_set(frame, NULL, &c.to) == argument && strstr(elsa_last_error(), "inputs: null") != NULL);
-    CHECK(elsa_bound_set(frame, &c.in, NULL) == argument && strstr(elsa_last_error(), "outputs: null") != NULL);
-    CHECK(gives(frame, elsewhere, want));
+    CHECK(elsa_bound_set(bound, NULL, &c.to) == argument && strstr(elsa_last_error(), "inputs: null") != NULL);
+    CHECK(elsa_bound_set(bound, &c.in, NULL) == argument && strstr(elsa_last_error(), "outputs: null") != NULL);
+    CHECK(gives(bound, elsewhere, want));
 
     /* The set of outputs may change. */
     bad_to = to;
     bad_to.lse = output(out, H * N * sizeof *out);
-    OK(elsa_bound_set(frame, &in, &bad_to));
+    OK(elsa_bound_set(bound, &in, &bad_to));
     memset(out, FILL, sizeof out);
-    CHECK(gives(frame, elsewhere, want) && !untouched(out));
-    OK(elsa_bound_set(frame, &in, &to));
+    CHECK(gives(bound, elsewhere, want) && !untouched(out));
+    OK(elsa_bound_set(bound, &in, &to));
     memset(out, FILL, sizeof out);
-    CHECK(gives(frame, elsewhere, want) && untouched(out));
+    CHECK(gives(bound, elsewhere, want) && untouched(out));
 
-    OK(elsa_bound_set(frame, &c.in, &c.to));
-    CHECK(gives(frame, out, old));
+    OK(elsa_bound_set(bound, &c.in, &c.to));
+    CHECK(gives(bound, out, old));
     end(&c);
-    CHECK(gives(frame, out, old));
-    OK(elsa_bound_destroy(frame));
-    CHECK(elsa_bound_set(frame, &c.in, &c.to) == ELSA_STATUS_HANDLE);
+    CHECK(gives(bound, out, old));
+    OK(elsa_bound_destroy(bound));
+    CHECK(elsa_bound_set(bound, &c.in, &c.to) == ELSA_STATUS_HANDLE);
 }
 
 /* The library reads the entries of lists in each run, and checks them again. */
@@ -105,7 +105,7 @@ static void lists(elsa_engine engine) {
     static int64_t index[N * N];
     static float table[3 * H];
     call c = make(engine);
-    elsa_bound frame;
+    elsa_bound bound;
     size_t i;
     end(&c);
     c.problem.has_key_lengths = 1;
@@ -120,54 +120,54 @@ static void lists(elsa_engine engine) {
     c.in.bias = input(table, sizeof table);
     c.in.bias_index.data = index;
     c.in.bias_index.count = N * N;
-    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &frame));
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &bound));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(error() < 1e-5);
     memcpy(old, out, sizeof out);
     lengths[0] = 1;
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bound_run(bound, NULL));
     for (i = 0; i < D; i++) CHECK(fabs(out[i] - v[i]) < 1e-5);
     memset(out, FILL, sizeof out);
     lengths[0] = N + 1;
-    CHECK(elsa_bound_run(frame, NULL) == argument && strstr(elsa_last_error(), "key_lengths") != NULL);
-    CHECK(elsa_bound_set(frame, &c.in, &c.to) == argument && strstr(elsa_last_error(), "key_lengths") != NULL);
+    CHECK(elsa_bound_run(bound, NULL) == argument && strstr(elsa_last_error(), "key_lengths") != NULL);
+    CHECK(elsa_bound_set(bound, &c.in, &c.to) == argument && strstr(elsa_last_error(), "key_lengths") != NULL);
     lengths[0] = N;
     index[N] = 3;
-    CHECK(elsa_bound_run(frame, NULL) == argument && strstr(elsa_last_error(), "bias_index") != NULL);
-    CHECK(elsa_bound_set(frame, &c.in, &c.to) == argument && strstr(elsa_last_error(), "bias_index") != NULL);
+    CHECK(elsa_bound_run(bound, NULL) == argument && strstr(elsa_last_error(), "bias_index") != NULL);
+    CHECK(elsa_bound_set(bound, &c.in, &c.to) == argument && strstr(elsa_last_error(), "bias_index") != NULL);
     CHECK(untouched(out));
     index[N] = 2;
-    OK(elsa_bound_set(frame, &c.in, &c.to));
-    CHECK(gives(frame, out, old));
+    OK(elsa_bound_set(bound, &c.in, &c.to));
+    CHECK(gives(bound, out, old));
     /* The new list is read, too. */
     c.in.key_lengths.data = shorter;
-    OK(elsa_bound_set(frame, &c.in, &c.to));
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bound_set(bound, &c.in, &c.to));
+    OK(elsa_bound_run(bound, NULL));
     for (i = 0; i < D; i++) CHECK(fabs(out[i] - v[i]) < 1e-5);
-    OK(elsa_bound_destroy(frame));
+    OK(elsa_bound_destroy(bound));
     end(&c);
 }
 
-/* A function of another operator refuses the frame. */
+/* A function of another operator refuses the bound call. */
 static void others(elsa_engine engine) {
     const call c = make(engine);
     elsa_linear_inputs linear_in;
     elsa_linear_outputs linear_to;
     elsa_convolution_inputs series_in;
     elsa_series_outputs series_to;
-    elsa_bound frame;
+    elsa_bound bound;
     elsa_linear_inputs_init(&linear_in);
     elsa_linear_outputs_init(&linear_to);
     elsa_convolution_inputs_init(&series_in);
     elsa_series_outputs_init(&series_to);
-    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &frame));
-    CHECK(elsa_linear_bound_set(frame, &linear_in, &linear_to) == argument);
+    OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &bound));
+    CHECK(elsa_linear_bound_set(bound, &linear_in, &linear_to) == argument);
     CHECK(strstr(elsa_last_error(), "bound: of attention; allowed: of a plan of elsa_linear_plan_create") != NULL);
-    CHECK(elsa_convolution_bound_set(frame, &series_in, &series_to) == argument);
+    CHECK(elsa_convolution_bound_set(bound, &series_in, &series_to) == argument);
     CHECK(strstr(elsa_last_error(), "elsa_convolution_plan_create") != NULL);
-    OK(elsa_bound_run(frame, NULL));
+    OK(elsa_bound_run(bound, NULL));
     CHECK(error() < 1e-5);
-    OK(elsa_bound_destroy(frame));
+    OK(elsa_bound_destroy(bound));
     end(&c);
 }
 

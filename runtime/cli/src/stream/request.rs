@@ -7,7 +7,7 @@ use elsa_core::dtype::DType;
 
 /// Requested outputs in addition to the main output.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct OutputRequest {
     /// `true` if the log-sum-exp is requested.
     pub lse: bool,
     /// `true` if the states are requested.
@@ -20,7 +20,7 @@ pub struct Wanted {
 
 /// Returns operand, type and shape of each output, in the order in which output files are prepared.
 #[must_use]
-pub fn shapes(job: &Job, wanted: Wanted) -> Vec<Shape> {
+pub fn shapes(job: &Job, wanted: OutputRequest) -> Vec<Shape> {
     let dtype = job.problem.spec().dtype;
     let [present_k, present_v] = wanted.presents;
     [

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// A graph under construction.
 #[derive(Default)]
-pub struct Made {
+pub struct GraphBuilder {
     pub nodes: Vec<Node>,
     pub constants: Vec<(String, Array)>,
     pub inputs: Vec<(String, Kind, Vec<&'static str>)>,
@@ -19,9 +19,9 @@ pub struct Made {
 
 pub type Pairs<'a> = &'a [(&'a str, &'a [i64])];
 
-impl Made {
-    pub fn new(opset: i64) -> Made {
-        Made { opset, ..Made::default() }
+impl GraphBuilder {
+    pub fn new(opset: i64) -> GraphBuilder {
+        GraphBuilder { opset, ..GraphBuilder::default() }
     }
 
     /// Creates an input. Each axis is a number or the name of a free axis.

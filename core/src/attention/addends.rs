@@ -16,7 +16,7 @@ use core::f32::consts::LOG2_E;
 /// separate the key from the query. Other numbers that are added to the score of an excluded key do not matter, even if
 /// they are NaN.
 #[derive(Clone, Copy, Debug)]
-pub struct Added<'a> {
+pub struct Addends<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,
     bias: Option<(BiasView, Elements<'a>)>,
     index: Option<&'a [i64]>,
@@ -24,12 +24,12 @@ pub struct Added<'a> {
     keys: usize,
 }
 
-impl<'a> Added<'a> {
+impl<'a> Addends<'a> {
     /// Collects everything that `inputs` adds to the scores of `problem`. The inputs must have passed [`Inputs::check`].
     #[must_use]
-    pub fn new(problem: &Problem, inputs: &Inputs<'a>) -> Added<'a> {
+    pub fn new(problem: &Problem, inputs: &Inputs<'a>) -> Addends<'a> {
         let spec = problem.spec();
-        Added {
+        Addends {
             mask: spec.mask.zip(inputs.mask),
             bias: spec.bias.zip(inputs.bias),
             index: inputs.bias_index,

@@ -25,9 +25,9 @@ const INPUTS: [Operand; 8] = [
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// The layout of a run's buffers: where the region of each operand starts, and the sizes of the buffers, in bytes.
+/// The regions of the operands in a run's buffers: their starts, and the sizes of the buffers, in bytes.
 #[derive(Clone, Debug)]
-pub struct Frame<'a> {
+pub struct Regions<'a> {
     problem: &'a Problem,
     choice: &'a StreamChoice,
     written: Written,
@@ -60,7 +60,7 @@ fn take(at: &mut usize, bytes: usize) -> usize {
     start
 }
 
-impl<'a> Frame<'a> {
+impl<'a> Regions<'a> {
     /// Lays out the buffers of a run.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl<'a> Frame<'a> {
         problem: &'a Problem,
         choice: &'a StreamChoice,
         written: Written,
-    ) -> Result<Frame<'a>, ArgumentError> {
+    ) -> Result<Regions<'a>, ArgumentError> {
         let (spec, tensors) = (problem.spec(), tensors_of(problem)?);
         let (size, d, dv) = (spec.dtype.size(), problem.head_dim(), problem.value_dim());
         let rows = choice.sequences * choice.heads * choice.rows(problem);
@@ -99,7 +99,7 @@ impl<'a> Frame<'a> {
         ] {
             starts[operand] = take(&mut end, if wanted { bytes } else { 0 });
         }
-        Ok(Frame { problem, choice, written, tensors, starts, chunk, rows: end })
+        Ok(Regions { problem, choice, written, tensors, starts, chunk, rows: end })
     }
 
     /// Returns the start of an operand's region in its buffer, in bytes.
