@@ -21,6 +21,14 @@ pub fn libtest(text: &str) -> (u64, u64, u64) {
     sum
 }
 
+/// Returns the number of tests that libtest filtered out, summed over all lines `test result: …`.
+pub fn skipped(text: &str) -> u64 {
+    let lines = text.lines().filter(|line| line.trim().starts_with("test result:"));
+    let counts =
+        lines.filter_map(|line| line.split(" filtered out").next()?.rsplit(' ').next()?.parse::<u64>().ok());
+    counts.sum()
+}
+
 /// Returns the tests that libtest reports as failed.
 pub fn failures(text: &str) -> Vec<&str> {
     let lines =
@@ -138,7 +146,7 @@ mod tests {
         let text = "running 2 tests\ntest a ... ok\n\
             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s\n\
             test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s\n";
-        assert_eq!(libtest(text), (5, 4, 1));
+        assert_eq!((libtest(text), skipped(text)), ((5, 4, 1), 7));
         assert_eq!(libtest("error: could not compile"), (0, 0, 0));
         assert_eq!(
             failures("test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... FAILED\n"),

@@ -5,7 +5,7 @@
 //! Commands that share a build folder therefore select the same packages, and select tests by name.
 
 use super::cargo::{add_tests, tests, together, widest, with_standin};
-use super::{capi, examples, groups, guide, python, readme};
+use super::{capi, examples, groups, guide, printed, python, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
 use crate::gpu::standin::{self, Variant};
@@ -14,11 +14,62 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 
-/// Runs the stage `host`; if `fast`, only the tests of the workspace.
+/// Tests that take longer than a second each. `--fast` skips them. Each name belongs to exactly one test.
+const SLOW: [&str; 40] = [
+    "a_merge",
+    "a_streamed_run",
+    "append::the_bits_of_copies_and_no_other_byte",
+    "cli_bench::workloads_are_measured_by_name",
+    "cli_budget::the_number_that_a_refusal_names_is_enough",
+    "cli_commit::a_run_recovers_from_a_kill_at_every_step",
+    "cli_foreign::no_argument_of_any_verb_acts_or_hides",
+    "cli_inputs::no_verb_overwrites_what_it_reads",
+    "cli_memory::an_output_is_held_once",
+    "cli_memory::headers_take_memory_in_proportion",
+    "cli_origin::gradients_take_the_states_of_their_own_tensors",
+    "cli_origin::sizes_are_those_of_arrays",
+    "cli_origin::tasks_of_other_tensors_are_refused",
+    "cli_resume::a_run_goes_on_where_it_was_killed",
+    "cli_stream::refused_memory_leaves_no_output",
+    "cli_tables::many_rows_are_compared_by_name",
+    "cli_tasks::every_rule_holds_by_original_positions",
+    "cli_tasks::ragged_lengths_down_to_none",
+    "cli_verify_bench::the_stress_scenario_is_verified",
+    "cli_windows::what_does_not_fit_is_refused_by_flag",
+    "decoding::heads_that_share_keys_have_the_bits_of_heads_that_do_not",
+    "determinism::threads_budget_and_repetition_change_no_bit",
+    "less_memory_makes_smaller_units",
+    "masks::shared_masks_have_the_bits_of_expanded_ones",
+    "program::a_later_signal_ends_a_loop_that_hangs",
+    "program::a_serial_port_that_nobody_reads_holds_no_frame_up",
+    "program::a_signal_ends_a_loop_that_waits_for_its_first_frame_or_for_a_long_period",
+    "program::every_frame_is_answered_at_100_hz_under_load",
+    "reference_oracle::agrees_on_hard_cases",
+    "schedule::hard_cases_are_covered_as_defined",
+    "schedules::frozen_runs_are_exact_on_hard_cases",
+    "schedules_diagonal::answers_are_within_their_bounds",
+    "schedules_kernels::answers_by_a_schedule_are_within_their_bounds",
+    "schedules_unseen::answers_are_within_their_bounds",
+    "schedules_unseen::blocks_far_from_the_queries_go_unseen",
+    "schedules_unseen::what_may_count_is_met",
+    "streamed::bits_are_those_in_memory",
+    "tests::sizes::a_mask_that_a_free_axis_decides_stays_a_tensor",
+    "the_loop_allocates_nothing",
+    "workspaces::any_sequence_of_calls_passes_through_one_workspace",
+];
+
+/// Runs the stage `host`; if `fast`, only the tests of the workspace, without those of [`SLOW`].
 pub fn host(tree: &Tree, fast: bool) -> Ran {
     Ran::of("tests and checks", |ran| {
-        let run = Run::new(tree, "cargo test --workspace --no-fail-fast");
-        tests(ran, run.env_default("ELSA_REQUIRE", widest()));
+        let mut run = Run::new(tree, "cargo test --workspace --no-fail-fast");
+        if fast {
+            run = run.args("-- --exact").args(&SLOW.map(|name| format!("--skip {name}")).join(" "));
+        }
+        let out = tests(ran, run.env_default("ELSA_REQUIRE", widest()));
+        let skipped = printed::skipped(&out.stdout);
+        if fast && out.ok && skipped != SLOW.len() as u64 {
+            return Err(format!("{skipped} tests were skipped, but SLOW names {}", SLOW.len()));
+        }
         match groups::folder() {
             Ok(folder) => {
                 let line = "cargo test --workspace --test tool --no-fail-fast -- --ignored cli_groups::";
