@@ -9,8 +9,10 @@ use serde_json::Value;
 const LOOPS: [&str; 6] = ["rate-30", "rate-60", "rate-100", "energy-cpu", "energy-gpu", "soak"];
 /// The longest loop, whose readings are drawn over time.
 const SOAK: &str = "soak";
-/// Charts of the soak: title, unit, and the fields of a stretch with their names.
-const CHARTS: [(&str, &str, &[(&str, &str)]); 4] = [
+/// A line of a chart: its name, and the field of a stretch that it shows.
+type Line = (&'static str, &'static str);
+/// Charts of the soak: title, unit and lines.
+const CHARTS: [(&str, &str, &[Line]); 4] = [
     ("Latency", "ms", &[("median", "p50_ms"), ("percentile(99%)", "p99_ms")]),
     ("Temperature", "°C", &[("hottest zone", "temp_c")]),
     ("Clocks", "MHz", &[("CPU", "cpu_mhz"), ("GPU", "gpu_mhz")]),

@@ -201,8 +201,8 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
 
 /// Makes the folder, and without `--folder` also copies it, runs it and fetches its archive.
 fn whole(tree: &Tree, arguments: &Arguments, tests: bool) -> Result<(), String> {
-    let target = Target::named(tree, &arguments.target)?;
     if let Some(folder) = &arguments.folder {
+        let target = Target::named(tree, &arguments.target)?;
         make(tree, &target, arguments.additions, tests, folder)?;
         println!(
             "copy it to the board, and there: sh board-day.sh; then here: cargo xtask board-report {ARCHIVE}"
@@ -219,6 +219,7 @@ fn whole(tree: &Tree, arguments: &Arguments, tests: bool) -> Result<(), String> 
         return Err(format!("{word}; allowed: options of board-day.sh"));
     }
     let link = Link::new(tree, &arguments.address)?;
+    let target = Target::named(tree, &arguments.target)?;
     let facts = link.ask(&format!("set -- {dir}; {PROBE}"))?;
     let here = |fault: String| format!("{}: {fault}", link.destination);
     fits(&facts, &target, 0).map_err(here)?;
@@ -243,35 +244,46 @@ fn whole(tree: &Tree, arguments: &Arguments, tests: bool) -> Result<(), String> 
 /// already is followed.
 fn started(link: &Link, dir: &str, options: &[String]) -> Result<i32, String> {
     let options = options.join(" ");
-    link.ask(&format!(
-        "cd {dir} && rm -f day/status && (setsid nohup sh board-day.sh {options} >day.log 2>&1 </dev/null &) && \
-         for i in 1 2 3 4 5 6 7 8 9 10; do [ -e day/lock/pid ] || [ -e day/status ] && break; sleep 0.3; done"
-    ))?;
-    let (mut shown, mut lost) = (0, None);
+    // If the program is running already, its lock stops the second one.
+    patient(
+        link,
+        &format!(
+            "cd {dir} && rm -f day/status && (setsid nohup sh board-day.sh {options} >day.log 2>&1 </dev/null &) && \
+             for i in 1 2 3 4 5 6 7 8 9 10; do [ -e day/lock/pid ] || [ -e day/status ] && break; sleep 0.3; done"
+        ),
+    )?;
+    let mut shown = 0;
     loop {
-        let out = link.command(&format!("cd {dir} && sh board-day.sh --status")).quiet().run();
-        if out.code == Some(NO_CONNECTION) {
-            let since = *lost.get_or_insert_with(|| {
-                println!("{}: connection lost; the program on the board continues", link.destination);
-                Instant::now()
-            });
-            if since.elapsed() > PATIENCE {
-                link.succeeded("board-day.sh --status", out)?;
-            }
-        } else {
-            lost = None;
-            let text = link.succeeded("board-day.sh --status", out)?;
-            let mut lines = text.lines();
-            let state = lines.next().unwrap_or_default();
-            let steps: Vec<&str> = lines.collect();
-            steps.iter().skip(shown).for_each(|line| println!("{line}"));
-            shown = steps.len();
-            if let Some(status) = state.strip_prefix("ended") {
-                return match status.trim().parse() {
-                    Ok(status) => Ok(status),
-                    Err(_) => Err(link.ask(&format!("tail -n 3 {dir}/day.log"))?),
-                };
-            }
+        let text = patient(link, &format!("cd {dir} && sh board-day.sh --status"))?;
+        let mut lines = text.lines();
+        let state = lines.next().unwrap_or_default();
+        let steps: Vec<&str> = lines.collect();
+        steps.iter().skip(shown).for_each(|line| println!("{line}"));
+        shown = steps.len();
+        if let Some(status) = state.strip_prefix("ended") {
+            return match status.trim().parse() {
+                Ok(status) => Ok(status),
+                Err(_) => Err(link.ask(&format!("tail -n 3 {dir}/day.log"))?),
+            };
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Runs a command on the board and returns its output. While there is no connection, it tries again, for [`PATIENCE`].
+fn patient(link: &Link, command: &str) -> Result<String, String> {
+    let mut lost = None;
+    loop {
+        let out = link.command(command).quiet().run();
+        if out.code != Some(NO_CONNECTION) {
+            return link.succeeded(command, out);
+        }
+        let since = *lost.get_or_insert_with(|| {
+            println!("{}: connection lost; the program on the board continues", link.destination);
+            Instant::now()
+        });
+        if since.elapsed() > PATIENCE {
+            return link.succeeded(command, out);
         }
         std::thread::sleep(LOOK);
     }
