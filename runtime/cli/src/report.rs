@@ -107,12 +107,16 @@ pub struct Loaded {
     pub ptx_isa: &'static str,
     /// Milliseconds that loading took.
     pub load_ms: f64,
+    /// Registers of each thread.
+    pub registers: u32,
+    /// Bytes of local memory of each thread, where registers are spilled.
+    pub local_bytes: u32,
 }
 
 impl From<LoadedKernel> for Loaded {
     fn from(kernel: LoadedKernel) -> Loaded {
-        let LoadedKernel { name, form, isa, ms } = kernel;
-        Loaded { name, form, ptx_isa: isa, load_ms: ms }
+        let LoadedKernel { name, form, isa, ms, registers, local_bytes } = kernel;
+        Loaded { name, form, ptx_isa: isa, load_ms: ms, registers, local_bytes }
     }
 }
 
@@ -121,8 +125,12 @@ impl From<LoadedKernel> for Loaded {
 /// # Errors
 /// Returns an error if the writer fails.
 pub fn loaded(out: &mut impl Write, kernels: &[Loaded]) -> Result<()> {
-    for Loaded { name, form, ptx_isa, load_ms } in kernels {
-        writeln!(out, "loaded    {name} from {form}, PTX ISA {ptx_isa}, in {load_ms:.1} ms")?;
+    for Loaded { name, form, ptx_isa, load_ms, registers, local_bytes } in kernels {
+        writeln!(
+            out,
+            "loaded    {name} from {form}, PTX ISA {ptx_isa}, in {load_ms:.1} ms: {registers} registers, \
+             {local_bytes} bytes of local memory"
+        )?;
     }
     Ok(())
 }
@@ -175,10 +183,21 @@ mod tests {
 
     #[test]
     fn every_kernel_has_a_line() {
-        let kernel = |name| Loaded { name, form: "ptx", ptx_isa: "6.5", load_ms: 12.34 };
+        let kernel = |name| Loaded {
+            name,
+            form: "ptx",
+            ptx_isa: "6.5",
+            load_ms: 12.34,
+            registers: 168,
+            local_bytes: 0,
+        };
         let mut out = Vec::new();
         loaded(&mut out, &[kernel("first"), kernel("second")]).unwrap();
-        let line = |name| format!("loaded    {name} from ptx, PTX ISA 6.5, in 12.3 ms\n");
+        let line = |name| {
+            format!(
+                "loaded    {name} from ptx, PTX ISA 6.5, in 12.3 ms: 168 registers, 0 bytes of local memory\n"
+            )
+        };
         assert_eq!(String::from_utf8(out).unwrap(), line("first") + &line("second"));
     }
 }

@@ -67,6 +67,10 @@ pub struct LoadedKernel {
     pub isa: &'static str,
     /// Time in milliseconds that it took to load the kernel, including compilation.
     pub ms: f64,
+    /// Number of registers of each thread.
+    pub registers: u32,
+    /// Number of bytes of local memory of each thread. Registers that the compiler spilled are kept there.
+    pub local_bytes: u32,
 }
 
 /// The properties of a GPU, as the driver reports them.
@@ -208,11 +212,13 @@ impl Gpu {
         let function = Arc::new(module).function(kernel.name)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         log::debug!("kernel {} from {form}, PTX ISA {isa}, in {ms:.1} ms", kernel.name);
+        let (registers, local_bytes) = (function.registers()?, function.local_bytes()?);
+        let loaded = LoadedKernel { name: kernel.name, form, isa, ms, registers, local_bytes };
         let mut state = self.state_of(context)?;
         if let Some(first) = find(&state, kernel) {
             return Ok(first);
         }
-        state.functions.push((function.clone(), LoadedKernel { name: kernel.name, form, isa, ms }));
+        state.functions.push((function.clone(), loaded));
         Ok(function)
     }
 

@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Driver functions that a fully prepared run does not call.
-const LAZY: [&str; 8] = [
+const LAZY: [&str; 9] = [
     "cuMemAlloc_v2",
     "cuMemHostAlloc",
     "cuModuleLoadDataEx",
     "cuModuleGetFunction",
+    "cuFuncGetAttribute",
     "cuStreamCreate",
     "cuEventCreate",
     "cuMemFree_v2",

@@ -553,7 +553,11 @@ fn warmup_loads_what_the_back_end_needs() {
         assert_eq!(said["what"], "warmup");
         let names: Vec<String> =
             said["loaded"].as_array().unwrap().iter().map(|k| k["name"].as_str().unwrap().into()).collect();
-        assert!(said["loaded"].as_array().unwrap().iter().all(|k| k["load_ms"].as_f64().unwrap() >= 0.0));
+        for kernel in said["loaded"].as_array().unwrap() {
+            assert!(kernel["load_ms"].as_f64().unwrap() >= 0.0, "{kernel}");
+            let (registers, local) = (kernel["registers"].as_u64(), kernel["local_bytes"].as_u64());
+            assert!((1..=255).contains(&registers.unwrap()) && local.is_some(), "{kernel}");
+        }
         (said["backend"].as_str().unwrap().to_owned(), names)
     };
     let (backend, all) = warm(&[]);

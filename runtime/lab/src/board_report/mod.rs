@@ -63,6 +63,7 @@ pub fn board_report(args: &BoardReportArgs) -> Result<(), Error> {
     let fit = board.as_ref().and_then(|board| speed::fit(board, &cells));
     let mut sections = vec![whole(day, &missing), steps(day), loads(day)];
     sections.extend(speed::sections(board.as_ref(), &cells, fit));
+    sections.push(peers(day));
     sections.extend(robot::sections(day));
     sections.push(energy::section(day));
     sections.extend(board.iter().flat_map(|board| proposals::sections(board, day, &cells, fit)));
@@ -141,11 +142,22 @@ fn steps(day: &Archive) -> Section {
     section
 }
 
-/// Returns the kernels that a step has loaded, with the milliseconds that each took.
-fn loaded(day: &Archive, step: &str) -> BTreeMap<String, f64> {
+/// A kernel as the driver has loaded it.
+struct Loaded {
+    ms: f64,
+    registers: u64,
+    local_bytes: u64,
+}
+
+/// Returns the kernels that a step has loaded, by name.
+fn loaded(day: &Archive, step: &str) -> BTreeMap<String, Loaded> {
     let lines = day.lines(step);
     let kernels = lines.iter().flat_map(|line| line["loaded"].as_array().into_iter().flatten());
-    let pair = |kernel: &Value| Some((kernel["name"].as_str()?.to_owned(), kernel["load_ms"].as_f64()?));
+    let pair = |kernel: &Value| {
+        let ms = kernel["load_ms"].as_f64()?;
+        let [registers, local_bytes] = [kernel["registers"].as_u64()?, kernel["local_bytes"].as_u64()?];
+        Some((kernel["name"].as_str()?.to_owned(), Loaded { ms, registers, local_bytes }))
+    };
     kernels.filter_map(pair).collect()
 }
 
@@ -153,7 +165,7 @@ fn loaded(day: &Archive, step: &str) -> BTreeMap<String, f64> {
 fn loads(day: &Archive) -> Section {
     let mut section = Section::new("Loading of kernels");
     let (cold, warm) = (loaded(day, "load-cold"), loaded(day, "load-warm"));
-    let sum = |of: &BTreeMap<String, f64>| of.values().sum::<f64>() / 1e3;
+    let sum = |of: &BTreeMap<String, Loaded>| of.values().map(|kernel| kernel.ms).sum::<f64>() / 1e3;
     if !cold.is_empty() {
         section.words.push(format!(
             "{} kernels: {:.1} s with an empty cache of the driver, {:.1} s with a filled one.",
@@ -161,11 +173,47 @@ fn loads(day: &Archive) -> Section {
             sum(&cold),
             sum(&warm)
         ));
+        let spills: Vec<&str> =
+            cold.iter().filter(|(_, kernel)| kernel.local_bytes > 0).map(|(name, _)| name.as_str()).collect();
+        section.words.push(match spills.len() {
+            0 => "No kernel has local memory, so the driver's compiler spilled no register.".to_owned(),
+            n => format!(
+                "{n} kernels have local memory, possibly for spilled registers: {}.",
+                spills.join(", ")
+            ),
+        });
     }
-    section.head = vec!["kernel", "cold ms", "warm ms"];
-    for (name, ms) in &cold {
-        let again = warm.get(name).map_or_else(String::new, |ms| format!("{ms:.1}"));
-        section.rows.push(vec![name.clone(), format!("{ms:.1}"), again]);
+    section.head = vec!["kernel", "cold ms", "warm ms", "registers", "local bytes"];
+    for (name, Loaded { ms, registers, local_bytes }) in &cold {
+        let again = warm.get(name).map_or_else(String::new, |kernel| format!("{:.1}", kernel.ms));
+        let (registers, local) = (registers.to_string(), local_bytes.to_string());
+        section.rows.push(vec![name.clone(), format!("{ms:.1}"), again, registers, local]);
+    }
+    section
+}
+
+/// Lists our times beside those of other libraries that the board has.
+fn peers(day: &Archive) -> Section {
+    let mut section = Section::new("Beside other libraries");
+    section.head = vec!["step", "peer", "on", "shape", "elsa ms", "peer ms", "peer / elsa"];
+    let mut add = |step: &str, [peer, on, shape]: [String; 3], ms: [Option<f64>; 2]| {
+        let [Some(ours), Some(theirs)] = ms else { return };
+        let [here, there, ratio] = [ours, theirs, theirs / ours].map(|x| format!("{x:.3}"));
+        section.rows.push(vec![step.to_owned(), peer, on, shape, here, there, ratio]);
+    };
+    for step in ["onnx-cpu-time", "onnx-gpu-time", "tensorrt"] {
+        for line in day.lines(step).iter().filter(|line| line["what"] == "peer") {
+            let words = ["peer", "on", "shape"].map(|key| archive::word(line, key));
+            add(step, words, ["elsa_ms", "peer_ms"].map(|key| line[key].as_f64()));
+        }
+    }
+    for line in day.lines("torch").iter().filter(|line| line["what"] == "gpu-bench") {
+        let sizes = ["batch", "heads", "queries", "keys", "d"].map(|key| line[key].to_string()).join("x");
+        let shape = format!("{sizes} {}", archive::word(line, "dtype"));
+        for (name, peer) in line["peers"].as_object().into_iter().flatten() {
+            let words = [format!("PyTorch {name}"), "GPU".to_owned(), shape.clone()];
+            add("torch", words, [line["ms"][1].as_f64(), peer["ms"].as_f64()]);
+        }
     }
     section
 }

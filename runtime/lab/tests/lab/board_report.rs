@@ -43,6 +43,8 @@ fn good_results_are_reported_on_paper_and_page() {
             ("info", "done"),
             ("grid-cpu", "done"),
             ("kernels", "done"),
+            ("load-cold", "done"),
+            ("tensorrt", "done"),
             ("idle", "done"),
             ("energy-cpu", "done"),
         ],
@@ -51,6 +53,16 @@ fn good_results_are_reported_on_paper_and_page() {
             ("info.out", "{\"what\":\"info\",\"machine\":{\"target\":\"host\",\"total\":[\"VDD_IN\"]}}\n"),
             ("grid-cpu.out", ROW),
             ("kernels.out", "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n"),
+            (
+                "load-cold.out",
+                "{\"what\":\"warmup\",\"loaded\":[{\"name\":\"k1\",\"load_ms\":12.0,\"registers\":168,\
+                 \"local_bytes\":24},{\"name\":\"k2\",\"load_ms\":8.0,\"registers\":32,\"local_bytes\":0}]}\n",
+            ),
+            (
+                "tensorrt.out",
+                "[I] log\n{\"what\":\"peer\",\"peer\":\"TensorRT\",\"on\":\"GPU\",\"shape\":\"s\",\"elsa_ms\":0.5,\
+                 \"peer_ms\":0.75}\n",
+            ),
             ("idle.rails.tsv", rails),
             ("energy-cpu.rails.tsv", busy.as_str()),
             ("energy-cpu.out", soak.as_str()),
@@ -59,9 +71,15 @@ fn good_results_are_reported_on_paper_and_page() {
     );
     let text = desk.ok("board-report day --html page.html");
     // (3000 - 1000) mW for 10 s in 100 calls.
-    for words in
-        ["12 passed, 0 failed", "200.000 mJ by the readings", "they agree", "0.2500", "release of the folder"]
-    {
+    for words in [
+        "12 passed, 0 failed",
+        "200.000 mJ by the readings",
+        "they agree",
+        "0.2500",
+        "release of the folder",
+        "spilled registers: k1.",
+        "1.500",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let page = fs::read_to_string(desk.path("page.html")).unwrap();

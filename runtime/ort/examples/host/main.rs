@@ -13,10 +13,13 @@ mod oracle;
 
 use cases::{Case, cases, refusals};
 use elsa_onnxruntime::{Data, HostTensor, Model, Options, Runtime, Session};
-use model::model;
+use model::{model, timed};
 use std::ffi::CStr;
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Sizes of the tensors of the models that are timed: the attention of ViT-B/16 at 224 x 224.
+const TIMED: [i64; 4] = [1, 12, 197, 64];
 
 /// Creates a session of a model with the operators of a library, and with one thread in the runtime.
 fn session<'a>(
@@ -263,9 +266,13 @@ fn main() -> ExitCode {
         }
     };
     if what == "models" {
-        for case in cases(false).iter().filter(|case| case.name == "rank 4") {
-            let path = Path::new(folder).join("rank4.onnx");
-            let done = std::fs::write(&path, written(case, false, false));
+        let [own, standard] = timed(TIMED);
+        let mut models = vec![("attention.onnx", own), ("plain.onnx", standard)];
+        let quick = cases(false).into_iter().filter(|case| case.name == "rank 4");
+        models.extend(quick.map(|case| ("rank4.onnx", written(&case, false, false))));
+        for (name, model) in models {
+            let path = Path::new(folder).join(name);
+            let done = std::fs::write(&path, model);
             note("model", done.map(|()| path.display().to_string()).map_err(|e| e.to_string()));
         }
         return if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };

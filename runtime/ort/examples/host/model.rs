@@ -1,4 +1,4 @@
-//! Models with one node `ElsaAttention`, written as ONNX's protobuf messages.
+//! Models with one node `ElsaAttention`, or with the standard nodes of attention, written as ONNX's protobuf messages.
 
 /// A message under construction.
 #[derive(Default)]
@@ -63,8 +63,12 @@ fn attribute(name: &str, value: Attribute) -> Message {
     }
 }
 
-fn value((name, element): Value) -> Message {
-    let tensor = Message::default().integer(1, i64::from(element));
+fn value((name, element): Value, sizes: &[i64]) -> Message {
+    let mut tensor = Message::default().integer(1, i64::from(element));
+    if !sizes.is_empty() {
+        let axes = sizes.iter().map(|size| Message::default().integer(1, *size));
+        tensor = tensor.message(2, &axes.fold(Message::default(), |shape, axis| shape.message(1, &axis)));
+    }
     Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
 }
 
@@ -95,12 +99,46 @@ pub fn model(
     }
     graph = graph.text(2, "graph");
     for of in inputs.iter().filter(|(name, _)| !name.is_empty()) {
-        graph = graph.message(11, &value(*of));
+        graph = graph.message(11, &value(*of, &[]));
     }
     for of in outputs.iter().filter(|(name, _)| !name.is_empty()) {
-        graph = graph.message(12, &value(*of));
+        graph = graph.message(12, &value(*of, &[]));
     }
+    file(&graph)
+}
+
+/// Returns the file of a graph.
+fn file(graph: &Message) -> Vec<u8> {
     let opset = |domain: &str, version| Message::default().text(1, domain).integer(2, version);
-    let model = Message::default().integer(1, 7).message(7, &graph);
+    let model = Message::default().integer(1, 7).message(7, graph);
     model.message(8, &opset("", 13)).message(8, &opset("ai.elsa", 1)).0
+}
+
+/// Builds two models of the attention of f32 tensors Q, K and V with the shape `sizes`, `[batch, heads, tokens, dim]`:
+/// a node `ElsaAttention`, and standard nodes.
+pub fn timed(sizes: [i64; 4]) -> [Vec<u8>; 2] {
+    let node = |operator: &str, inputs: &[&str], output: &str| {
+        let node = inputs.iter().fold(Message::default(), |node, name| node.text(1, name));
+        node.text(2, output).text(3, output).text(4, operator)
+    };
+    let scale = 1.0 / (sizes[3] as f32).sqrt();
+    let number = Message::default().integer(2, 1).text(8, "scale").bytes(9, &scale.to_le_bytes());
+    let own = [node("ElsaAttention", &["Q", "K", "V"], "Y").text(7, "ai.elsa")];
+    let standard = [
+        node("Transpose", &["K"], "columns").message(5, &attribute("perm", Attribute::Ints(&[0, 1, 3, 2]))),
+        node("MatMul", &["Q", "columns"], "products"),
+        node("Mul", &["products", "scale"], "scores"),
+        node("Softmax", &["scores"], "weights").message(5, &attribute("axis", Attribute::Int(-1))),
+        node("MatMul", &["weights", "V"], "Y"),
+    ];
+    [&own[..], &standard[..]].map(|nodes| {
+        let mut graph = nodes.iter().fold(Message::default(), |graph, node| graph.message(1, node));
+        graph = graph.text(2, "graph");
+        if nodes.len() > 1 {
+            graph = graph.message(5, &number);
+        }
+        let inputs = ["Q", "K", "V"].map(|name| value((name, 1), &sizes));
+        graph = inputs.iter().fold(graph, |graph, input| graph.message(11, input));
+        file(&graph.message(12, &value(("Y", 1), &sizes)))
+    })
 }

@@ -113,6 +113,7 @@ api! {
     cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuModuleUnload(CUmodule);
+    cuFuncGetAttribute(*mut c_int, c_int, CUfunction);
     cuLaunchKernel(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
     );
@@ -150,6 +151,12 @@ pub mod attribute {
     pub const MAJOR: i32 = 75;
     pub const MINOR: i32 = 76;
     pub const SHARED_PER_SM: i32 = 81;
+}
+
+/// Attributes of kernels.
+pub mod function {
+    pub const LOCAL_BYTES: i32 = 3;
+    pub const REGISTERS: i32 = 4;
 }
 
 /// Attributes of pointers.

@@ -1,6 +1,6 @@
 //! Modules, and the kernels that they contain.
 
-use super::api::jit;
+use super::api::{function, jit};
 use super::context::Context;
 use super::device::until_zero;
 use super::resource::resource;
@@ -21,8 +21,8 @@ pub struct Module {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(super) raw: CUfunction,
-    // This reference keeps the module loaded.
-    _module: Arc<Module>,
+    // Keeps the module loaded.
+    module: Arc<Module>,
 }
 
 // SAFETY: every thread that makes the context current may launch a function.
@@ -75,7 +75,36 @@ impl Module {
             )
         };
         entered.check("cuModuleGetFunction", code)?;
-        Ok(Function { raw, _module: self.clone() })
+        Ok(Function { raw, module: self.clone() })
+    }
+}
+
+impl Function {
+    /// Returns the number of registers that each thread of the kernel has.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn registers(&self) -> Result<u32, DeviceError> {
+        self.attribute(function::REGISTERS)
+    }
+
+    /// Returns the number of bytes of local memory that each thread of the kernel has. The compiler keeps spilled
+    /// registers there.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn local_bytes(&self) -> Result<u32, DeviceError> {
+        self.attribute(function::LOCAL_BYTES)
+    }
+
+    fn attribute(&self, attribute: i32) -> Result<u32, DeviceError> {
+        let entered = self.module.context.enter()?;
+        let mut value = 0;
+        // SAFETY: *handle*, *current*; *room*: the call writes an integer.
+        let code =
+            unsafe { (self.module.context.api().cuFuncGetAttribute)(&raw mut value, attribute, self.raw) };
+        entered.check("cuFuncGetAttribute", code)?;
+        Ok(value.unsigned_abs())
     }
 }
 

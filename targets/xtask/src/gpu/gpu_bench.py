@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -90,13 +89,31 @@ def truth(cell, q, k, v):
     return rows, torch.softmax(scores, -1) @ v[-1, group].double()
 
 
+def products(cell, q, k, v):
+    """Returns attention by products and a softmax, for PyTorch before 2.3."""
+    group = cell.heads // cell.kv_heads
+    keys, values = k.repeat_interleave(group, 1).transpose(-1, -2), v.repeat_interleave(group, 1)
+    hidden = torch.ones(cell.queries, cell.keys, dtype=torch.bool, device="cuda").triu(1) if cell.causal else None
+
+    def call():
+        scores = torch.matmul(q / math.sqrt(cell.dim), keys)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -math.inf)
+        return torch.matmul(torch.softmax(scores, -1), values)
+
+    return call
+
+
 def methods(cell, q, k, v):
     """Returns our method and PyTorch's methods for these tensors, by name."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    grouped = {"enable_gqa": True} if cell.kv_heads != cell.heads else {}
     out = torch.empty_like(q)
     found = {"elsa": lambda: elsa.attention(q, k, v, causal=cell.causal, out=out)}
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:
+        found["products"] = products(cell, q, k, v)
+        return found
+    grouped = {"enable_gqa": True} if cell.kv_heads != cell.heads else {}
     backends = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION}
     if cell.dtype is not torch.float32:
         backends.update(flash=SDPBackend.FLASH_ATTENTION, cudnn=SDPBackend.CUDNN_ATTENTION)
@@ -153,9 +170,15 @@ class Timer:
 
 
 def quartiles(values):
-    if len(values) < 2:
-        return [values[0]] * 3
-    return statistics.quantiles(values, n=4, method="inclusive")
+    """Returns the quartiles, with linear interpolation."""
+    ordered = sorted(values)
+
+    def at(part):
+        low = int(part * (len(ordered) - 1))
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (part * (len(ordered) - 1) - low) * (ordered[high] - ordered[low])
+
+    return [at(0.25), at(0.5), at(0.75)]
 
 
 def measure(cell, seconds):
@@ -229,8 +252,8 @@ def main():
         raise SystemExit("torch sees no GPU")
     try:
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        device = subprocess.run(query, capture_output=True, text=True, timeout=60).stdout.splitlines()[0]
-    except (OSError, IndexError, subprocess.TimeoutExpired):
+        device = subprocess.check_output(query, universal_newlines=True, timeout=60).splitlines()[0]
+    except (OSError, IndexError, subprocess.SubprocessError):
         device = torch.cuda.get_device_name()
     today = time.strftime("%Y-%m-%d")
     table = [

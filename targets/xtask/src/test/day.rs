@@ -32,6 +32,15 @@ const NATIVE: &str = "verify-gpu,bits-cuda,conformance,hostile,outputs-alone,det
     c-copies,c-graph,scale";
 /// Free space in KiB that is too small for a step.
 const TOO_SMALL: u64 = 8192;
+/// Steps that run on this machine.
+const TWIN: &str = "what,gpu,grid,onnx-cpu,onnx-cpu-time,tensorrt,python";
+/// A program that stands for `trtexec`. It calls the whole interface of each plugin.
+const TRTEXEC: &str = r#"#!/bin/sh
+for word in "$@"; do
+  case $word in --plugins=*) '@TESTS@' "${word#--plugins=}" || exit ;; esac
+done
+echo "[I] GPU Compute Time: min = 0.1 ms, max = 0.3 ms, mean = 0.2 ms, median = 0.2 ms, percentile(99%) = 0.3 ms"
+"#;
 /// A program that stands for `nvpmodel`.
 const NVPMODEL: &str = r#"#!/bin/sh
 state=$ELSA_ROOT/var/lib/nvpmodel/status
@@ -302,20 +311,47 @@ fn tried_without_space(rehearsal: &Rehearsal<'_>, disk: &Path) -> Result<String,
     full.good(&["system", "sensors", "info"])
 }
 
-/// Runs the GPU's test programs natively on the stand-in driver. Returns the folder.
+/// Makes a folder with a program that stands for TensorRT's `trtexec`.
+fn trtexec(tree: &Tree, home: &Path) -> Result<PathBuf, String> {
+    let headers = setup::tensorrt(tree)?;
+    let root = home.join("tensorrt");
+    let tests = root.join("tests");
+    files::folder(&root)?;
+    let compiled = Run::new(tree, "g++ -std=c++14 -O1 -rdynamic examples/tensorrt/tests/tests.cpp -isystem")
+        .arg(&headers.tensorrt)
+        .arg("-isystem")
+        .arg(&headers.cuda)
+        .arg("-o")
+        .arg(&tests)
+        .args("-lpthread -ldl");
+    compiled.run().text("the program that stands for TensorRT")?;
+    let script = root.join("usr/src/tensorrt/bin/trtexec");
+    files::write(&script, TRTEXEC.replace("@TESTS@", &tests.display().to_string()))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(at(&script))?;
+    Ok(root)
+}
+
+/// Runs the steps of the GPU and of the other libraries natively, on the stand-in driver. Returns the folder.
 fn twin(tree: &Tree, ran: &mut Ran, home: &Path) -> Result<PathBuf, String> {
     let folder = home.join("twin");
     let shipped = dist(tree, ran, HOST)?;
     lay(tree, &Target::named(tree, HOST)?, &shipped, true, &folder)?;
     let driver = standin::build(tree, Variant::Plain)?;
+    let (headers, python) = (setup::tensorrt(tree)?, setup::ort::newest(tree)?);
+    let include = format!("{}:{}", headers.tensorrt.display(), headers.cuda.display());
     let run = Run::new(tree, "sh").arg(folder.join("board-day.sh"));
-    let run = run.args("--quick --minutes 240 --only what,gpu,grid --skip scale,memcheck,racecheck");
+    let run = run.args("--quick --minutes 240 --only").arg(TWIN).args("--skip scale,memcheck,racecheck");
+    let run = run.env("ELSA_ROOT", trtexec(tree, home)?).env("CPATH", include);
+    let run = run.front(python.parent().unwrap_or(Path::new("")).to_owned());
     let out = with_standin(run, &driver).limit(Duration::from_secs(3600)).run();
     let failed = |text: &str| {
         let lines = text.lines().filter(|line| line.contains(": failed") || line.contains(": late"));
         lines.collect::<Vec<_>>().join("; ")
     };
-    let found = if out.ok { Ok("passed".to_owned()) } else { Err(failed(&out.stdout)) };
+    let steps = recorded(&folder)?;
+    let done = ["hostile", "python", "onnx-cpu", "onnx-cpu-time", "tensorrt"];
+    let done = done.iter().all(|name| steps.get(*name).is_some_and(|result| result == "done"));
+    let found = if out.ok && done { Ok("passed".to_owned()) } else { Err(failed(&out.stdout)) };
     ran.note("the GPU's steps on this machine", found);
     Ok(folder)
 }

@@ -43,15 +43,16 @@ const C_PROGRAMS: [&str; 7] =
 /// Linker flags for the libraries that zig needs in addition to the static library.
 const BESIDE_ZIG: &str = "-lpthread -lm -ldl -lunwind";
 /// Files of the tree, each with its place in the folder. The test of elsa.py finds `abi.txt` relative to itself.
-const COPIED: [(&str, &str); 5] = [
+const COPIED: [(&str, &str); 6] = [
     ("runtime/python/tests/test_elsa.py", "python/tests/test_elsa.py"),
     ("runtime/capi/abi.txt", "capi/abi.txt"),
     ("runtime/ort/tests/quick_start.py", "quick_start.py"),
+    ("targets/xtask/src/boards/day/onnx_time.py", "onnx_time.py"),
     ("targets/xtask/src/gpu/gpu_bench.py", "gpu_bench.py"),
     ("examples/cpp-vision/model/digits.safetensors", "digits.safetensors"),
 ];
-/// The model of the operator's quick start.
-const MODEL: &str = "rank4.onnx";
+/// Source of the plugin for TensorRT, which the board compiles with its own headers.
+const PLUGIN: &str = "examples/tensorrt/src";
 
 /// Lists the executables that a cargo command has built, from its JSON messages. Each executable is listed with the
 /// name of its target and its path.
@@ -86,12 +87,12 @@ pub fn put(tree: &Tree, target: &Target, dist: &Path, out: &Path) -> Result<(), 
     for (from, to) in COPIED {
         files::write(&out.join(to), files::bytes(&tree.root.join(from))?)?;
     }
-    let models = out.join("models");
-    files::folder(&models)?;
-    let write = Run::new(tree, "cargo run --quiet -p elsa-ort --example host -- models").arg(&models);
-    write.run().text("the models of the operator")?;
-    std::fs::rename(models.join(MODEL), out.join(MODEL)).map_err(at(&models))?;
-    std::fs::remove_dir_all(&models).map_err(at(&models))
+    for from in files::below(&tree.root.join(PLUGIN), &["cpp", "hpp"])? {
+        let name = from.file_name().unwrap_or_default();
+        files::write(&out.join("tensorrt").join(name), files::bytes(&from)?)?;
+    }
+    let write = Run::new(tree, "cargo run --quiet -p elsa-ort --example host -- models").arg(out);
+    write.run().text("the models of the operator").map(|_| ())
 }
 
 /// Returns a cargo command that builds optimised programs for a target.

@@ -55,6 +55,9 @@ tune fast 300 gpu elsa tune --json $grid --seconds $cell --out day/tuned.toml
 torch fast 300 gpu,torch,test/gpu_bench.py python gpu_bench.py --seconds $cell --out day
 onnx-cpu fast 120 onnxruntime,test/rank4.onnx python quick_start.py $operator CPUExecutionProvider
 onnx-gpu fast 120 gpu,onnxruntime,test/rank4.onnx python quick_start.py $operator CUDAExecutionProvider
+onnx-cpu-time fast 120 onnxruntime,test/plain.onnx ELSA_THREADS=1 python onnx_time.py $models CPUExecutionProvider
+onnx-gpu-time fast 120 gpu,onnxruntime,test/plain.onnx python onnx_time.py $models CUDAExecutionProvider
+tensorrt fast 300 gpu,/usr/src/tensorrt/bin/trtexec,test/tensorrt tensorrt
 idle energy 60 - sampled sleep $rest
 energy-cpu energy 90 - sampled loop 30 $short --backend $cpu
 energy-gpu energy 90 gpu sampled loop 30 $short $gpu
@@ -90,7 +93,7 @@ step() {
   cpu=$(cpu)
   gpu='--backend cuda --fallback fail'
   tables="--csv day/$id.csv --html day/$id.html"
-  operator='lib/libelsa_ort.so test/rank4.onnx'
+  operator='lib/libelsa_ort.so test/rank4.onnx' models='lib/libelsa_ort.so test'
   robot='--model test/digits.safetensors --json'
   # One at a time: a test allocates the memory that it has just freed, which another test would take.
   one='--test-threads 1' four='--test-threads 4'
@@ -129,7 +132,7 @@ tests() {
 }
 
 cpu_tests() {
-  ELSA_REQUIRE=$cpu ELSA_ONLY=$cpu PROPTEST_CASES=12 tests "$@"
+  ELSA_REQUIRE=$cpu ELSA_ONLY=$cpu ELSA_BACKEND=$cpu PROPTEST_CASES=12 tests "$@"
 }
 
 gpu_tests() {
@@ -153,6 +156,19 @@ python() {
   name=$1
   shift
   PYTHONPATH=share/python ELSA_LIBRARY=$here/lib/libelsa.so.1 ELSA_TOOL=$here/bin/elsa python3 -B "test/$name" "$@"
+}
+
+# Times TensorRT with the plugin beside TensorRT's own layers. TF32 is off, so both compute in f32.
+tensorrt() {
+  command -v g++ >/dev/null || { echo "needs g++" >&2; return $absent; }
+  g++ -std=c++14 -O2 -shared -fPIC -fvisibility=hidden -Iinclude -I/usr/local/cuda/include -o day/libelsa_tensorrt.so \
+    test/tensorrt/elsa_attention.cpp lib/libelsa.a -lpthread -ldl -lm || return
+  for model in attention plain; do
+    "$root/usr/src/tensorrt/bin/trtexec" --noTF32 --onnx=test/$model.onnx --plugins=day/libelsa_tensorrt.so || return
+  done
+  set -- $(sed -n 's/.*GPU Compute Time:.* median = \([0-9.]*\) ms.*/\1/p' "$out/$id.out")
+  [ $# = 2 ] || { echo "trtexec: $# medians; allowed: 2" >&2; return 1; }
+  printf '{"what":"peer","peer":"TensorRT","on":"GPU","shape":"1x12x197x64","elsa_ms":%s,"peer_ms":%s}\n' "$1" "$2"
 }
 
 # Prints the path of the program compute-sanitizer, which checks the memory accesses of kernels.
