@@ -1,14 +1,17 @@
 //! Accesses to a board over ssh: commands, copies and fetched files.
 //!
 //! All accesses use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. They share one connection, so
-//! that a password is requested only once. Without a terminal, no password is requested.
+//! that a password is requested only once. Without a terminal, no password is requested. After the first access, an access
+//! that finds no connection is repeated for ten minutes.
 
 use crate::files;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Address of a board, as for ssh.
 #[derive(clap::Args)]
@@ -28,7 +31,11 @@ pub struct Address {
 }
 
 /// Exit status of ssh if it cannot connect or log in.
-pub const NO_CONNECTION: i32 = 255;
+const NO_CONNECTION: i32 = 255;
+/// Time for which an access is repeated.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Time between two of these accesses.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// A connection to the board.
 pub struct Link<'a> {
@@ -39,6 +46,8 @@ pub struct Link<'a> {
     port: Option<u16>,
     /// Temporary folder that contains the socket of the shared connection.
     socket: tempfile::TempDir,
+    /// `true` after the first access.
+    reached: Cell<bool>,
 }
 
 impl<'a> Link<'a> {
@@ -72,7 +81,7 @@ impl<'a> Link<'a> {
                 options.extend([flag.into(), path.into()]);
             }
         }
-        Ok(Link { tree, destination, options, port: address.port, socket })
+        Ok(Link { tree, destination, options, port: address.port, socket, reached: Cell::new(false) })
     }
 
     /// Adds ssh's options to a command whose last word is ssh, or to the words that follow it.
@@ -85,17 +94,35 @@ impl<'a> Link<'a> {
     }
 
     /// Returns the ssh command that runs `command` in the board's shell.
-    pub fn command(&self, command: &str) -> Run {
+    fn command(&self, command: &str) -> Run {
         self.start(Run::new(self.tree, "ssh")).arg("--").arg(&self.destination).arg(command)
     }
 
     /// Runs a command on the board and returns the command's output. The command must succeed.
     pub fn ask(&self, command: &str) -> Result<String, String> {
-        self.succeeded(command, self.command(command).quiet().run())
+        self.succeeded(command, self.access(|| self.command(command).quiet()))
+    }
+
+    /// Runs a command that accesses the board.
+    fn access(&self, command: impl Fn() -> Run) -> Output {
+        let mut lost = None;
+        loop {
+            let out = command().run();
+            if out.code != Some(NO_CONNECTION) {
+                self.reached.set(true);
+                return out;
+            }
+            let since = *lost.get_or_insert_with(Instant::now);
+            if !self.reached.get() || since.elapsed() > PATIENCE {
+                return out;
+            }
+            println!("{}: connection lost; trying again", self.destination);
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Returns the output of a command that succeeded. For a failed command, the error says how `what` ended.
-    pub fn succeeded(&self, what: &str, out: Output) -> Result<String, String> {
+    fn succeeded(&self, what: &str, out: Output) -> Result<String, String> {
         if out.ok {
             return Ok(out.stdout);
         }
@@ -112,8 +139,8 @@ impl<'a> Link<'a> {
         let archive = self.socket.path().join("folder.tar");
         let pack = Run::new(self.tree, "tar -cf").arg(&archive).arg("-C").arg(from).arg(".");
         pack.quiet().run().text("packing the folder")?;
-        let out = self.command(&format!("tar -xf - -C {dir} --no-same-owner")).input(&archive).run();
-        self.succeeded("copying", out)?;
+        let unpack = format!("tar -xf - -C {dir} --no-same-owner");
+        self.succeeded("copying", self.access(|| self.command(&unpack).input(&archive)))?;
         std::fs::remove_file(&archive).map_err(files::at(&archive))
     }
 
@@ -122,9 +149,12 @@ impl<'a> Link<'a> {
         to.parent().map_or(Ok(()), files::folder)?;
         let part = to.with_extension("part");
         // The shell connects the file, because the output of a command is kept as text.
-        let run = Run::new(self.tree, "sh -c").arg("file=$1; shift; exec \"$@\" >\"$file\"").arg("sh");
-        let run = self.start(run.arg(&part).arg("ssh")).arg("--").arg(&self.destination);
-        let fetched = self.succeeded(from, run.arg(format!("cat {from}")).quiet().run());
+        let out = self.access(|| {
+            let run = Run::new(self.tree, "sh -c").arg("file=$1; shift; exec \"$@\" >\"$file\"").arg("sh");
+            let run = self.start(run.arg(&part).arg("ssh")).arg("--").arg(&self.destination);
+            run.arg(format!("cat {from}")).quiet()
+        });
+        let fetched = self.succeeded(from, out);
         if fetched.is_err() {
             // The incomplete file may not exist.
             let _ = std::fs::remove_file(&part);

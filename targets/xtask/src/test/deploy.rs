@@ -81,13 +81,13 @@ impl Server {
         Err(format!("{SSHD}: does not listen: {}", log.trim()))
     }
 
-    /// Breaks all connections, and accepts none for `time`.
-    fn cut(&mut self, tree: &Tree, time: Duration) -> Result<(), String> {
+    /// Breaks all connections, and accepts none for a while.
+    fn cut(&mut self, tree: &Tree) -> Result<(), String> {
         let text = |error: std::io::Error| format!("{SSHD}: {error}");
         let sessions = Run::new(tree, "pgrep -P").arg(self.child.id().to_string()).quiet().run().stdout;
         self.child.kill().and_then(|()| self.child.wait()).map_err(text)?;
         Run::new(tree, "kill -KILL").args(&sessions).quiet().run();
-        std::thread::sleep(time);
+        std::thread::sleep(Duration::from_millis(300));
         self.child = Server::spawn(self.dir.path()).map_err(text)?;
         self.wait()
     }
@@ -105,6 +105,8 @@ impl Drop for Server {
     }
 }
 
+/// Number of times that the connection is broken.
+const CUTS: usize = 10;
 /// Path of the SSH server in common distributions. sshd refuses to start unless it is called by an absolute path.
 const SSHD: &str = "/usr/sbin/sshd";
 
@@ -168,23 +170,20 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     let broken = server.path("broken");
     let out = std::thread::scope(|scope| {
-        let run = command(HOST, "config", "user", &broken, server.port).args("-- --quick --only what,verify");
+        // The step idle takes twenty seconds.
+        let run = command(HOST, "config", "user", &broken, server.port).args("-- --only what,verify,idle");
         let run = scope.spawn(|| run.run());
-        let begun = || {
-            (0..6000).any(|_| {
-                std::thread::sleep(Duration::from_millis(100));
-                broken.join("day/lock/child").exists()
-            })
-        };
-        let cut =
-            if begun() { server.cut(tree, Duration::from_secs(4)) } else { Err("no step began".to_owned()) };
-        let out = run.join().map_err(|_| "the command panicked".to_owned());
-        cut.and(out)
+        while !broken.exists() && !run.is_finished() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let cuts = (0..CUTS).try_for_each(|_| {
+            std::thread::sleep(Duration::from_secs(1));
+            if run.is_finished() { Err("ended early".to_owned()) } else { server.cut(tree) }
+        });
+        let out = run.join().map_err(|_| "the command panicked".to_owned())?;
+        out.text("deploy").and(cuts).map(|()| format!("{CUTS} times, and connected again"))
     });
-    ran.note(
-        "a broken connection",
-        out.and_then(|out| out.text("deploy")).map(|_| "connected again".to_owned()),
-    );
+    ran.note("a broken connection", out);
 
     let machine = Run::new(tree, "uname -m").quiet().run().stdout.trim().to_owned();
     // Requests that must be refused, each with words of the message.

@@ -23,7 +23,7 @@ pub mod programs;
 pub mod report;
 
 use super::build;
-use super::link::{Address, Link, NO_CONNECTION};
+use super::link::{Address, Link};
 use super::target::{HOST, Target};
 use crate::files::{self, at};
 use crate::shell::{Run, Tree};
@@ -31,7 +31,7 @@ use programs::KERNELS;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Arguments of `cargo xtask board-day` and `deploy`.
 #[derive(clap::Args)]
@@ -69,8 +69,6 @@ const GPU: &str = "--only gpu,grid-gpu,series-gpu --minutes 240";
 
 /// Time between two looks at the program on the board.
 const LOOK: Duration = Duration::from_secs(3);
-/// Time for which a broken connection is tried again.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A script that prints the facts that must be known before anything is copied, as `key=value` lines. `$1` is the
 /// folder on the board.
@@ -245,16 +243,13 @@ fn whole(tree: &Tree, arguments: &Arguments, tests: bool) -> Result<(), String> 
 fn started(link: &Link, dir: &str, options: &[String]) -> Result<i32, String> {
     let options = options.join(" ");
     // If the program is running already, its lock stops the second one.
-    patient(
-        link,
-        &format!(
-            "cd {dir} && rm -f day/status && (setsid nohup sh board-day.sh {options} >day.log 2>&1 </dev/null &) && \
-             for i in 1 2 3 4 5 6 7 8 9 10; do [ -e day/lock/pid ] || [ -e day/status ] && break; sleep 0.3; done"
-        ),
-    )?;
+    link.ask(&format!(
+        "cd {dir} && rm -f day/status && (setsid nohup sh board-day.sh {options} >day.log 2>&1 </dev/null &) && \
+         for i in 1 2 3 4 5 6 7 8 9 10; do [ -e day/lock/pid ] || [ -e day/status ] && break; sleep 0.3; done"
+    ))?;
     let mut shown = 0;
     loop {
-        let text = patient(link, &format!("cd {dir} && sh board-day.sh --status"))?;
+        let text = link.ask(&format!("cd {dir} && sh board-day.sh --status"))?;
         let mut lines = text.lines();
         let state = lines.next().unwrap_or_default();
         let steps: Vec<&str> = lines.collect();
@@ -265,25 +260,6 @@ fn started(link: &Link, dir: &str, options: &[String]) -> Result<i32, String> {
                 Ok(status) => Ok(status),
                 Err(_) => Err(link.ask(&format!("tail -n 3 {dir}/day.log"))?),
             };
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// Runs a command on the board and returns its output. While there is no connection, it tries again, for [`PATIENCE`].
-fn patient(link: &Link, command: &str) -> Result<String, String> {
-    let mut lost = None;
-    loop {
-        let out = link.command(command).quiet().run();
-        if out.code != Some(NO_CONNECTION) {
-            return link.succeeded(command, out);
-        }
-        let since = *lost.get_or_insert_with(|| {
-            println!("{}: connection lost; the program on the board continues", link.destination);
-            Instant::now()
-        });
-        if since.elapsed() > PATIENCE {
-            return link.succeeded(command, out);
         }
         std::thread::sleep(LOOK);
     }
