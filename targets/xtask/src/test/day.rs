@@ -295,7 +295,7 @@ fn tried_without_space(rehearsal: &Rehearsal<'_>, disk: &Path) -> Result<String,
     let folder = disk.join("folder");
     Run::new(tree, "cp -a").arg(&rehearsal.folder).arg(&folder).quiet().run().text("copying the folder")?;
     files::empty(&folder.join("day"))?;
-    let free = Run::new(tree, "df -Pk --output=avail").arg(disk).quiet().run().stdout;
+    let free = Run::new(tree, "df -k --output=avail").arg(disk).quiet().run().stdout;
     let free: u64 = free.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
     let filler = disk.join("filler");
     let size = format!("-l {}KiB", free.saturating_sub(TOO_SMALL));
@@ -341,7 +341,7 @@ fn twin(tree: &Tree, ran: &mut Ran, home: &Path) -> Result<PathBuf, String> {
     let include = format!("{}:{}", headers.tensorrt.display(), headers.cuda.display());
     let run = Run::new(tree, "sh").arg(folder.join("board-day.sh"));
     let run = run.args("--quick --minutes 240 --only").arg(TWIN).args("--skip scale,memcheck,racecheck");
-    let run = run.env("ELSA_ROOT", trtexec(tree, home)?).env("CPATH", include);
+    let run = run.env("ELSA_ROOT", trtexec(tree, home)?).env("CPATH", include).env("ELSA_TEST_THREADS", "1");
     let run = run.front(python.parent().unwrap_or(Path::new("")).to_owned());
     let out = with_standin(run, &driver).limit(Duration::from_secs(3600)).run();
     let failed = |text: &str| {

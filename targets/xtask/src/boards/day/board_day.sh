@@ -14,8 +14,8 @@
 # Status: 0 every step is recorded and none failed; 1 a step failed; 2 the request was wrong; 3 the disk is full, or
 # another run is going on; 4 the minutes are used up.
 #
-# A rehearsal on another machine sets ELSA_EMULATOR, the words before each program of the board, and ELSA_ROOT, the
-# folder of the board's /sys, /proc, /etc and /usr.
+# A rehearsal on another machine sets ELSA_EMULATOR, the words before each program of the board; ELSA_ROOT, the folder of
+# the board's /sys, /proc, /etc and /usr; and ELSA_TEST_THREADS, the number of GPU tests that run at once.
 
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 out=$here/day

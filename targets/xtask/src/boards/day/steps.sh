@@ -96,7 +96,7 @@ step() {
   operator='lib/libelsa_ort.so test/rank4.onnx' models='lib/libelsa_ort.so test'
   robot='--model test/digits.safetensors --json'
   # One at a time: a test allocates the memory that it has just freed, which another test would take.
-  one='--test-threads 1' four='--test-threads 4'
+  one='--test-threads 1' four="--test-threads ${ELSA_TEST_THREADS:-4}"
   racecheck='--tool racecheck --error-exitcode 9'
   # Injected failures require the stand-in driver.
   linear='cuda_linear:: cuda_linear_quadratic:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive'
