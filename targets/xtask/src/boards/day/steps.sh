@@ -64,7 +64,7 @@ energy-gpu energy 90 gpu sampled loop 30 $short $gpu
 locked clocks 240 root,/usr/bin/jetson_clocks state locked
 other-mode clocks 240 root,/usr/sbin/nvpmodel state other
 other-mode-locked clocks 240 root,/usr/sbin/nvpmodel,/usr/bin/jetson_clocks state other-locked
-python robot 120 numpy,test/python/tests/test_elsa.py python python/tests/test_elsa.py
+python robot 120 numpy,test/python/tests/test_elsa.py ELSA_BACKEND=$cpu python python/tests/test_elsa.py
 rate-30 robot 90 - loaded 30 $short
 rate-60 robot 90 - loaded 60 $short
 rate-100 robot 90 - loaded 100 $short
