@@ -273,8 +273,9 @@ static void workspaces(elsa_engine engine) {
     elsa_report_init(&report);
     OK(elsa_plan_describe(c.plan, &info));
     CHECK(info.state_workspace_bytes > info.workspace_bytes);
-    CHECK(cuMemAlloc(&freed, 16 << 20) == 0 && cuMemFree(freed) == 0);
+    /* Allocated first, so that it cannot get the address that is freed next. */
     CHECK(cuMemAlloc(&memory, info.state_workspace_bytes) == 0);
+    CHECK(cuMemAlloc(&freed, 16 << 20) == 0 && cuMemFree(freed) == 0);
 
     no_room(&c, 0, info.state_workspace_bytes, argument, "null");
     no_room(&c, memory, (size_t)-1, argument, "address space");
