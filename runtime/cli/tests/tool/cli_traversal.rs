@@ -145,7 +145,7 @@ fn numbers_out_of_their_bounds_are_refused() {
     let commands = [
         format!("run {FILES} --out @y.npy"),
         format!("verify {FILES}"),
-        "bench --force --shape 1,1,8,8,8 --seconds 0.01".to_owned(),
+        "bench --shape 1,1,8,8,8 --seconds 0.01".to_owned(),
     ];
     for command in commands {
         let cases = [
@@ -179,7 +179,7 @@ fn numbers_out_of_their_bounds_are_refused() {
             "--schedule: given with",
         ),
     ]);
-    let words = "bench --force --shape 1,1,8,8,8 --seconds 0.01 --method math --error-budget 0.1";
+    let words = "bench --shape 1,1,8,8,8 --seconds 0.01 --method math --error-budget 0.1";
     let output = elsa(&words.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -110,7 +110,7 @@ fn no_command_prints_help() {
 #[test]
 fn the_environment_forces_a_back_end_too() {
     // Rows that other programs disturbed are also accepted.
-    let bench = ["bench", "--force", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
+    let bench = ["bench", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
     let ended = |status: Option<i32>| matches!(status, Some(0 | 5));
     let text = |name: &str, args: &[&str]| {
         let output = common::elsa_with(args, &[("ELSA_BACKEND", name)]);
