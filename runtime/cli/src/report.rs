@@ -1,7 +1,9 @@
 //! Formats of results on standard output that several commands share.
 
+use crate::error::say;
 use crate::foreign::one_line;
 use elsa_core::telemetry::record::Record;
+use elsa_files::{FileError, Target};
 use elsa_runtime::LoadedKernel;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
@@ -49,6 +51,17 @@ pub fn size(bytes: usize) -> String {
 #[must_use]
 pub fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Writes `bytes` as the new contents of the file of `target`, and names the file on standard error.
+///
+/// # Errors
+/// Returns errors of the file system.
+pub fn written(target: Target, bytes: &[u8]) -> std::result::Result<(), FileError> {
+    let path = target.path().display().to_string();
+    target.write(bytes)?;
+    say(&format!("wrote {path}"));
+    Ok(())
 }
 
 /// A record of a benchmark, together with its kind.

@@ -7,7 +7,7 @@ use super::text::{self, ShortRow};
 use super::{csv, export, html, save};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
-use crate::report;
+use crate::report::{self, written};
 use crate::verdict::{BAD, GOOD};
 use anstyle::Style;
 use elsa_board::serial::{Sent, Sink};
@@ -199,14 +199,6 @@ impl Output {
         }
         Ok(end)
     }
-}
-
-/// Writes a file and names it.
-fn written(target: Target, bytes: &[u8]) -> Result<(), Error> {
-    let path = target.path().display().to_string();
-    target.write(bytes)?;
-    say(&format!("wrote {path}"));
-    Ok(())
 }
 
 /// Reports how many records the serial port did not accept.

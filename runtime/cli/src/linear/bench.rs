@@ -239,7 +239,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
     bar.finish_and_clear();
     if let Some(target) = target {
-        target.write(crate::foreign::page(&picture::page(&families)?).as_bytes())?;
+        report::written(target, crate::foreign::page(&picture::page(&families)?).as_bytes())?;
     }
     let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
     let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();

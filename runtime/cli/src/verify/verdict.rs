@@ -134,16 +134,28 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} of {} cases pass", self.verdict, self.passed, self.cases)?;
+impl Summary {
+    /// Returns the summary without its verdict.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = match self.cases {
+            1 if self.passed == 1 => "the case passes".to_owned(),
+            1 => "the case does not pass".to_owned(),
+            cases => format!("{} of {cases} cases pass", self.passed),
+        };
         if !self.failed.is_empty() {
-            write!(f, "; wrong: {}", self.failed.join(", "))?;
+            words += &format!("; wrong: {}", self.failed.join(", "));
         }
         if !self.no_claim.is_empty() {
-            write!(f, "; without a claim: {}", self.no_claim.join(", "))?;
+            words += &format!("; without a claim: {}", self.no_claim.join(", "));
         }
-        Ok(())
+        words
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict, self.words())
     }
 }
 
@@ -200,5 +212,7 @@ mod tests {
             of(&[Fail, Pass, NoClaim, Fail]),
             "FAIL: 1 of 4 cases pass; wrong: c0, c3; without a claim: c2"
         );
+        assert_eq!(of(&[Pass]), "PASS: the case passes");
+        assert_eq!(of(&[Fail]), "FAIL: the case does not pass; wrong: c0");
     }
 }
