@@ -1,6 +1,7 @@
 //! Report of the blocks that a run under a schedule skipped, as `elsa run` and `elsa verify` print it.
 
 use crate::oracle::value;
+use crate::report::count;
 use elsa_core::attention::traversal::{Shares, Skip, TraversalReport};
 use elsa_core::attention::{Inputs, Problem};
 use elsa_runtime::Traversed;
@@ -134,7 +135,7 @@ impl LeftOut {
             self.recomputed, self.rows, self.lost_maximum,
         )?;
         if self.gated > 0 {
-            write!(f, "; {} rows by the norm gate", self.gated)?;
+            write!(f, "; {} by the norm gate", count(self.gated, "row"))?;
         }
         Ok(())
     }

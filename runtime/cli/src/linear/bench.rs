@@ -259,9 +259,8 @@ fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> S
         (true, false) => " per head",
         (true, true) => " per dim",
     };
-    let on = row.map_or_else(String::new, |row| match row.threads {
-        1 => format!(", {} with 1 thread", row.backend),
-        threads => format!(", {} with {threads} threads", row.backend),
+    let on = row.map_or_else(String::new, |row| {
+        format!(", {} with {}", row.backend, report::count(row.threads as u64, "thread"))
     });
     let LinearBenchArgs { direction, dtype, batch, heads, .. } = args;
     format!(

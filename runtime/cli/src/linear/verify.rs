@@ -10,7 +10,7 @@ use crate::args::values::{Choice, dtype};
 use crate::args::{FILE, HostArgs};
 use crate::error::{Error, say};
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::verdict::Verdict;
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
@@ -260,9 +260,9 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         let summary = object! { what: "summary", verdict: verdict, forms: forms, failed: failed };
         report::json(&mut out, &summary)?;
     } else {
-        writeln!(out, "{verdict}: {forms} forms, {failed} failed")?;
+        writeln!(out, "{verdict}: {}, {failed} failed", count(forms as u64, "form"))?;
     }
-    let told = format!("{failed} of {forms} forms");
+    let told = format!("{failed} of {}", count(forms as u64, "form"));
     match verdict {
         Verdict::Pass => Ok(()),
         Verdict::Fail => Err(Error::Verification(told)),
@@ -278,8 +278,11 @@ fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), 
         Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
         None => writeln!(
             out,
-            " of chunks of {}: {}, {}, {} threads",
-            case.chunk, case.backend, case.kernel, case.threads
+            " of chunks of {}: {}, {}, {}",
+            case.chunk,
+            case.backend,
+            case.kernel,
+            count(case.threads as u64, "thread")
         )?,
     }
     writeln!(

@@ -1,6 +1,7 @@
 //! Decides verdicts (PASS, FAIL or NO CLAIM) and explains them in words.
 
 use super::case::Case;
+use crate::report::count;
 use crate::verdict::Verdict;
 use serde::Serialize;
 use std::fmt;
@@ -44,9 +45,9 @@ pub fn why(case: &Case) -> String {
                 )
             } else if case.argmax_unexplained > 0 {
                 format!(
-                    "the answer of {subject} is wrong: {} rows attend another key most than exact attention does, \
-                     by more than rounding can explain",
-                    case.argmax_unexplained
+                    "the answer of {subject} is wrong: in {}, another key has the largest weight than in exact \
+                     attention, by more than rounding can explain",
+                    count(case.argmax_unexplained as u64, "row")
                 )
             } else if case.assumed.is_some() {
                 format!(
@@ -81,8 +82,9 @@ pub fn why(case: &Case) -> String {
             let cancels = match case.rows_cancelling {
                 0 => String::new(),
                 n => format!(
-                    "; in {n} rows values cancel so far that the answer is smaller than its bound, so that there the \
-                     bound counts against the terms, not the answer"
+                    "; in {} values cancel so far that the answer is smaller than its bound, so that there the \
+                     bound counts against the terms, not the answer",
+                    count(n as u64, "row")
                 ),
             };
             let drawn = match &case.audit {
@@ -178,7 +180,7 @@ mod tests {
         let changes: [Change<'_>; 10] = [
             (&|c| c.beyond = 3, Verdict::Fail, "3 of 1440 numbers differ"),
             (&|c| c.not_finite = 1, Verdict::Fail, "NaN or infinite"),
-            (&|c| c.argmax_unexplained = 2, Verdict::Fail, "2 rows attend another key"),
+            (&|c| c.argmax_unexplained = 2, Verdict::Fail, "in 2 rows, another key"),
             (&|c| (c.random, c.unlikely) = (true, 2), Verdict::Fail, "suspect"),
             (&|c| c.unlikely = 2, Verdict::Pass, "as close"),
             (&|c| (c.assumed, c.unlikely) = (Some("FP32"), 2), Verdict::NoClaim, "tokens that repeat"),
