@@ -340,7 +340,7 @@ pub fn footer(end: &End) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::cases;
+    use crate::bench::grid::cases;
     use crate::shape::{Named, Shape, WORKLOADS};
     use elsa_core::telemetry::record::text;
 
