@@ -6,7 +6,7 @@ use std::io::{Result, Write};
 /// The certificate of a run, as text.
 #[derive(Debug)]
 pub struct Certified {
-    /// The bound in one sentence, or the reason why there is none.
+    /// The bound in one sentence, or the reason for a missing bound.
     sentence: String,
     /// The complete certificate as one line of JSON.
     json: String,

@@ -74,7 +74,7 @@ impl Watch {
     }
 
     /// Returns the reasons why the next cell must not be measured; empty if it may be measured. With [`Gate::Wait`],
-    /// waits for a quiet machine. `tell` is called with a line at the begin of the wait and with a line at its end.
+    /// waits for a quiet machine. `tell` is called with a line at the start of the wait and with a line at its end.
     #[must_use]
     pub fn refusal(&self, tell: impl Fn(&str)) -> Vec<Reason> {
         if self.gate == Gate::Force || self.calm {

@@ -90,7 +90,7 @@ pub struct RunArgs {
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
-    /// Print all numbers of the certificate, and of what an error budget left out
+    /// Print all numbers of the certificate, and of the blocks that an error budget skipped
     #[arg(long, conflicts_with = "json")]
     pub verbose: bool,
     /// The problem.

@@ -1,4 +1,4 @@
-//! Notes on the inputs of a run: how their axes were read, and what is unusual about them.
+//! Notes on the inputs of a run: the sizes of their axes, and warnings about unusual inputs.
 
 use crate::error::Error;
 use crate::flag::flag;

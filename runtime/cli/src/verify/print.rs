@@ -7,8 +7,8 @@ use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
 
-/// Writes a case: its verdict, what was left out, and a warning if there is one. With `verbose`, also writes the problem,
-/// a table of metrics and the bounds.
+/// Writes a case: its verdict, the skipped blocks, and a warning if the case has one. With `verbose`, also writes the
+/// problem, a table of metrics and the bounds.
 ///
 /// # Errors
 /// Returns an error if the writer fails.

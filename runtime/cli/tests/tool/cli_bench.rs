@@ -479,7 +479,7 @@ fn a_disturbed_cell_has_its_numbers_with_reason_and_cure() {
 #[test]
 #[cfg_attr(
     target_arch = "aarch64",
-    ignore = "the load that disturbs is that of the host, whatever the emulator says"
+    ignore = "the load that disturbs is that of the host, not of the emulator"
 )]
 fn a_wait_names_its_reason_and_its_end() {
     let spin = || {

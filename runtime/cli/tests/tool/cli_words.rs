@@ -14,7 +14,7 @@ fn desk(q: [usize; 4], k: [usize; 4]) -> Desk {
     desk
 }
 
-/// Runs the tool, requires success, and returns what it printed on standard error.
+/// Runs the tool, requires success, and returns its standard error.
 fn told(desk: &Desk, line: &str) -> String {
     let output = desk.call(line);
     assert!(output.status.success(), "{line}: {}", said(&output));
