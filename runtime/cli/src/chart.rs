@@ -107,8 +107,8 @@ impl Scale {
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
         if self.logarithmic {
-            // Marks are at 1, 2 and 5 times powers of ten, or at fewer multiples if these are too many. If no choice has
-            // three marks or if the last choice has too many, marks are at equal steps.
+            // Marks are at 1, 2 and 5 times powers of ten, or at fewer multiples if these are too many. If no choice
+            // has three marks or if the last choice has too many, marks are at equal steps.
             let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
             for steps in [&[1.0, 2.0, 5.0][..], &[1.0, 3.0], &[1.0]] {
                 let all: Vec<f64> = decades
@@ -188,8 +188,8 @@ impl Raw {
     }
 }
 
-/// Draws curves; `None` if all points have the same `x`. `x_log` and `y_log` make the scales of the x axis and the y axis
-/// logarithmic. `dots` marks each point with a dot.
+/// Draws curves; `None` if all points have the same `x`. `x_log` and `y_log` make the scales of the x axis and the y
+/// axis logarithmic. `dots` marks each point with a dot.
 #[must_use]
 pub fn chart(
     title: String,

@@ -54,8 +54,8 @@ pub fn page(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// Returns standard output that escapes hidden characters and keeps line ends. It is coloured if it is a terminal, unless
-/// the environment refuses colours, for instance by `NO_COLOR`.
+/// Returns standard output that escapes hidden characters and keeps line ends. It is coloured if it is a terminal,
+/// unless the environment refuses colours, for instance by `NO_COLOR`.
 #[must_use]
 pub fn stdout() -> Shown<Stdout> {
     let to = io::stdout();

@@ -148,8 +148,8 @@ impl fmt::Display for LeftOut {
         }
         write!(
             f,
-            "left out: {:.1} % of the blocks of keys, with at most {:.1e} of the weights of a row; this changes no number \
-             of the output by more than {:.1e}",
+            "left out: {:.1} % of the blocks of keys, with at most {:.1e} of the weights of a row; this changes no \
+             number of the output by more than {:.1e}",
             self.row_sparsity * 100.0,
             self.worst,
             self.lost_at_most

@@ -126,8 +126,8 @@ const DISTURBED: &str = "*";
 /// Mark of a row with an error beyond the published bound.
 const UNCERTIFIED: &str = "!";
 
-/// Explains the marks of the short table, and names the back ends that computed. Each reason why cells are not clean has
-/// one line with the number of its cells. Reasons that differ only in numbers count as one, with the numbers of the
+/// Explains the marks of the short table, and names the back ends that computed. Each reason why cells are not clean
+/// has one line with the number of its cells. Reasons that differ only in numbers count as one, with the numbers of the
 /// first cell.
 #[must_use]
 pub fn legend(cells: &[Cell]) -> Vec<String> {

@@ -1,8 +1,8 @@
 //! The state of the machine during the measurement, and the gate that decides whether a cell is measured.
 //!
 //! A disturbance during a cell, or at its end, marks the cell. With [`Gate::Wait`], the machine is also checked before
-//! the first cell and before each cell that follows a disturbed cell. Before any other cell, the readings of the previous
-//! cell show that the machine is quiet.
+//! the first cell and before each cell that follows a disturbed cell. Before any other cell, the readings of the
+//! previous cell show that the machine is quiet.
 
 use crate::error::one_line;
 use crate::machine;

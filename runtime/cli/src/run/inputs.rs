@@ -32,8 +32,8 @@ pub fn axes(problem: &Problem) -> String {
     groups.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns a warning if the axes of heads and tokens look exchanged: `query` has more heads than is usual, and more heads
-/// than `keys`, the number of keys, and than its own tokens.
+/// Returns a warning if the axes of heads and tokens look exchanged: `query` has more heads than is usual, and more
+/// heads than `keys`, the number of keys, and than its own tokens.
 #[must_use]
 pub fn exchanged(query: &View, keys: usize) -> Option<String> {
     let tokens = keys.max(query.tokens());

@@ -1,5 +1,5 @@
-//! Tests `elsa bench` through the binary. Tests run concurrently and the machine is therefore not quiet, so exit status 5
-//! is accepted.
+//! Tests `elsa bench` through the binary. Tests run concurrently and the machine is therefore not quiet, so exit status
+//! 5 is accepted.
 
 use crate::common::{Desk, bench, cells, elsa, lines, tool};
 use serde_json::Value;
