@@ -9,6 +9,7 @@ use super::run::refusal;
 use crate::args::values::{Choice, dtype};
 use crate::args::{FILE, HostArgs};
 use crate::error::{Error, say};
+use crate::foreign::Shown;
 use crate::progress;
 use crate::report::{self, count, object};
 use crate::verdict::Verdict;
@@ -260,7 +261,8 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         let summary = object! { what: "summary", verdict: verdict, forms: forms, failed: failed };
         report::json(&mut out, &summary)?;
     } else {
-        writeln!(out, "{verdict}: {}, {failed} failed", count(forms as u64, "form"))?;
+        out.paint(verdict.style(), &verdict.to_string())?;
+        writeln!(out, ": {}, {failed} failed", count(forms as u64, "form"))?;
     }
     let told = format!("{failed} of {}", count(forms as u64, "form"));
     match verdict {
@@ -271,9 +273,10 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
 }
 
 /// Prints the verdict on one form, and the errors of its results.
-fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
+fn print(out: &mut Shown<impl Write>, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
-    write!(out, "{verdict} {rule} {direction}, form {form}")?;
+    out.paint(verdict.style(), &verdict.to_string())?;
+    write!(out, " {rule} {direction}, form {form}")?;
     match answer {
         Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
         None => writeln!(
