@@ -37,15 +37,6 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// Returns looser limits, for the check before a cell of a benchmark is measured. Desktop programs stay below these
-    /// limits; a build or another benchmark does not. The measured cell is still judged by [`Limits::default`].
-    #[must_use]
-    pub fn bearable() -> Limits {
-        Limits { others: 0.5, stolen: 0.5, ..Limits::default() }
-    }
-}
-
 /// A reason why a measurement is invalid, and its remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {

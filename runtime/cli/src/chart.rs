@@ -102,44 +102,51 @@ impl Scale {
         ((self.begin + share * (self.end - self.begin)) * 10.0).round() / 10.0
     }
 
-    /// Returns at most `most + 1` marks at round numbers.
+    /// Returns at least three and at most `most + 1` marks at round numbers. `most` is at least six.
     #[must_use]
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
         if self.logarithmic {
-            // Marks are at 1, 2 and 5 times powers of ten. If these are too many, marks are only at powers of ten. If
-            // these are still too many, marks are at equal steps.
+            // Marks are at 1, 2 and 5 times powers of ten, or at fewer multiples if these are too many. If no choice
+            // has three marks or if the last choice has too many, marks are at equal steps.
             let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
-            for steps in [&[1.0, 2.0, 5.0][..], &[1.0]] {
+            for steps in [&[1.0, 2.0, 5.0][..], &[1.0, 3.0], &[1.0]] {
                 let all: Vec<f64> = decades
                     .clone()
                     .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
                     .filter(|x| (self.low..=self.high).contains(x))
                     .collect();
-                if all.len() <= most {
+                if (3..=most).contains(&all.len()) {
                     return all.into_iter().map(tick).collect();
                 }
             }
         }
         let raw = (self.high - self.low) / most as f64;
         let power = 10f64.powf(raw.log10().floor());
-        let step =
-            [1.0, 2.0, 5.0, 10.0].into_iter().map(|x| x * power).find(|step| *step >= raw).unwrap_or(raw);
+        // A step is at most twice the previous one, so the range has more than `most / 2` steps.
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|x| x * power);
+        let step = steps.into_iter().find(|step| *step >= raw).unwrap_or(raw);
         let (first, last) = ((self.low / step).ceil() as i64, (self.high / step).floor() as i64);
         (first..=last).take(most + 1).map(|i| tick(i as f64 * step)).collect()
     }
 }
 
-/// Formats a number with few characters.
+/// Formats a number with few characters: three digits below a thousandth, and three decimals or three digits otherwise.
 fn short(x: f64) -> String {
-    let text = format!("{x:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    match text {
-        "0" | "-0" if x != 0.0 => format!("{x:.0e}"),
-        "-0" => "0".to_owned(),
-        _ if x.abs() >= 1e5 => format!("{x:e}"),
-        text => text.to_owned(),
-    }
+    let trimmed = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    let decimals = match x.abs() {
+        0.0 => return "0".to_owned(),
+        size if size < 1e-3 => {
+            let text = format!("{x:.2e}");
+            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            return format!("{}e{exponent}", trimmed(digits));
+        }
+        size if size >= 1e5 => return format!("{x:e}"),
+        size if size < 1e-2 => 5,
+        size if size < 1e-1 => 4,
+        _ => 3,
+    };
+    trimmed(&format!("{x:.decimals$}"))
 }
 
 /// A point of a curve, in the units of the axes.
@@ -181,8 +188,8 @@ impl Raw {
     }
 }
 
-/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scales of the x axis and the y axis
-/// logarithmic. `dots` marks each point with a dot.
+/// Draws curves; `None` if all points have the same `x`. `x_log` and `y_log` make the scales of the x axis and the y
+/// axis logarithmic. `dots` marks each point with a dot.
 #[must_use]
 pub fn chart(
     title: String,
@@ -196,7 +203,8 @@ pub fn chart(
         curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     raw.retain(|curve| !curve.points.is_empty());
-    if !raw.iter().any(|curve| curve.points.len() > 1) {
+    let first = raw.first()?.points.first()?.x;
+    if raw.iter().flat_map(|curve| &curve.points).all(|point| point.x == first) {
         return None;
     }
     let (left, top) = (SPACE.0, SPACE.1);
@@ -326,15 +334,22 @@ mod tests {
 
     #[test]
     fn marks_are_few_and_round() {
-        for (low, high) in [(0.01, 30.0), (64.0, 900.0), (1e-9, 1e9), (3.0, 3.0), (0.99, 1.01)] {
-            for logarithmic in [false, true] {
+        let mut ranges =
+            vec![(0.01, 30.0), (64.0, 900.0), (1e-9, 1e9), (3.0, 3.0), (0.99, 1.01), (2.0, 200.0)];
+        ranges.extend((1..200).map(|n| (7.0, 7.0 * 1.05f64.powi(n))));
+        for (low, high) in ranges {
+            for (logarithmic, most) in [(false, 6), (false, 8), (true, 6), (true, 8)] {
                 let scale = Scale::of([low, high].into_iter(), logarithmic, 0.0, 100.0).unwrap();
-                let ticks = scale.ticks(7);
-                assert!(ticks.len() <= 8, "{low} {high} {ticks:?}");
+                let ticks = scale.ticks(most);
+                assert!((3..=most + 1).contains(&ticks.len()), "{low} {high} {ticks:?}");
                 assert!(ticks.iter().all(|tick| (0.0..=100.0).contains(&tick.at)), "{ticks:?}");
+                let mut labels: Vec<&str> = ticks.iter().map(|tick| tick.label.as_str()).collect();
+                labels.dedup();
+                assert_eq!(labels.len(), ticks.len(), "{ticks:?}");
             }
         }
         assert_eq!([1.0, 0.5, 0.05, 200.0, 1e-6, 1e6].map(short), ["1", "0.5", "0.05", "200", "1e-6", "1e6"]);
+        assert_eq!([0.0025, 1.25e-4, -0.0, 0.125].map(short), ["0.0025", "1.25e-4", "0", "0.125"]);
         assert!(Scale::of([0.0, 1.0].into_iter(), true, 0.0, 1.0).is_none());
         assert!(Scale::of([f64::NAN].into_iter(), false, 0.0, 1.0).is_none());
     }

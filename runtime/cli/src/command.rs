@@ -24,6 +24,7 @@ Environment:
   ELSA_TUNED        file of elsa tune that a GPU uses without --tuned
   ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
                     --runtime
+  NO_COLOR          no colours, which only a terminal gets
   ELSA_LOG          messages on standard error: off, error, warn (the default), info, debug, trace;
                     for one module elsa_runtime=debug
 

@@ -8,6 +8,7 @@ use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
 use crate::error::Error;
 use crate::oracle::{Bounded, Total, compare};
+use crate::report::{count, size};
 use crate::rows::{rows, sample};
 use crate::shape::{Data, Shape};
 use crate::stats::Latencies;
@@ -81,12 +82,12 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     };
     writeln!(
         out,
-        "elsa {} on {}, {} cores, {gpu}; computing on {} with {} threads",
+        "elsa {} on {}, {}, {gpu}; computing on {} with {}",
         env!("CARGO_PKG_VERSION"),
         start.cpu.as_ref().map_or("an unknown processor", |cpu| cpu.as_str()),
-        start.cores,
+        count(start.cores.into(), "core"),
         engine.backend(),
-        engine.threads(),
+        count(engine.threads() as u64, "thread"),
     )?;
     writeln!(
         out,
@@ -152,7 +153,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
         "\nThe tensors of the first row are in {folder}. Next:\n  \
          {program} run --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --out {folder}/out.npy --certificate\n  \
          {program} verify --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --y {folder}/y.npy\n  \
-         {program} bench --shape 1,12,197,197,64 --force"
+         {program} bench --shape 1,12,197,197,64"
     )?;
     Ok(())
 }
@@ -261,16 +262,6 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Formats a number of bytes. The unit is chosen so that one to four digits are before the decimal point.
-fn size(bytes: usize) -> String {
-    let bytes = bytes as f64;
-    match bytes {
-        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
-        b if b < 1e9 => format!("{:.1} MB", b / 1e6),
-        b => format!("{:.2} GB", b / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,9 +289,5 @@ mod tests {
         let line = line(&row);
         assert_eq!(line.len(), 26 + 14 + 10 + 11 + 14 + 12 + 12, "{line}");
         assert!(line.contains("12345.678 ms*") && line.ends_with("no claim"));
-        assert_eq!(
-            (size(999), size(1_500_000), size(2_000_000_000)),
-            ("1.0 kB".into(), "1.5 MB".into(), "2.00 GB".into())
-        );
     }
 }

@@ -149,7 +149,7 @@ pub enum Error {
     #[error("slower: {0}")]
     Slower(String),
     /// Cells of a benchmark that were refused or disturbed.
-    #[error("{0}; the rows say why, and what to do")]
+    #[error("{0}; the reasons are above, and --wait waits for a quiet machine")]
     Unclean(String),
 }
 

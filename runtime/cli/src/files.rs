@@ -25,7 +25,13 @@ impl Files {
     /// Converts `fault` to an error whose message also describes the tensors that the fault concerns.
     #[must_use]
     pub fn explain(&self, fault: ArgumentError) -> Error {
-        self.with(fault, String::new(), None)
+        let advice = match fault {
+            ArgumentError::Groups { .. } => {
+                "; --layout names the order of the axes, such as bnhd, or bnc with --heads".to_owned()
+            }
+            _ => String::new(),
+        };
+        self.with(fault, advice, None)
     }
 
     /// Converts a fault in `spec` to an error like [`Files::explain`]. If the shape of a mask or bias is wrong, the

@@ -7,6 +7,8 @@
 //! for text that belongs within a line. In all other text, the line ends come from the tool and are kept: [`Shown`]
 //! escapes this text on standard output ([`stdout`]), and [`page`] escapes it in reports.
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
 
@@ -52,10 +54,13 @@ pub fn page(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// Returns standard output that escapes hidden characters and keeps line ends.
+/// Returns standard output that escapes hidden characters and keeps line ends. It is coloured if it is a terminal,
+/// unless the environment refuses colours, for instance by `NO_COLOR`.
 #[must_use]
 pub fn stdout() -> Shown<Stdout> {
-    Shown { to: io::stdout(), begun: Vec::new() }
+    let to = io::stdout();
+    let colored = AutoStream::choice(&to) != ColorChoice::Never;
+    Shown::new(to, colored)
 }
 
 /// A writer that escapes hidden characters and keeps line ends.
@@ -64,6 +69,30 @@ pub struct Shown<W: Write> {
     to: W,
     /// First bytes of an incomplete UTF-8 character, kept until its other bytes are written.
     begun: Vec<u8>,
+    /// `true` if the reader is a terminal that shows colours.
+    colored: bool,
+}
+
+impl<W: Write> Shown<W> {
+    /// Creates a writer that has written nothing yet. Without `colored`, styles are not written.
+    #[must_use]
+    pub fn new(to: W, colored: bool) -> Shown<W> {
+        Shown { to, begun: Vec::new(), colored }
+    }
+
+    /// Writes `text` in `style`, and without a style if the reader shows no colours. Hidden characters of the text are
+    /// escaped as in any other text.
+    ///
+    /// # Errors
+    /// Returns an error if the writer fails.
+    pub fn paint(&mut self, style: Style, text: &str) -> io::Result<()> {
+        if !self.colored {
+            return self.write_all(text.as_bytes());
+        }
+        write!(self.to, "{style}")?;
+        self.write_all(text.as_bytes())?;
+        write!(self.to, "{style:#}")
+    }
 }
 
 impl<W: Write> Write for Shown<W> {
@@ -110,12 +139,21 @@ mod tests {
     #[test]
     fn characters_may_be_written_in_pieces() {
         for size in 1..=HOSTILE.len() {
-            let mut shown = Shown { to: Vec::new(), begun: Vec::new() };
+            let mut shown = Shown::new(Vec::new(), false);
             HOSTILE.as_bytes().chunks(size).for_each(|piece| shown.write_all(piece).unwrap());
             assert_eq!(String::from_utf8(shown.to).unwrap(), page(HOSTILE), "{size}");
         }
-        let mut shown = Shown { to: Vec::new(), begun: Vec::new() };
+        let mut shown = Shown::new(Vec::new(), false);
         shown.write_all(b"a\x9bb\xffc\xe2\x80d").unwrap();
         assert_eq!(String::from_utf8(shown.to).unwrap(), "a\u{fffd}b\u{fffd}c\u{fffd}d");
+    }
+
+    #[test]
+    fn only_a_terminal_gets_colours_and_no_text_makes_its_own() {
+        for (colored, wanted) in [(false, "\\u001b[1m"), (true, "\u{1b}[2m\\u001b[1m\u{1b}[0m")] {
+            let mut shown = Shown::new(Vec::new(), colored);
+            shown.paint(Style::new().dimmed(), "\u{1b}[1m").unwrap();
+            assert_eq!(String::from_utf8(shown.to).unwrap(), wanted);
+        }
     }
 }

@@ -12,7 +12,8 @@ const FEW: usize = 12;
 
 /// Flags that `-h` shows for commands with more than [`FEW`] flags.
 const COMMON: &str = "q k v out layout heads kv_heads causal window mask kv_lens d_out dq_out dk_out dv_out states y scenario \
-                      shape workload dtype seconds compare rule decay beta form backend threads budget host_budget certificate html json";
+                      shape workload dtype seconds compare wait wide rule decay beta form backend \
+                      threads budget host_budget certificate html json";
 
 /// Gives `command` and its subcommands a short help (`-h`) and a long one (`--help`).
 pub fn shaped(command: Command) -> Command {

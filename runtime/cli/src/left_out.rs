@@ -1,6 +1,7 @@
 //! Report of the blocks that a run under a schedule skipped, as `elsa run` and `elsa verify` print it.
 
 use crate::oracle::value;
+use crate::report::count;
 use elsa_core::attention::traversal::{Shares, Skip, TraversalReport};
 use elsa_core::attention::{Inputs, Problem};
 use elsa_runtime::Traversed;
@@ -87,8 +88,17 @@ impl LeftOut {
     }
 }
 
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl LeftOut {
+    /// Returns all numbers of the report on one line.
+    #[must_use]
+    pub fn details(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_details(&mut text);
+        text
+    }
+
+    fn write_details(&self, f: &mut impl fmt::Write) -> fmt::Result {
         write!(f, "schedule {}", self.schedule)?;
         if let Some(budget) = self.error_budget {
             write!(f, ", E {budget:e}")?;
@@ -125,9 +135,25 @@ impl fmt::Display for LeftOut {
             self.recomputed, self.rows, self.lost_maximum,
         )?;
         if self.gated > 0 {
-            write!(f, "; {} rows by the norm gate", self.gated)?;
+            write!(f, "; {} by the norm gate", count(self.gated, "row"))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.worst == 0.0 {
+            return f.write_str("nothing was left out");
+        }
+        write!(
+            f,
+            "left out: {:.1} % of the blocks of keys, with at most {:.1e} of the weights of a row; this changes no \
+             number of the output by more than {:.1e}",
+            self.row_sparsity * 100.0,
+            self.worst,
+            self.lost_at_most
+        )
     }
 }
 

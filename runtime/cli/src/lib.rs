@@ -30,6 +30,7 @@ pub mod args;
 #[cfg(feature = "gradients")]
 pub mod backward;
 pub mod bench;
+mod certified;
 pub mod chart;
 pub mod command;
 pub mod demo;

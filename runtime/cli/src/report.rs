@@ -1,7 +1,9 @@
 //! Formats of results on standard output that several commands share.
 
+use crate::error::say;
 use crate::foreign::one_line;
 use elsa_core::telemetry::record::Record;
+use elsa_files::{FileError, Target};
 use elsa_runtime::LoadedKernel;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
@@ -32,6 +34,34 @@ pub(crate) use object;
 /// Returns an error if serialization or writing fails.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
     writeln!(out, "{}", serde_json::to_string(value).map_err(Error::other)?)
+}
+
+/// Formats a number of bytes. The unit is chosen so that one to four digits are before the decimal point.
+#[must_use]
+pub fn size(bytes: usize) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
+        b if b < 1e9 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.2} GB", b / 1e9),
+    }
+}
+
+/// Formats a number of things, such as `1 row` or `2 rows`. `thing` is the singular; its plural ends in `s`.
+#[must_use]
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Writes `bytes` as the new contents of the file of `target`, and names the file on standard error.
+///
+/// # Errors
+/// Returns errors of the file system.
+pub fn written(target: Target, bytes: &[u8]) -> std::result::Result<(), FileError> {
+    let path = target.path().display().to_string();
+    target.write(bytes)?;
+    say(&format!("wrote {path}"));
+    Ok(())
 }
 
 /// A record of a benchmark, together with its kind.
@@ -144,6 +174,15 @@ mod tests {
         let mut out = Vec::new();
         record(&mut out, of).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_have_units_and_plurals() {
+        assert_eq!(
+            (size(999), size(1_500_000), size(2_000_000_000)),
+            ("1.0 kB".into(), "1.5 MB".into(), "2.00 GB".into())
+        );
+        assert_eq!([0, 1, 2].map(|n| count(n, "row")), ["0 rows", "1 row", "2 rows"]);
     }
 
     #[test]

@@ -1,7 +1,15 @@
 //! Verdicts on outputs.
 
+use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::fmt;
+
+/// Style of a good result on a terminal.
+pub const GOOD: Style = AnsiColor::Green.on_default();
+/// Style of a bad result on a terminal.
+pub const BAD: Style = AnsiColor::Red.on_default();
+/// Style of a result that says nothing, on a terminal.
+pub const UNCLEAR: Style = AnsiColor::Yellow.on_default();
 
 /// Verdict on an output that was compared with exact attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -16,6 +24,18 @@ pub enum Verdict {
     #[default]
     #[serde(rename = "NO CLAIM")]
     NoClaim,
+}
+
+impl Verdict {
+    /// Returns the style of the verdict on a terminal.
+    #[must_use]
+    pub const fn style(self) -> Style {
+        match self {
+            Verdict::Pass => GOOD.bold(),
+            Verdict::Fail => BAD.bold(),
+            Verdict::NoClaim => UNCLEAR.bold(),
+        }
+    }
 }
 
 impl fmt::Display for Verdict {

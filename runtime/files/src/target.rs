@@ -26,6 +26,12 @@ impl Target {
         Ok(Target { argument, path: place.path, sink })
     }
 
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes `bytes` as the complete new contents of the file.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::{Job, floats};
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::task::load::Rows;
 use crate::task::origin;
 use crate::task::{planned, ran};
@@ -210,9 +210,10 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
         let [dq, dk, dv] = outputs
             .map(|(_, source)| one_line(&source.as_ref().map(ToString::to_string).unwrap_or_default()));
         say(&format!(
-            "wrote {dq}, {dk} and {dv} in {ms:.3} ms ({passes}, {backend}, {}, {workers} threads, {workspace_bytes} bytes of \
+            "wrote {dq}, {dk} and {dv} in {ms:.3} ms ({passes}, {backend}, {}, {}, {workspace_bytes} bytes of \
              workspace){}",
             kernel.unwrap_or("no call"),
+            count(workers as u64, "thread"),
             fallback.map(|why| format!("; {why}")).unwrap_or_default()
         ));
     }

@@ -34,9 +34,12 @@ call, including masked pairs, and for packed sequences those of each sequence. r
 oracle over all rows, or over an even sample of the rows of large shapes. certified: rel L2 does not exceed the bound
 published with ELSA, plus the rounding of the output for f16 and bf16.
 
-A cell is clean if no other load, change of clocks, throttling or heat disturbed it; otherwise it is marked. If other
-programs use half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force
-measures in any case.
+A cell is clean if no other load, change of clocks, throttling or heat disturbed it; otherwise its row is marked with *,
+and the lines below the table give the reasons. --wait waits until the machine is quiet; a cell for which it waits in
+vain is refused, unless --force is given. A row with an error beyond the bound of certified is marked with !.
+
+The table has a row for each shape; its peak memory is the workspace of elsa. --wide prints a row for each method with
+all numbers and reasons.
 
 --json prints one object per line; the field what is start, bench, trace or end. In bench objects, n is NK and shape is
 the complete shape; what the shape does not define or the board does not report is null. --serial never delays the
@@ -95,9 +98,12 @@ pub struct BenchArgs {
     /// Wait until the machine is quiet before each cell, at most 60 s
     #[arg(long)]
     pub wait: bool,
-    /// Measure even if the machine is not quiet; the cells are marked
-    #[arg(long, conflicts_with = "wait")]
+    /// Measure even if --wait waits in vain, as without --wait; the cells are marked
+    #[arg(long)]
     pub force: bool,
+    /// Print a row for each method, with all numbers; more than 200 columns
+    #[arg(long, conflicts_with = "json")]
+    pub wide: bool,
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
@@ -110,7 +116,8 @@ pub struct BenchArgs {
     /// Write the time of every call as JSON, with the names of trtexec --exportTimes
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Save the table and the machine description, named by date and host [default folder: targets/BOARD/bench]
+    /// Save the table and the machine description, named by date and host, unless no cell is clean [default folder:
+    /// targets/BOARD/bench of a checkout]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     pub save: Option<Option<PathBuf>>,
     /// Send every record through a serial port during the benchmark, for elsa listen
@@ -118,7 +125,7 @@ pub struct BenchArgs {
     pub serial: Option<String>,
     /// Measure nothing; report changes from the first table to the second that exceed the noise of both
     #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
-        conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "serial", "soak", "spot"])]
+        conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "serial", "soak", "spot", "wide"])]
     pub compare: Option<Vec<PathBuf>>,
     /// Run the first shape at a fixed rate for this time, such as 90s, 10m or 2h, and report how its latency drifts
     #[arg(long, value_name = "TIME", value_parser = duration,

@@ -12,17 +12,22 @@ fn form(cell: &Cell) -> String {
     cell.shape.splitn(6, ',').nth(5).map_or_else(|| "plain".to_owned(), str::to_owned)
 }
 
-/// Adds a point to the curve `name`.
-fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
-    match curves.iter_mut().find(|curve| curve.name == name) {
-        Some(curve) => curve.points.push(point),
-        None => curves.push(Raw { faint: name == NOISE, name, points: vec![point] }),
+/// Adds a point to the curve `name`. A second measurement at the same `x` belongs to another curve, because a line
+/// between two measurements of the same thing would mean nothing.
+fn add(curves: &mut Vec<Raw>, mut name: String, point: Point) {
+    while let Some(at) = curves.iter().position(|curve| curve.name == name) {
+        if curves[at].points.iter().all(|known| known.x != point.x) {
+            curves[at].points.push(point);
+            return;
+        }
+        name += ", again";
     }
+    curves.push(Raw { faint: name.starts_with(NOISE), name, points: vec![point] });
 }
 
 /// Draws latencies and ratios against the number of keys. Each group of cells has two charts: one of latencies and one
-/// of ratios. The cells of a group differ only in the number of keys, the method, and the parts of the shape that
-/// follow its sizes.
+/// of ratios. The cells of a group differ only in the number of keys, the method, the workload, and the parts of the
+/// shape that follow its sizes. A line joins only cells of one workload.
 #[must_use]
 pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
@@ -45,13 +50,15 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
         let (mut latencies, mut ratios, mut of_noise) = (Vec::new(), Vec::new(), Vec::new());
         for cell in measured().filter(|cell| family(cell) == of) {
             let n = cell.n as f64;
-            let name = format!("{} {}", cell.method, form(cell));
+            let curve = [Some(form(cell)), cell.workload.as_deref().map(str::to_owned)];
+            let curve = curve.into_iter().flatten().collect::<Vec<_>>().join(" ");
+            let name = format!("{} {curve}", cell.method);
             let tip = format!("{}: {:.4} ms, percentile(99%) {:.4} ms", cell.shape, cell.p50_ms, cell.p99_ms);
             add(&mut latencies, name, Point::new(n, cell.p50_ms, tip));
             if let (Some(ratio), true) = (cell.speedup_vs_math, cell.method == ELSA) {
                 let band = cell.ratio_low.zip(cell.ratio_high);
                 let tip = format!("{}: {ratio:.3}", cell.shape);
-                add(&mut ratios, form(cell), Point { x: n, y: ratio, band, tip });
+                add(&mut ratios, curve, Point { x: n, y: ratio, band, tip });
                 if let Some(noise) = cell.noise.filter(|_| form(cell) == "plain") {
                     let tip = format!("{:.1} %", noise * 100.0);
                     let band = Some(((1.0 - noise).max(0.0), 1.0 + noise));
@@ -136,11 +143,20 @@ mod tests {
         assert!(((b.x - a.x) - (c.x - b.x)).abs() < 0.3 && ((a.y - b.y) - (b.y - c.y)).abs() < 0.3);
         assert!(a.x < b.x && a.y > b.y);
         assert!(charts[1].curves.iter().any(|curve| curve.name == "noise" && curve.band.ends_with('Z')));
-        assert!(charts.iter().all(|chart| chart.x_ticks.len() >= 2 && chart.y_ticks.len() >= 2));
+        assert!(charts.iter().all(|chart| chart.x_ticks.len() >= 3 && chart.y_ticks.len() >= 3));
         // A single point draws no curve, and neither does a refused cell.
         assert_eq!(of_cells(&[cell(100, 0.1)]), []);
         assert_eq!(of_cells(&[cell(100, 0.1), Cell { samples: 0, ..cell(200, 0.2) }]), []);
         assert_eq!(of_cells(&[cell(100, 0.0), cell(200, -1.0)]).len(), 1);
+    }
+
+    #[test]
+    fn lines_join_only_measurements_of_one_workload() {
+        let of = |workload: &str, n| Cell { workload: Some(text(workload)), ..cell(n, 0.1) };
+        let charts = of_cells(&[of("a", 100), of("b", 200), of("a", 300), of("a", 100)]);
+        let curves: Vec<_> = charts[0].curves.iter().map(|c| (c.name.as_str(), c.dots.len())).collect();
+        assert_eq!(curves, [("elsa plain a", 2), ("elsa plain b", 1), ("elsa plain a, again", 1)]);
+        assert_eq!(charts[0].curves.iter().filter(|curve| curve.line.contains('L')).count(), 1);
     }
 
     #[test]

@@ -11,6 +11,9 @@
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
+use crate::foreign::Shown;
+use crate::verdict::{BAD, GOOD, UNCLEAR};
+use anstyle::Style;
 use elsa_core::drift::percentile;
 use std::collections::HashMap;
 use std::io::Write;
@@ -38,6 +41,16 @@ impl Verdict {
             Verdict::Slower => "slower",
             Verdict::Same => "same",
             Verdict::Unknown => "cannot be told",
+        }
+    }
+
+    /// Returns the style of the verdict on a terminal.
+    const fn style(self) -> Style {
+        match self {
+            Verdict::Faster => GOOD,
+            Verdict::Slower => BAD,
+            Verdict::Same => Style::new(),
+            Verdict::Unknown => UNCLEAR,
         }
     }
 }
@@ -115,7 +128,7 @@ fn named(row: &Row) -> String {
 ///
 /// # Errors
 /// Returns an error if a file is not a table, or if rows became slower.
-pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
+pub fn compare(out: &mut Shown<impl Write>, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
     let (old, new) = (csv::read("compare", before)?, csv::read("compare", after)?);
     changes(out, [before, after], [&old, &new], json)
 }
@@ -125,7 +138,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
 /// # Errors
 /// Returns an error if rows became slower, or if the output fails.
 pub fn changes(
-    out: &mut impl Write,
+    out: &mut Shown<impl Write>,
     [before, after]: [&Path; 2],
     [old, new]: [&[Row]; 2],
     json: bool,
@@ -170,16 +183,17 @@ pub fn changes(
         let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.4}"));
         let percent = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{:+.1} %", x * 100.0));
         let kernel = kernel.map_or_else(String::new, |(a, b)| format!(", kernel {a} became {b}"));
-        writeln!(
+        write!(
             out,
-            "{:<width$} {:>10} {:>10} {:>9} {:>8}  {}{kernel}",
+            "{:<width$} {:>10} {:>10} {:>9} {:>8}  ",
             named(row),
             ms(old[at].p50_ms),
             ms(row.p50_ms),
             percent(ratio.map(|ratio| ratio - 1.0)),
-            noise.map_or("-".to_owned(), |noise| format!("{:.1} %", noise * 100.0)),
-            verdict.name()
+            noise.map_or("-".to_owned(), |noise| format!("{:.1} %", noise * 100.0))
         )?;
+        out.paint(verdict.style(), verdict.name())?;
+        writeln!(out, "{kernel}")?;
     }
     alone.extend(old.iter().zip(met).filter(|(_, met)| !met).map(|(row, _)| (row, before)));
     for (row, path) in alone {

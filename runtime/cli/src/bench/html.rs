@@ -7,7 +7,7 @@ use super::chart::{of_cells, of_traces};
 use crate::chart::{Chart, SIZE};
 use crate::error::Error;
 use askama::Template;
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_core::telemetry::record::{Cell, End, Record, Start, Throttling, Trace};
 
 /// A group of charts below one heading.
 struct Group {
@@ -17,12 +17,54 @@ struct Group {
     absent: &'static str,
 }
 
+/// A column of the table: its name, and `true` if its texts are words rather than numbers.
+type Column = (&'static str, bool);
+
+/// The columns of the table. A column without any text is left out.
+const COLUMNS: [Column; 34] = [
+    ("workload", true),
+    ("shape", true),
+    ("type", true),
+    ("method", true),
+    ("back end", true),
+    ("threads", false),
+    ("median", false),
+    ("percentile(90%)", false),
+    ("percentile(99%)", false),
+    ("max", false),
+    ("samples", false),
+    ("cold", false),
+    ("enqueue", false),
+    ("wait", false),
+    ("device", false),
+    ("ratio", false),
+    ("difference", true),
+    ("noise %", false),
+    ("GFLOP/s", false),
+    ("rel L2", false),
+    ("certified", true),
+    ("workspace", false),
+    ("allocated", false),
+    ("power mW", false),
+    ("idle mW", false),
+    ("energy mJ", false),
+    ("without idle mJ", false),
+    ("°C", false),
+    ("zone", true),
+    ("CPU MHz", false),
+    ("GPU MHz", false),
+    ("EMC MHz", false),
+    ("throttled", true),
+    ("kernel", true),
+];
+
 /// A row of the table.
 struct Row {
     /// Text of each column, and `true` if the text is a word rather than a number.
     fields: Vec<(String, bool)>,
     clean: bool,
-    reasons: String,
+    /// Reasons why the cell is not clean. Each has a row of its own.
+    reasons: Vec<String>,
 }
 
 /// Variables of the template.
@@ -35,6 +77,7 @@ struct Page<'a> {
     seconds: String,
     facts: Vec<(&'static str, String)>,
     groups: [Group; 2],
+    columns: Vec<Column>,
     rows: Vec<Row>,
     width: f64,
     height: f64,
@@ -73,6 +116,14 @@ pub fn page(records: &Records) -> Result<String, Error> {
     let Records { start, cells, traces, end } = records;
     let end = end.as_ref();
     let cpu = start.cpu.as_deref();
+    let texts: Vec<_> = cells.iter().map(fields).collect();
+    let shown: Vec<usize> =
+        (0..COLUMNS.len()).filter(|&at| texts.iter().any(|texts| texts[at] != NONE)).collect();
+    let row = |(cell, texts): (&Cell, &[String; COLUMNS.len()])| Row {
+        fields: shown.iter().map(|&at| (texts[at].clone(), COLUMNS[at].1)).collect(),
+        clean: cell.clean,
+        reasons: reasons(cell),
+    };
     let page = Page {
         name: start.board.as_deref().or(start.gpu.as_deref()).or(cpu).unwrap_or("unknown machine"),
         start,
@@ -91,7 +142,8 @@ pub fn page(records: &Records) -> Result<String, Error> {
                 absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
             },
         ],
-        rows: cells.iter().map(row).collect(),
+        columns: shown.iter().map(|&at| COLUMNS[at]).collect(),
+        rows: cells.iter().zip(&texts).map(row).collect(),
         width: SIZE.0,
         height: SIZE.1,
     };
@@ -122,37 +174,35 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Builds the row of a cell.
-fn row(cell: &Cell) -> Row {
+/// Text of a field without a value.
+const NONE: &str = "–";
+
+/// Formats the fields of a cell in the order of [`COLUMNS`].
+fn fields(cell: &Cell) -> [String; COLUMNS.len()] {
     let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
-        Some(x) => (format!("{x:.digits$}"), false),
-        None => ("–".to_owned(), false),
+        Some(x) => format!("{x:.digits$}"),
+        None => NONE.to_owned(),
     };
     let ms = |x: f64| number(Some(x), 4);
-    let whole = |n: u64| (n.to_string(), false);
-    let word = |text: &str| (text.to_owned(), true);
+    let whole = |n: u64| n.to_string();
+    let word = str::to_owned;
     let ratio = match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
-        (Some(ratio), Some(low), Some(high)) => (format!("{ratio:.2} ({low:.2}–{high:.2})"), false),
-        _ => ("–".to_owned(), false),
+        (Some(ratio), Some(low), Some(high)) => format!("{ratio:.2} ({low:.2}–{high:.2})"),
+        _ => NONE.to_owned(),
     };
     let differs = match cell.differs {
         Some(true) => "yes",
         Some(false) => "within the noise",
-        None => "–",
+        None => NONE,
     };
     let measured = cell.samples > 0;
-    let fields = vec![
-        word(cell.workload.as_deref().unwrap_or("–")),
-        whole(cell.batch),
-        whole(cell.heads),
-        whole(cell.queries),
-        whole(cell.n),
-        whole(cell.d),
+    [
+        word(cell.workload.as_deref().unwrap_or(NONE)),
         word(&cell.shape),
         word(&cell.dtype),
         word(&cell.method),
         word(&cell.backend),
-        whole(u64::from(cell.threads)),
+        if cell.threads == 0 { NONE.to_owned() } else { whole(cell.threads.into()) },
         ms(cell.p50_ms),
         ms(cell.p90_ms),
         ms(cell.p99_ms),
@@ -166,9 +216,9 @@ fn row(cell: &Cell) -> Row {
         word(differs),
         number(cell.noise.map(|noise| noise * 100.0), 1),
         number(Some(cell.gflops), 2),
-        (if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { "–".to_owned() }, false),
+        if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { NONE.to_owned() },
         word(if !measured {
-            "–"
+            NONE
         } else if cell.certified {
             "yes"
         } else {
@@ -181,16 +231,19 @@ fn row(cell: &Cell) -> Row {
         number(cell.energy_mj, 3),
         number(cell.energy_net_mj, 3),
         number(cell.temp_c, 1),
-        word(cell.temp_zone.as_deref().unwrap_or("–")),
+        word(cell.temp_zone.as_deref().unwrap_or(NONE)),
         number(cell.cpu_mhz, 0),
         number(cell.gpu_mhz, 0),
         number(cell.emc_mhz, 0),
-        word(cell.throttled.name()),
-        word(&cell.kernel),
-    ];
-    let reasons: Vec<&str> = cell.marks.iter().map(|mark| mark.as_str()).collect();
-    let word = if measured { "" } else { "refused: " };
-    Row { fields, clean: cell.clean, reasons: format!("{word}{}", reasons.join("; ")) }
+        word(if cell.throttled == Throttling::Unknown { NONE } else { cell.throttled.name() }),
+        word(if cell.kernel.is_empty() { NONE } else { cell.kernel.as_str() }),
+    ]
+}
+
+/// Lists the reasons why a cell is not clean.
+fn reasons(cell: &Cell) -> Vec<String> {
+    let word = if cell.samples > 0 { "" } else { "refused: " };
+    cell.marks.iter().map(|mark| format!("{word}{mark}")).collect()
 }
 
 #[cfg(test)]
@@ -224,13 +277,27 @@ mod tests {
         let cell = Cell { samples: 0, p50_ms: f64::NAN, ..full() };
         let page = page(&Records { cells: vec![cell], ..Records::default() }).unwrap();
         assert!(page.contains("has not ended") && page.contains("there is no curve"), "{page}");
-        assert!(page.contains("refused: first; mark; second") && !page.contains("NaN"), "{page}");
-        // The row has as many fields as the table has columns.
-        let row =
-            page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap_or_default();
-        assert_eq!(
-            row.matches("<td").count(),
-            page.matches("<th>").count() + page.matches("<th class").count()
-        );
+        for reason in ["refused: first; mark</div>", "refused: second</div>"] {
+            assert!(page.contains(reason) && !page.contains("NaN"), "{page}");
+        }
+        // The row has as many fields as the table has columns, and each reason is a row below it.
+        let body = page.split("<tbody>").nth(1).unwrap_or_default();
+        let rows: Vec<&str> = body.split("</tr>").collect();
+        let columns = page.matches("<th>").count() + page.matches("<th class").count();
+        assert_eq!((rows[0].matches("<td").count(), rows.len()), (columns, 4));
+        assert!(rows[1].contains(&format!("colspan=\"{columns}\"")), "{}", rows[1]);
+    }
+
+    #[test]
+    fn columns_without_a_value_are_left_out() {
+        let cell = Cell { throttled: Throttling::Unknown, noise: None, ..full() };
+        let table = |cells: Vec<Cell>| page(&Records { cells, ..Records::default() }).unwrap();
+        let heads =
+            |page: &str| ["noise %", "throttled", "power mW"].map(|name| page.contains(&format!(">{name}<")));
+        assert_eq!(heads(&table(vec![cell.clone()])), [false; 3]);
+        let other = Cell { power_mw: Some(3000.0), ..full() };
+        let all = table(vec![cell, other]);
+        assert_eq!(heads(&all), [true; 3]);
+        assert!(all.contains("<td>–</td>"), "{all}");
     }
 }

@@ -33,7 +33,7 @@ pub use grid::{Case, DIM, GRID, cases};
 pub use html::{Records, page};
 pub use text::{footer, header, headline, row};
 
-use crate::error::Error;
+use crate::error::{Error, say};
 use args::BOTH;
 use elsa_core::telemetry::record::{self, Cell, End, Record};
 use elsa_runtime::{Engine, Method, PlanOptions};
@@ -72,11 +72,7 @@ fn run(
     cases: &[Case],
 ) -> Result<(), Error> {
     let began = Instant::now();
-    let gate = match (args.wait, args.force) {
-        (true, _) => Gate::Wait,
-        (_, true) => Gate::Force,
-        _ => Gate::Refuse,
-    };
+    let gate = if args.wait { Gate::Wait } else { Gate::Force };
     let mut watch = Watch::start(gate, engine);
     let start = watch.describe(engine);
     let recorded = {
@@ -101,7 +97,7 @@ fn run(
     };
     output.record(&Record::Start(start))?;
     if let (Some(time), Some(case)) = (args.soak, cases.first()) {
-        let reasons = watch.refusal();
+        let reasons = refusal(&watch, args.force, say);
         let method = methods.first().copied().unwrap_or(Method::Elsa);
         if reasons.is_empty() {
             return soak::soak(args, time, engine, case, method, &mut watch, output);
@@ -113,10 +109,10 @@ fn run(
     let mut progress = Progress::new(cases.len(), args.seconds);
     for case in cases {
         progress.begin(&format!("{} {}", case.shape, case.dtype));
-        let reasons = watch.refusal();
+        let reasons = refusal(&watch, args.force, |line| progress.suspend(|| say(line)));
         if reasons.is_empty() {
             let measured = measure(engine, &settings_of(case), case, &watch, &progress)?;
-            progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
+            progress.suspend(|| output.measured(&measured))?;
             watch.note(measured.iter().all(|measured| measured.cell.clean));
             measured.iter().try_for_each(verify)?;
             all.extend(measured.into_iter().filter(|_| recorded.is_some()));
@@ -130,9 +126,9 @@ fn run(
     }
     for _ in 0..if recorded.is_some() { spot::AGAIN } else { 0 } {
         for case in recorded.iter().flat_map(|(_, rows)| spot::slower(rows, &all)).collect::<Vec<_>>() {
-            if watch.refusal().is_empty() {
+            if refusal(&watch, args.force, |line| progress.suspend(|| say(line))).is_empty() {
                 let measured = measure(engine, &settings_of(&case), &case, &watch, &progress)?;
-                progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
+                progress.suspend(|| output.measured(&measured))?;
                 measured.iter().try_for_each(verify)?;
                 spot::keep_faster(&mut all, measured);
             }
@@ -147,10 +143,19 @@ fn run(
     unclean(&end)
 }
 
+/// Returns the reasons why the next cell must not be measured. With `force`, waits as [`Watch::refusal`] does, but
+/// returns no reasons.
+fn refusal(watch: &Watch, force: bool, tell: impl Fn(&str)) -> Vec<Reason> {
+    let reasons = watch.refusal(tell);
+    if force { Vec::new() } else { reasons }
+}
+
 /// Returns an error if some cells of a run are not clean.
 fn unclean(end: &End) -> Result<(), Error> {
     match end.cells - end.clean_cells.min(end.cells) {
         0 => Ok(()),
+        1 if end.cells == 1 => Err(Error::Unclean("the cell is not clean".into())),
+        1 => Err(Error::Unclean(format!("1 of {} cells is not clean", end.cells))),
         count => Err(Error::Unclean(format!("{count} of {} cells are not clean", end.cells))),
     }
 }

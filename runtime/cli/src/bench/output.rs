@@ -3,23 +3,26 @@
 use super::args::BenchArgs;
 use super::html::Records;
 use super::measure::Measured;
-use super::{csv, export, html, save, text};
+use super::text::{self, ShortRow};
+use super::{csv, export, html, save};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
-use crate::report;
+use crate::report::{self, written};
+use crate::verdict::{BAD, GOOD};
+use anstyle::Style;
 use elsa_board::serial::{Sent, Sink};
-use elsa_core::telemetry::record::{End, Record, Start};
+use elsa_core::telemetry::record::{Cell, End, Record, Start};
 use elsa_files::{Reads, Target};
 use serde_json::Value;
 use std::io::{Stdout, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The results of a run. Every record passes through [`Output::record`].
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// Width of the column `form` of the text table.
-    width: usize,
+    /// Width of the column `form` of the wide table; `None` for the short table.
+    wide: Option<usize>,
     /// The records so far.
     records: Records,
     /// Times of all calls, for `--export`.
@@ -33,7 +36,8 @@ pub struct Output {
 
 impl Output {
     /// Prepares the output files first, so that a file that cannot be written is reported before anything is measured.
-    /// `board` is the name of the board; `None` if the project does not know it.
+    /// `board` is the name of the board; `None` if the project does not know it. `width` is the width of the column
+    /// `form` of the wide table.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the port cannot be opened.
@@ -45,6 +49,9 @@ impl Output {
         };
         let save = args.save.as_ref().map(|given| save::folder(given.as_deref(), board, start));
         if let Some(folder) = &save {
+            if args.save == Some(None) {
+                save::require_checkout(Path::new("."))?;
+            }
             save::prepare(folder)?;
         }
         let serial = match &args.serial {
@@ -57,7 +64,7 @@ impl Output {
         Ok(Output {
             out: foreign::stdout(),
             json: args.json,
-            width,
+            wide: args.wide.then_some(width),
             records: Records::default(),
             times: Vec::new(),
             csv: target("csv", &args.csv)?,
@@ -96,20 +103,45 @@ impl Output {
     /// # Errors
     /// Returns an error if standard output fails.
     pub fn record(&mut self, record: &Record) -> Result<(), Error> {
-        if self.json {
-            report::record(&mut self.out, record)?;
-        } else {
-            match record {
-                Record::Start(start) => {
-                    writeln!(self.out, "{}\n{}", text::headline(start), text::header(self.width))?;
+        match (record, self.wide) {
+            _ if self.json => report::record(&mut self.out, record)?,
+            (Record::Start(start), wide) => {
+                let header = wide.map_or_else(text::short_header, text::header);
+                writeln!(self.out, "{}\n{header}", text::headline(start))?;
+            }
+            (Record::Cell(cell), Some(width)) => writeln!(self.out, "{}", text::row(width, cell))?,
+            (Record::Cell(cell), None) => self.short(&[cell])?,
+            (Record::Trace(_), _) => {}
+            (Record::End(end), wide) => {
+                if wide.is_none() {
+                    for line in text::legend(&self.records.cells) {
+                        writeln!(self.out, "{line}")?;
+                    }
                 }
-                Record::Cell(cell) => writeln!(self.out, "{}", text::row(self.width, cell))?,
-                Record::Trace(_) => {}
-                Record::End(end) => {
-                    writeln!(self.out, "{}{}", text::grid(&self.records.cells), text::footer(end))?;
-                }
+                writeln!(self.out, "{}{}", text::grid(&self.records.cells), text::footer(end))?;
             }
         }
+        self.keep(record)
+    }
+
+    /// Prints the row of a shape in the short table. `cells` are the measurements of its methods. On a terminal, a row
+    /// that is not clean is grey, and a ratio beyond the noise has a colour.
+    fn short(&mut self, cells: &[&Cell]) -> Result<(), Error> {
+        let ShortRow { before, ratio, after, clean, faster } = text::short_row(cells);
+        if clean {
+            write!(self.out, "{before}")?;
+            let style = faster.map_or(Style::new(), |faster| if faster { GOOD } else { BAD });
+            self.out.paint(style, &ratio)?;
+            writeln!(self.out, "{after}")?;
+        } else {
+            self.out.paint(Style::new().dimmed(), &format!("{before}{ratio}{after}"))?;
+            writeln!(self.out)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a record that has been printed through the serial port, and keeps it for the files.
+    fn keep(&mut self, record: &Record) -> Result<(), Error> {
         self.out.flush()?;
         if let Some((_, sink)) = &mut self.serial {
             sink.send(record);
@@ -118,13 +150,18 @@ impl Output {
         Ok(())
     }
 
-    /// Prints the row of a measured method and stores the times of its calls.
+    /// Prints the measurements of a shape, one for each method, and stores the times of their calls.
     ///
     /// # Errors
     /// Returns an error if standard output fails.
-    pub fn measured(&mut self, measured: &Measured) -> Result<(), Error> {
-        export::add(&mut self.times, measured);
-        self.record(&Record::Cell(measured.cell.clone()))
+    pub fn measured(&mut self, measured: &[Measured]) -> Result<(), Error> {
+        measured.iter().for_each(|measured| export::add(&mut self.times, measured));
+        let cell = |measured: &Measured| Record::Cell(measured.cell.clone());
+        if self.json || self.wide.is_some() {
+            return measured.iter().try_for_each(|measured| self.record(&cell(measured)));
+        }
+        self.short(&measured.iter().map(|measured| &measured.cell).collect::<Vec<_>>())?;
+        measured.iter().try_for_each(|measured| self.keep(&cell(measured)))
     }
 
     /// Prints the last record and writes the files.
@@ -144,20 +181,21 @@ impl Output {
         }
         if self.csv.is_some() || self.save.is_some() {
             let table = csv::table(&self.records.cells)?;
-            if let Some(folder) = &self.save {
-                let path = save::save(folder, &self.records.start, &table)?;
-                log::info!("--save: {}", path.display());
-                if !self.json {
-                    writeln!(self.out, "saved as {}", one_line(&path.display().to_string()))?;
+            match &self.save {
+                Some(_) if end.clean_cells == 0 => say("--save: nothing was saved, because no cell is clean"),
+                Some(folder) => {
+                    let path = save::save(folder, &self.records.start, &table)?;
+                    say(&format!("wrote {} and {}", path.display(), path.with_extension("json").display()));
                 }
+                None => {}
             }
-            self.csv.map_or(Ok(()), |target| target.write(&table))?;
+            self.csv.map_or(Ok(()), |target| written(target, &table))?;
         }
         if let Some(target) = self.html {
-            target.write(foreign::page(&html::page(&self.records)?).as_bytes())?;
+            written(target, foreign::page(&html::page(&self.records)?).as_bytes())?;
         }
         if let Some(target) = self.export {
-            target.write(Value::from(self.times).to_string().as_bytes())?;
+            written(target, Value::from(self.times).to_string().as_bytes())?;
         }
         Ok(end)
     }

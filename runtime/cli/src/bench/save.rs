@@ -47,6 +47,24 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
     PathBuf::from("targets").join(board).join("bench")
 }
 
+/// A file of a checkout of this project.
+const CHECKOUT: &str = "targets/src/lib.rs";
+
+/// Requires that `folder` is the root of a checkout of this project, which the default folder of the tables is in.
+///
+/// # Errors
+/// Returns an error for any other folder.
+pub fn require_checkout(folder: &Path) -> Result<(), Error> {
+    match folder.join(CHECKOUT).is_file() {
+        true => Ok(()),
+        false => Err(Error::Argument {
+            argument: "save",
+            found: "without DIR in a folder that is not a checkout of elsa-edge".into(),
+            allowed: "--save DIR, or in the root of a checkout".into(),
+        }),
+    }
+}
+
 /// Makes the folder of the tables, so that a folder that cannot be written is reported before anything is measured.
 ///
 /// # Errors
@@ -129,6 +147,14 @@ mod tests {
         fs::write(folder.path().join("file"), "").unwrap();
         let refused = prepare(&folder.path().join("file/bench")).expect_err("a file is no folder");
         assert_eq!(refused.status(), 2);
+    }
+
+    #[test]
+    fn the_default_folder_is_in_a_checkout() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        require_checkout(&root).unwrap();
+        let refused = require_checkout(&root.join("runtime")).expect_err("no root");
+        assert!(refused.status() == 2 && refused.line().contains("--save DIR"), "{}", refused.line());
     }
 
     #[test]

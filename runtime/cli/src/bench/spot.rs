@@ -12,7 +12,9 @@ use super::grid::{COLUMNS, Case, cell};
 use super::measure::Measured;
 use super::save;
 use crate::error::{Error, one_line};
+use crate::foreign::Shown;
 use crate::report::{self, object};
+use crate::verdict::{BAD, GOOD, UNCLEAR};
 use elsa_core::dtype::DType;
 use elsa_core::telemetry::record::{Cell, Start};
 use elsa_runtime::Method;
@@ -159,7 +161,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
 /// # Errors
 /// Returns an error if any point failed.
 pub fn judge(
-    out: &mut impl Write,
+    out: &mut Shown<impl Write>,
     json: bool,
     path: &Path,
     recorded: &[Row],
@@ -203,15 +205,16 @@ pub fn judge(
     let count = |of| points.iter().filter(|(_, outcome, _)| *outcome == of).count();
     let [passed, failed, unknown] = [Some(true), Some(false), None].map(count);
     for (name, outcome, words) in &points {
-        let verdict = match outcome {
-            Some(true) => "passed",
-            Some(false) => "FAILED",
-            None => "cannot be told",
+        let (verdict, style) = match outcome {
+            Some(true) => ("passed", GOOD),
+            Some(false) => ("FAILED", BAD),
+            None => ("cannot be told", UNCLEAR),
         };
         if json {
             report::json(out, &object! { what: "spot", point: name, verdict: verdict, found: words })?;
         } else {
-            writeln!(out, "{verdict:<14} {name}: {words}")?;
+            out.paint(style, &format!("{verdict:<14}"))?;
+            writeln!(out, " {name}: {words}")?;
         }
     }
     if !json {
@@ -256,7 +259,8 @@ mod tests {
 
     fn judged(recorded: &[Row], measured: &[Measured]) -> (Option<u8>, String) {
         let mut out = Vec::new();
-        let verdict = judge(&mut out, false, Path::new("kept.csv"), recorded, measured);
+        let verdict =
+            judge(&mut Shown::new(&mut out, false), false, Path::new("kept.csv"), recorded, measured);
         (verdict.err().map(|e| e.status()), String::from_utf8(out).unwrap())
     }
 

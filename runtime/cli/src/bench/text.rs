@@ -1,8 +1,10 @@
-//! Rows of the results as a text table.
+//! Rows of the results as text tables. The short table has a row for each shape, and its rows fit 80 columns. The wide
+//! table has a row for each method, and its rows have all numbers.
 
 use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
 use crate::error::one_line;
+use crate::report::{count, size};
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
@@ -57,7 +59,111 @@ pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usi
     shapes.map(of).max().unwrap_or(0).max("form".len())
 }
 
-/// Formats the line of column names. `width` is the width of the column `form`.
+/// Width of the column of shapes in the short table. A longer shape has a line of its own.
+const SHAPE: usize = 35;
+
+/// Formats the lines above the rows of the short table.
+#[must_use]
+pub fn short_header() -> String {
+    format!(
+        "medians in ms; ratio is math / elsa, ~ within the noise\n{:<SHAPE$} {MATH:>9} {ELSA:>9} {:>7} {:>11} mark",
+        "shape", "ratio", "peak memory"
+    )
+}
+
+/// A row of the short table. Its parts are printed one after another.
+#[derive(Debug)]
+pub struct ShortRow {
+    /// The shape and the medians.
+    pub before: String,
+    /// The ratio of the medians.
+    pub ratio: String,
+    /// The peak memory and the marks.
+    pub after: String,
+    /// `true` if every cell of the row is clean.
+    pub clean: bool,
+    /// `true` if `elsa` is faster than `math` beyond the noise, `false` if it is slower; `None` if neither is known.
+    pub faster: Option<bool>,
+}
+
+/// Formats the row of a shape in the short table. `cells` are the measurements of its methods. The peak memory is the
+/// workspace of `elsa`, or of the only method.
+#[must_use]
+pub fn short_row(cells: &[&Cell]) -> ShortRow {
+    let of = |method: &str| cells.iter().copied().find(|cell| cell.method == method && cell.samples > 0);
+    let ms = |cell: Option<&Cell>| match cell.map(|cell| cell.p50_ms) {
+        Some(ms) if ms < 1e4 => format!("{ms:.4}"),
+        Some(ms) => format!("{ms:.1}"),
+        None => "-".to_owned(),
+    };
+    let (elsa, math) = (of(ELSA), of(MATH));
+    let name = cells.first().map_or_else(String::new, |cell| {
+        let words = [cell.workload.as_deref(), Some(cell.shape.as_str()), Some(cell.dtype.as_str())];
+        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    });
+    let name = if name.len() > SHAPE { format!("{name}\n{:SHAPE$}", "") } else { format!("{name:<SHAPE$}") };
+    let ratio = elsa.and_then(|cell| cell.speedup_vs_math);
+    let differs = elsa.and_then(|cell| cell.differs);
+    let noisy = if differs == Some(false) { "~" } else { " " };
+    let memory = elsa
+        .or(math)
+        .map_or("-".to_owned(), |cell| size(usize::try_from(cell.workspace_bytes).unwrap_or(usize::MAX)));
+    let clean = cells.iter().all(|cell| cell.clean);
+    let exact = cells.iter().all(|cell| cell.samples == 0 || cell.certified);
+    let mark = [(clean, DISTURBED), (exact, UNCERTIFIED)];
+    let mark: String = mark.into_iter().filter(|(good, _)| !good).map(|(_, mark)| mark).collect();
+    ShortRow {
+        before: format!("{name} {:>9} {:>9} ", ms(math), ms(elsa)),
+        ratio: format!("{:>6}{noisy}", ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))),
+        after: format!(" {memory:>11} {mark}").trim_end().to_owned(),
+        clean,
+        faster: ratio.filter(|_| differs == Some(true)).map(|ratio| ratio > 1.0),
+    }
+}
+
+/// Mark of a row with a cell that was disturbed or refused.
+const DISTURBED: &str = "*";
+/// Mark of a row with an error beyond the published bound.
+const UNCERTIFIED: &str = "!";
+
+/// Explains the marks of the short table, and names the back ends that computed. Each reason why cells are not clean
+/// has one line with the number of its cells. Reasons that differ only in numbers count as one, with the numbers of the
+/// first cell.
+#[must_use]
+pub fn legend(cells: &[Cell]) -> Vec<String> {
+    let mut reasons: Vec<(String, &str, u64)> = Vec::new();
+    for mark in cells.iter().flat_map(|cell| &cell.marks) {
+        let kind: String = mark.chars().filter(|c| !c.is_ascii_digit()).collect();
+        match reasons.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((.., number)) => *number += 1,
+            None => reasons.push((kind, mark.as_str(), 1)),
+        }
+    }
+    let reason =
+        |(_, mark, number): (String, &str, u64)| format!("{DISTURBED} {}: {mark}", count(number, "cell"));
+    let mut lines: Vec<String> = reasons.into_iter().map(reason).collect();
+    let beyond = || cells.iter().filter(|cell| cell.samples > 0 && !cell.certified);
+    if let Some(worst) = beyond().map(|cell| cell.rel_l2).max_by(f64::total_cmp) {
+        let number = count(beyond().count() as u64, "cell");
+        lines.push(format!("{UNCERTIFIED} {number}: not certified, rel L2 up to {worst:.3e}"));
+    }
+    let mut computed: Vec<String> = Vec::new();
+    for cell in cells.iter().filter(|cell| cell.samples > 0) {
+        let by = match cell.threads {
+            0 => cell.backend.to_string(),
+            threads => format!("{} with {}", cell.backend, count(threads.into(), "thread")),
+        };
+        if !computed.contains(&by) {
+            computed.push(by);
+        }
+    }
+    if !computed.is_empty() {
+        lines.push(format!("computed by {}", computed.join(", ")));
+    }
+    lines.iter().map(|line| one_line(line)).collect()
+}
+
+/// Formats the line of column names of the wide table. `width` is the width of the column `form`.
 #[must_use]
 pub fn header(width: usize) -> String {
     format!(
@@ -89,7 +195,7 @@ pub fn header(width: usize) -> String {
     )
 }
 
-/// Formats the row of a cell, and below it the reasons why it is not clean.
+/// Formats the row of a cell in the wide table, and below it the reasons why it is not clean.
 #[must_use]
 pub fn row(width: usize, cell: &Cell) -> String {
     let mut row = format!(
@@ -199,13 +305,20 @@ pub fn grid(cells: &[Cell]) -> String {
         let ms = |cell: Option<&Cell>| cell.map_or("-".to_owned(), |cell| format!("{:.4}", cell.p50_ms));
         let [_, padded, biased] = COLUMNS;
         table += &format!(
-            "\n{dtype}, batch 1, {heads} heads, d = {DIM}: medians in ms\n{:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>10}\n",
-            "tokens", MATH, ELSA, "ratio", "padded", "biased", "alloc MB"
+            "\n{dtype}, batch 1, {}, d = {DIM}: medians in ms\n{:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>9}\n",
+            count(heads, "head"),
+            "tokens",
+            MATH,
+            ELSA,
+            "ratio",
+            "padded",
+            "biased",
+            "alloc MB"
         );
         for tokens in GRID {
             let elsa = find(tokens, None, ELSA);
             table += &format!(
-                "{tokens:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>10}\n",
+                "{tokens:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>9}\n",
                 ms(find(tokens, None, MATH)),
                 ms(elsa),
                 elsa.map_or("-".to_owned(), ratio),
@@ -221,12 +334,14 @@ pub fn grid(cells: &[Cell]) -> String {
 /// Formats the last line: the number of cells, the number of clean cells, and the time.
 #[must_use]
 pub fn footer(end: &End) -> String {
-    format!("{} cells, {} clean, in {:.1} s", end.cells, end.clean_cells, end.seconds)
+    format!("{}, {} clean, in {:.1} s", count(end.cells.into(), "cell"), end.clean_cells, end.seconds)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::grid::cases;
+    use crate::shape::{Named, Shape, WORKLOADS};
     use elsa_core::telemetry::record::text;
 
     #[test]
@@ -234,6 +349,88 @@ mod tests {
         let start = Start { board: Some(text("Jetson\u{1b}[2J\n")), emulated: true, ..Start::default() };
         let line = headline(&start);
         assert!(!line.contains(char::is_control) && line.ends_with(", emulated"), "{line:?}");
+    }
+
+    #[test]
+    fn rows_of_the_short_table_fit_80_columns() {
+        let named = |name: &str| name.parse::<Named>().unwrap();
+        let mut shapes: Vec<Shape> =
+            cases(&[], &[], None, 12).unwrap().iter().map(|case| case.shape).collect();
+        shapes.extend(WORKLOADS.iter().flat_map(|workload| named(workload.name).shapes));
+        assert!(short_header().lines().all(|line| line.len() <= 80), "{}", short_header());
+        for shape in shapes {
+            let cell = |method| Cell {
+                workload: Some(text("depth-anything-v2-large")),
+                shape: text(&shape.to_string()),
+                dtype: text("bf16"),
+                method: text(method),
+                samples: 9,
+                p50_ms: 12_345_678.25,
+                speedup_vs_math: Some(123.456),
+                differs: Some(false),
+                workspace_bytes: 999_949_999,
+                ..Cell::default()
+            };
+            let ShortRow { before, ratio, after, .. } = short_row(&[&cell(ELSA), &cell(MATH)]);
+            let row = format!("{before}{ratio}{after}");
+            assert!(row.lines().all(|line| line.chars().count() <= 80), "{row}");
+            assert!(row.contains(" 12345678.2 ") && row.ends_with(" 123.46~    999.9 MB *!"), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_short_table_joins_methods_and_explains_its_marks() {
+        let cell = |method: &str, ms: f64| Cell {
+            shape: text("1,12,197,197,64"),
+            dtype: text("f32"),
+            backend: text("avx2"),
+            threads: 1,
+            method: text(method),
+            samples: 9,
+            p50_ms: ms,
+            certified: true,
+            clean: true,
+            workspace_bytes: 167_680,
+            ..Cell::default()
+        };
+        let (mut elsa, mut math) = (cell(ELSA, 2.646), cell(MATH, 12.5));
+        (elsa.speedup_vs_math, elsa.differs) = (Some(4.72), Some(true));
+        let joined = |cells: &[&Cell]| {
+            let row = short_row(cells);
+            (format!("{}{}{}", row.before, row.ratio, row.after), row.clean, row.faster)
+        };
+        let wanted = "1,12,197,197,64 f32                   12.5000    2.6460   4.72     167.7 kB";
+        assert_eq!(joined(&[&elsa, &math]), (wanted.to_owned(), true, Some(true)));
+        elsa.speedup_vs_math = Some(0.5);
+        assert_eq!(joined(&[&elsa, &math]).2, Some(false));
+        assert_eq!(
+            joined(&[&math]).0,
+            "1,12,197,197,64 f32                   12.5000         -      -     167.7 kB"
+        );
+        // A refused cell has no numbers.
+        let mut refused = Cell { samples: 0, clean: false, p50_ms: f64::NAN, ..cell(ELSA, 0.0) };
+        let _ = refused.marks.push(text("hot"));
+        let (row, clean, faster) = joined(&[&refused]);
+        assert!(
+            row.ends_with("      -         -      -            - *") && !clean && faster.is_none(),
+            "{row}"
+        );
+
+        for (cell, load) in [(&mut elsa, "1.29"), (&mut math, "1.31")] {
+            let _ =
+                cell.marks.push(text(&format!("others take {load} cores, most by rustc (77); close rustc")));
+        }
+        (math.certified, math.rel_l2) = (false, 0.25);
+        assert_eq!(
+            legend(&[elsa, math, refused]),
+            [
+                "* 2 cells: others take 1.29 cores, most by rustc (77); close rustc",
+                "* 1 cell: hot",
+                "! 1 cell: not certified, rel L2 up to 2.500e-1",
+                "computed by avx2 with 1 thread"
+            ]
+        );
+        assert_eq!(legend(&[]), Vec::<String>::new());
     }
 
     #[test]

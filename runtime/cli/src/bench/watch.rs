@@ -1,15 +1,15 @@
 //! The state of the machine during the measurement, and the gate that decides whether a cell is measured.
 //!
-//! The machine is checked before the first cell and before each cell that follows a disturbed cell. Before any other
-//! cell, the readings of the previous cell show that the machine is quiet. A disturbance during a cell, or at its end,
-//! marks the cell.
+//! A disturbance during a cell, or at its end, marks the cell. With [`Gate::Wait`], the machine is also checked before
+//! the first cell and before each cell that follows a disturbed cell. Before any other cell, the readings of the
+//! previous cell show that the machine is quiet.
 
 use crate::error::one_line;
 use crate::machine;
 use elsa_board::{Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
 use elsa_core::telemetry::record::{Cell, Start, String as Text, Trace, text};
 use elsa_runtime::{Backend, Engine};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -23,9 +23,7 @@ const SPACING: f64 = 1.0;
 /// What to do with a cell if the machine is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Refuses the cell on a busy machine; measures and marks it on a machine that is nearly quiet.
-    Refuse,
-    /// Waits for a quiet machine.
+    /// Waits for a quiet machine, and refuses the cell if the machine stays busy.
     Wait,
     /// Measures and marks the cell.
     Force,
@@ -75,19 +73,33 @@ impl Watch {
         self.machine.target
     }
 
-    /// Returns the reasons why the next cell must not be measured; empty if it may be measured.
+    /// Returns the reasons why the next cell must not be measured; empty if it may be measured. With [`Gate::Wait`],
+    /// waits for a quiet machine. `tell` is called with a line at the start of the wait and with a line at its end.
     #[must_use]
-    pub fn refusal(&self) -> Vec<Reason> {
-        let (limits, limit) = match self.gate {
-            Gate::Force => return Vec::new(),
-            _ if self.calm => return Vec::new(),
-            Gate::Refuse => (Limits::bearable(), Duration::ZERO),
-            Gate::Wait => (Limits::default(), PATIENCE),
-        };
-        match quiet(&self.monitor, &self.machine, &limits, limit) {
-            Ok(()) => Vec::new(),
-            Err(marks) => marks.iter().map(line).collect(),
+    pub fn refusal(&self, tell: impl Fn(&str)) -> Vec<Reason> {
+        if self.gate == Gate::Force || self.calm {
+            return Vec::new();
         }
+        let wait = |limit| match quiet(&self.monitor, &self.machine, &Limits::default(), limit) {
+            Ok(()) => Vec::new(),
+            Err(marks) => marks.iter().map(line).collect::<Vec<_>>(),
+        };
+        let reasons = wait(Duration::ZERO);
+        if reasons.is_empty() {
+            return reasons;
+        }
+        let most = PATIENCE.as_secs();
+        tell(&format!(
+            "--wait: waits up to {most} s for a quiet machine: {}",
+            reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join("; ")
+        ));
+        let begin = Instant::now();
+        let reasons = wait(PATIENCE);
+        match reasons.is_empty() {
+            true => tell(&format!("--wait: quiet after {:.0} s", begin.elapsed().as_secs_f64())),
+            false => tell(&format!("--wait: the machine is still busy after {most} s")),
+        }
+        reasons
     }
 
     /// Starts to collect readings.

@@ -7,7 +7,7 @@ mod profile;
 use crate::args::values::{bytes, dtype};
 use crate::error::{Error, one_line};
 use crate::machine;
-use crate::report::{self, Loaded, object};
+use crate::report::{self, Loaded, count, object};
 use crate::shape::Shape;
 use crate::stream;
 use clap::Args;
@@ -229,7 +229,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     }
     match (&chosen, threads) {
         (Some(chosen), Some(threads)) => {
-            writeln!(out, "chosen    {chosen} with {threads} threads: {why}")?;
+            writeln!(out, "chosen    {chosen} with {}: {why}", count(threads as u64, "thread"))?;
         }
         _ => writeln!(out, "chosen    none: {}", one_line(&why))?,
     }
@@ -238,7 +238,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     }
     match &tuned {
         Some(TunedInfo { file, shapes, reason: None, .. }) => {
-            writeln!(out, "tuned     {shapes} shapes of {}", one_line(file))?;
+            writeln!(out, "tuned     {} of {}", count(*shapes as u64, "shape"), one_line(file))?;
         }
         Some(TunedInfo { file, reason: Some(reason), .. }) => {
             writeln!(out, "tuned     not used: {}: {}", one_line(file), one_line(reason))?;

@@ -239,7 +239,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
     bar.finish_and_clear();
     if let Some(target) = target {
-        target.write(crate::foreign::page(&picture::page(&families)?).as_bytes())?;
+        report::written(target, crate::foreign::page(&picture::page(&families)?).as_bytes())?;
     }
     let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
     let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();
@@ -259,9 +259,8 @@ fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> S
         (true, false) => " per head",
         (true, true) => " per dim",
     };
-    let on = row.map_or_else(String::new, |row| match row.threads {
-        1 => format!(", {} with 1 thread", row.backend),
-        threads => format!(", {} with {threads} threads", row.backend),
+    let on = row.map_or_else(String::new, |row| {
+        format!(", {} with {}", row.backend, report::count(row.threads as u64, "thread"))
     });
     let LinearBenchArgs { direction, dtype, batch, heads, .. } = args;
     format!(

@@ -9,7 +9,7 @@ use crate::args::{FILE, ForceArgs, HostArgs, required};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use clap::Args;
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_files::{Buffer, Content, Output, TensorPath, Writer, leaves_enough, zeros};
@@ -210,12 +210,12 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
         let files = [&args.out, &args.present_state].map(|source| source.as_ref().map(ToString::to_string));
         let files: Vec<String> = files.into_iter().flatten().collect();
         say(&format!(
-            "wrote {} in {ms:.3} ms ({}, form {}, {}, {kernel}, {} threads, {} bytes of workspace)",
+            "wrote {} in {ms:.3} ms ({}, form {}, {}, {kernel}, {}, {} bytes of workspace)",
             one_line(&files.join(" and ")),
             problem.rule().name(),
             choice.form.name(),
             done.backend,
-            engine.threads(),
+            count(engine.threads() as u64, "thread"),
             plan.workspace_bytes()
         ));
     }

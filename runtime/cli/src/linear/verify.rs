@@ -9,8 +9,9 @@ use super::run::refusal;
 use crate::args::values::{Choice, dtype};
 use crate::args::{FILE, HostArgs};
 use crate::error::{Error, say};
+use crate::foreign::Shown;
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::verdict::Verdict;
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
@@ -260,9 +261,10 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         let summary = object! { what: "summary", verdict: verdict, forms: forms, failed: failed };
         report::json(&mut out, &summary)?;
     } else {
-        writeln!(out, "{verdict}: {forms} forms, {failed} failed")?;
+        out.paint(verdict.style(), &verdict.to_string())?;
+        writeln!(out, ": {}, {failed} failed", count(forms as u64, "form"))?;
     }
-    let told = format!("{failed} of {forms} forms");
+    let told = format!("{failed} of {}", count(forms as u64, "form"));
     match verdict {
         Verdict::Pass => Ok(()),
         Verdict::Fail => Err(Error::Verification(told)),
@@ -271,15 +273,19 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
 }
 
 /// Prints the verdict on one form, and the errors of its results.
-fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
+fn print(out: &mut Shown<impl Write>, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
-    write!(out, "{verdict} {rule} {direction}, form {form}")?;
+    out.paint(verdict.style(), &verdict.to_string())?;
+    write!(out, " {rule} {direction}, form {form}")?;
     match answer {
         Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
         None => writeln!(
             out,
-            " of chunks of {}: {}, {}, {} threads",
-            case.chunk, case.backend, case.kernel, case.threads
+            " of chunks of {}: {}, {}, {}",
+            case.chunk,
+            case.backend,
+            case.kernel,
+            count(case.threads as u64, "thread")
         )?,
     }
     writeln!(

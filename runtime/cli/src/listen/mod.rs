@@ -8,6 +8,7 @@ mod print;
 
 use crate::bench::{Records, page};
 use crate::error::{Error, say};
+use crate::report::written;
 use crate::signals;
 use clap::Args;
 use elsa_board::serial::{self, Port, RETRY, waits};
@@ -106,7 +107,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         ear.report(false);
     }
     if let Some(target) = target {
-        target.write(crate::foreign::page(&page(&ear.heard)?).as_bytes())?;
+        written(target, crate::foreign::page(&page(&ear.heard)?).as_bytes())?;
     }
     ear.end()
 }

@@ -7,7 +7,7 @@ mod members;
 use crate::args::{FILE, ForceArgs, layouts, run_id};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::task::{origin, planned};
 use clap::Args;
 use elsa_core::attention::Operand;
@@ -91,6 +91,13 @@ impl MergeArgs {
         let mut reads = self.force.reads();
         self.states.iter().for_each(|path| reads.add("STATES", path, None));
         reads
+    }
+
+    /// Returns the paths of the outputs.
+    fn outputs(&self) -> impl Iterator<Item = String> {
+        let tensors = [&self.out, &self.lse_out, &self.dq_out, &self.dk_out, &self.dv_out];
+        let tensors = tensors.into_iter().flatten().map(ToString::to_string);
+        tensors.chain(self.state_out.iter().map(|path| path.display().to_string()))
     }
 
     /// Checks that files of the kind `kind` can provide each requested output.
@@ -194,7 +201,9 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
         };
         report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
-        say(&format!("wrote {} {shape:?} of {tasks} tasks in {ms:.3} ms", one_line(&first)));
+        let of = count(tasks as u64, "task");
+        say(&format!("wrote {} {shape:?} of {of} in {ms:.3} ms", one_line(&first)));
+        args.outputs().filter(|path| *path != first).for_each(|path| say(&format!("wrote {path}")));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, TraversalArgs, required};
-use crate::error::Error;
+use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::stream::StreamArgs;
 use clap::Args;
@@ -50,11 +50,11 @@ be in an input's file. elsa info --budget prints what a budget is used for.
 
 On a GPU head sizes go up to 256. Larger ones are computed by the CPU, or refused with --fallback fail.
 
-The certificate bounds the error of the output, proved for the kernel that ran and the norms of these tensors: each
-element is within bound * sum_j p_j |v_j| of the exact one, and every element is within absolute. Its claim is none if
-a tensor is not finite or scores are too large; the field why gives the reason. It also contains the bound published
-with ELSA, labelled as not rigorous. --certificate reads masks and biases once more, computes on the CPU if the run is
-streamed, and excludes --resume. elsa verify measures the error of an answer.
+The certificate bounds the error of the output, proved for the kernel that ran and the norms of these tensors. In its
+JSON, each element is within bound * sum_j p_j |v_j| of the exact one, and every element is within absolute. Its claim
+is none if a tensor is not finite or scores are too large; the field why gives the reason. It also contains the bound
+published with ELSA, labelled as not rigorous. --certificate reads masks and biases once more, computes on the CPU if
+the run is streamed, and excludes --resume. elsa verify measures the error of an answer.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the
 reader of standard output closed it. Outputs are then complete, as they are if printing fails. elsa help lists the
@@ -81,7 +81,7 @@ pub struct RunArgs {
     /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
-    /// Measure the tensors, and print a bound on the output's error as one JSON line
+    /// Measure the tensors, and print a bound on the output's error. With --json or --verbose it is a line of JSON
     #[arg(long)]
     pub certificate: bool,
     /// Permission for outputs to replace inputs.
@@ -90,6 +90,9 @@ pub struct RunArgs {
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+    /// Print all numbers of the certificate, and of the blocks that an error budget skipped
+    #[arg(long, conflicts_with = "json")]
+    pub verbose: bool,
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
@@ -115,6 +118,14 @@ impl RunArgs {
         self.problem.add_to(&mut reads);
         self.engine.add_to(&mut reads);
         reads
+    }
+
+    /// Names the written files other than the output, one on each line of standard error.
+    pub fn tell_others(&self) {
+        let tensors = [&self.present_k, &self.present_v, &self.lse_out];
+        let tensors = tensors.into_iter().flatten().map(ToString::to_string);
+        let states = self.state_out.iter().map(|path| path.display().to_string());
+        tensors.chain(states).for_each(|path| say(&format!("wrote {path}")));
     }
 
     /// Checks that every output can be written. The outputs are prepared in the order in which

@@ -1,17 +1,19 @@
 //! `elsa run`: computes attention over tensors in files and writes the results to files.
 
 mod args;
+mod inputs;
 mod task;
 
 pub use args::RunArgs;
 
 use crate::args::warn_without_half_scores;
+use crate::certified::Certified;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::left_out::LeftOut;
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::stream;
 use crate::task::origin;
 use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
@@ -50,11 +52,12 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
     let done = stream::run(&job, &args.stream, &args.engine, wanted, || args.writer())?;
     let mut stdout = crate::foreign::stdout();
     if let Some(certificate) = &done.certificate {
-        writeln!(stdout, "{certificate}")?;
+        certificate.print(&mut stdout, args.json, args.verbose)?;
     }
     if args.json {
         report::json(&mut stdout, &done.report(sizes(&job.problem)))?;
     } else {
+        say(&format!("read {}", inputs::axes(&job.problem)));
         say(&format!(
             "wrote {} {:?} {} {}",
             one_line(&args.out.as_ref().map(ToString::to_string).unwrap_or_default()),
@@ -62,8 +65,15 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
             job.problem.spec().dtype,
             done
         ));
+        args.tell_others();
     }
+    tell(inputs::exchanged(&job.problem.spec().query, job.problem.keys()));
     Ok(())
+}
+
+/// Prints messages, one on each line of standard error.
+fn tell(messages: impl IntoIterator<Item = String>) {
+    messages.into_iter().for_each(|message| say(&message));
 }
 
 /// Runs the command.
@@ -119,7 +129,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
     let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
     let (done, ms) = progress::timed(2.0 * job.multiplications(), || bound.run())?;
     let certificate = match args.certificate {
-        true => Some(bound.certificate()?.to_string()),
+        true => Some(Certified::of(&bound.certificate()?)),
         false => None,
     };
     let left_out = match options.traverses() {
@@ -152,7 +162,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
 
     let mut stdout = crate::foreign::stdout();
     if let Some(certificate) = certificate {
-        writeln!(stdout, "{certificate}")?;
+        certificate.print(&mut stdout, args.json, args.verbose)?;
     }
     let kernel = plan.kernel_of(done.backend);
     if args.json {
@@ -171,18 +181,25 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
         };
         report::json(&mut stdout, &report)?;
     } else {
+        say(&format!("read {}", inputs::axes(&problem)));
         say(&format!(
-            "wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {} threads, {} bytes of workspace)",
+            "wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {}, {} bytes of workspace)",
             one_line(&args.out.as_ref().map(ToString::to_string).unwrap_or_default()),
             job.shapes[Operand::Output],
             done.backend,
             kernel,
-            engine.threads(),
+            count(engine.threads() as u64, "thread"),
             plan.workspace_bytes()
         ));
+        args.tell_others();
         if let Some(left_out) = left_out {
             writeln!(stdout, "{left_out}")?;
+            if args.verbose {
+                writeln!(stdout, "{}", left_out.details())?;
+            }
         }
     }
+    tell(inputs::exchanged(&problem.spec().query, problem.keys()));
+    tell(inputs::not_numbers(&job)?);
     Ok(())
 }

@@ -20,6 +20,7 @@ pub use request::OutputRequest;
 pub use sink::Outputs;
 
 use crate::args::EngineArgs;
+use crate::certified::Certified;
 use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::job::Job;
@@ -110,8 +111,8 @@ pub fn run(
     // If a file has changed, some of the data may be from its old contents and some from the new.
     job.unchanged()?;
     let report = ran.map_err(|e| failed(job, &outputs, e))?;
-    let certificate =
-        report.certificate.as_ref().and_then(StreamCertificate::certificate).map(|c| c.to_string());
+    let certificate = report.certificate.as_ref().and_then(StreamCertificate::certificate);
+    let certificate = certificate.map(|certificate| Certified::of(&certificate));
     outputs.commit()?;
     Ok(StreamedRun {
         report,

@@ -1,6 +1,7 @@
 //! Report of a streamed run.
 
-use crate::report::object;
+use crate::certified::Certified;
+use crate::report::{count, object};
 use elsa_core::dtype::DType;
 use elsa_runtime::{Account, Backend, StreamReport};
 use serde::Serialize;
@@ -41,8 +42,8 @@ pub struct StreamedRun {
     pub unpacked: u64,
     /// Reason why the CPU computed instead of a GPU; `None` if the CPU did not replace a GPU.
     pub fallback: Option<String>,
-    /// The certificate, as a line of JSON, if requested.
-    pub certificate: Option<String>,
+    /// The certificate, if requested.
+    pub certificate: Option<Certified>,
 }
 
 /// Returns the entries of an account that are not zero, and the total.
@@ -103,12 +104,12 @@ impl fmt::Display for StreamedRun {
         let times = &self.report.times;
         write!(
             f,
-            "in {:.3} ms ({}, {}, {} threads; read {:.3} ms, computed {:.3} ms, waited {:.3} ms, overlap {:.3}; {} bytes \
-             read, {} written; {} resident rows, chunks of {} keys, {} units",
+            "in {:.3} ms ({}, {}, {}; read {:.3} ms, computed {:.3} ms, waited {:.3} ms, overlap {:.3}; {} bytes \
+             read, {} written; {} resident rows, chunks of {} keys, {}",
             self.ms,
             self.backend,
             self.kernel,
-            self.threads,
+            count(self.threads as u64, "thread"),
             ms(times.read),
             ms(times.compute),
             ms(times.wait),
@@ -117,7 +118,7 @@ impl fmt::Display for StreamedRun {
             self.report.written,
             self.resident_rows,
             self.chunk_keys,
-            self.report.units,
+            count(self.report.units as u64, "unit"),
         )?;
         if let Some(peak) = self.peak {
             write!(f, "; peak {peak} of {} bytes", self.budget)?;

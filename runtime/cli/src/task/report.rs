@@ -1,7 +1,7 @@
 //! Report of a command that computes a task.
 
 use crate::error::{Error, one_line, say};
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use elsa_core::quorum::{Division, Task};
 use elsa_files::task::{Description, Kind};
 use elsa_runtime::{Backend, Engine};
@@ -68,13 +68,14 @@ pub fn tell(json: bool, engine: &Engine, of: Finished<'_>) -> Result<(), Error> 
     }
     let shares = if *kind == Kind::States { "" } else { "shares of " };
     say(&format!(
-        "wrote {}: {shares}task {path} of {}, {} of {} queries and {} of {} keys, {calls} calls in {ms:.3} ms",
+        "wrote {}: {shares}task {path} of {}, {} of {} queries and {} of {} keys, {} in {ms:.3} ms",
         one_line(&file.display().to_string()),
         division.tasks(),
         tokens[0],
         whole.shape[3],
         tokens[1],
         whole.shape[4],
+        count(calls as u64, "call"),
     ));
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::args::values::{dtype, ordinal, positive, seconds};
 use crate::bench::{Case, cases};
 use crate::error::{Error, one_line};
 use crate::progress;
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use crate::shape::{self, Named, Workload};
 use clap::Args;
 use elsa_core::attention::plan::ShapeClass;
@@ -140,7 +140,8 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
         let written = object! { what: "tuned", device: &device.name, file: file, shapes: shapes };
         return Ok(report::json(&mut out, &written)?);
     }
-    writeln!(out, "{shapes} shapes in {}; --tuned or ELSA_TUNED uses it", one_line(&file))?;
+    let shapes = count(shapes as u64, "shape");
+    writeln!(out, "{shapes} in {}; --tuned or ELSA_TUNED uses it", one_line(&file))?;
     Ok(())
 }
 

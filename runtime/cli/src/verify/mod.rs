@@ -73,6 +73,7 @@ use verdict::Summary;
 const HELP: &str = "\
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy   judges an answer of PyTorch
+  elsa verify --q q.npy --k k.npy --v v.npy --verbose       prints metrics and bounds too
   elsa verify --scenario long --audit 32 --seed 7           32 of 256 rows, always the same ones
   elsa verify --scenario regular --html regular.html        a histogram of errors and a heat map
 
@@ -88,7 +89,8 @@ The answer is compared with attention in f64. The first word is the verdict:
             beyond the likely case and tokens repeat.
 If values cancel, an answer may be smaller than its bound: bounds are relative to sum p |v|, and the verdict says so.
 
-Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):
+Metrics of --verbose, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact
+attention):
   max |dP|        largest error of a single probability
   |dP| / |P|      error of all probabilities of a row together, relative to their norm
   Jensen-Shannon  distance of the two distributions: 0 if equal, 0.69 if they share nothing
@@ -142,6 +144,9 @@ pub struct VerifyArgs {
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
+    /// Print the metrics and the bounds below the verdict of each case
+    #[arg(long, conflicts_with = "json")]
+    pub verbose: bool,
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
@@ -179,7 +184,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         if args.json {
             report::json(&mut out, &case)?;
         } else {
-            print(&mut out, &case)?;
+            print(&mut out, &case, args.verbose)?;
         }
         verdicts.push((case.case.clone(), case.verdict));
         if args.html.is_some() {
@@ -215,10 +220,11 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     if args.json {
         report::json(&mut out, &summary)?;
     } else {
-        writeln!(out, "{summary}")?;
+        out.paint(summary.verdict.style(), &summary.verdict.to_string())?;
+        writeln!(out, ": {}", summary.words())?;
     }
     if let Some(page) = page {
-        page.write(crate::foreign::page(&html::page(&summary, &shown)?).as_bytes())?;
+        report::written(page, crate::foreign::page(&html::page(&summary, &shown)?).as_bytes())?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),

@@ -1,25 +1,49 @@
 //! Prints a case as text.
 
 use super::case::{Case, Metric, Printed};
+use crate::foreign::Shown;
+use crate::report::count;
 use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
 
-/// Writes a case: its verdict, a table of metrics and the bounds.
+/// Writes a case: its verdict, the skipped blocks, and a warning if the case has one. With `verbose`, also writes the
+/// problem, a table of metrics and the bounds.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
-pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
+pub fn print<W: Write>(out: &mut Shown<W>, v: &Case, verbose: bool) -> Result<()> {
+    out.paint(v.verdict.style(), &v.verdict.to_string())?;
+    writeln!(out, " {}: {}", v.case, v.why)?;
+    if let Some(left_out) = &v.left_out {
+        writeln!(out, "  {left_out}")?;
+    }
+    if v.unlikely > v.unlikely_allowed && v.passed {
+        writeln!(
+            out,
+            "  warning: {} components beyond the likely case, {} expected at most: roundings that are not random, \
+             or a fault",
+            v.unlikely, v.unlikely_allowed
+        )?;
+    }
+    if verbose { details(out, v) } else { Ok(()) }
+}
+
+/// Writes the problem, a table of metrics and the bounds.
+fn details(out: &mut impl Write, v: &Case) -> Result<()> {
     let [heads, queries, keys, d, dv] = v.shape;
-    writeln!(out, "{} {}: {}", v.verdict, v.case, v.why)?;
     write!(
         out,
-        "  {heads} heads, {queries} queries, {keys} keys, d {d}, d_v {dv}, {}; {}",
-        v.dtype, v.subject
+        "  {}, {}, {}, d {d}, d_v {dv}, {}; {}",
+        count(heads as u64, "head"),
+        if queries == 1 { "1 query".to_owned() } else { format!("{queries} queries") },
+        count(keys as u64, "key"),
+        v.dtype,
+        v.subject
     )?;
     match v.assumed {
         Some(assumed) => writeln!(out, ", assumed: {assumed}")?,
-        None => writeln!(out, ", kernel {}, {} threads", v.kernel, v.threads)?,
+        None => writeln!(out, ", kernel {}, {}", v.kernel, count(v.threads as u64, "thread"))?,
     }
     writeln!(out, "  {:<22}{:>11}{:>11}{:>11}{:>11}", "", "median", "p95", "p99", "total")?;
     for (name, metric) in metrics(v) {
@@ -37,15 +61,7 @@ pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
     }
     bounds(out, v)?;
     if let Some(left_out) = &v.left_out {
-        writeln!(out, "  {left_out}")?;
-    }
-    if v.unlikely > v.unlikely_allowed && v.passed {
-        writeln!(
-            out,
-            "  warning: {} components beyond the likely case, {} expected at most: roundings that are not random, \
-             or a fault",
-            v.unlikely, v.unlikely_allowed
-        )?;
+        writeln!(out, "  {}", left_out.details())?;
     }
     writeln!(
         out,
@@ -113,8 +129,15 @@ mod tests {
 
     fn text(case: &Case) -> String {
         let mut out = Vec::new();
-        print(&mut out, case).unwrap();
+        print(&mut Shown::new(&mut out, false), case, true).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn without_details_the_verdict_and_its_reason_are_one_line() {
+        let mut out = Vec::new();
+        print(&mut Shown::new(&mut out, true), &case(), false).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\u{1b}[1m\u{1b}[32mPASS\u{1b}[0m given: because\n");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Decides verdicts (PASS, FAIL or NO CLAIM) and explains them in words.
 
 use super::case::Case;
+use crate::report::count;
 use crate::verdict::Verdict;
 use serde::Serialize;
 use std::fmt;
@@ -44,9 +45,9 @@ pub fn why(case: &Case) -> String {
                 )
             } else if case.argmax_unexplained > 0 {
                 format!(
-                    "the answer of {subject} is wrong: {} rows attend another key most than exact attention does, \
-                     by more than rounding can explain",
-                    case.argmax_unexplained
+                    "the answer of {subject} is wrong: in {}, another key has the largest weight than in exact \
+                     attention, by more than rounding can explain",
+                    count(case.argmax_unexplained as u64, "row")
                 )
             } else if case.assumed.is_some() {
                 format!(
@@ -81,8 +82,9 @@ pub fn why(case: &Case) -> String {
             let cancels = match case.rows_cancelling {
                 0 => String::new(),
                 n => format!(
-                    "; in {n} rows values cancel so far that the answer is smaller than its bound, so that there the \
-                     bound counts against the terms, not the answer"
+                    "; in {} values cancel so far that the answer is smaller than its bound, so that there the \
+                     bound counts against the terms, not the answer",
+                    count(n as u64, "row")
                 ),
             };
             let drawn = match &case.audit {
@@ -134,16 +136,28 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} of {} cases pass", self.verdict, self.passed, self.cases)?;
+impl Summary {
+    /// Returns the summary without its verdict.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = match self.cases {
+            1 if self.passed == 1 => "the case passes".to_owned(),
+            1 => "the case does not pass".to_owned(),
+            cases => format!("{} of {cases} cases pass", self.passed),
+        };
         if !self.failed.is_empty() {
-            write!(f, "; wrong: {}", self.failed.join(", "))?;
+            words += &format!("; wrong: {}", self.failed.join(", "));
         }
         if !self.no_claim.is_empty() {
-            write!(f, "; without a claim: {}", self.no_claim.join(", "))?;
+            words += &format!("; without a claim: {}", self.no_claim.join(", "));
         }
-        Ok(())
+        words
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict, self.words())
     }
 }
 
@@ -166,7 +180,7 @@ mod tests {
         let changes: [Change<'_>; 10] = [
             (&|c| c.beyond = 3, Verdict::Fail, "3 of 1440 numbers differ"),
             (&|c| c.not_finite = 1, Verdict::Fail, "NaN or infinite"),
-            (&|c| c.argmax_unexplained = 2, Verdict::Fail, "2 rows attend another key"),
+            (&|c| c.argmax_unexplained = 2, Verdict::Fail, "in 2 rows, another key"),
             (&|c| (c.random, c.unlikely) = (true, 2), Verdict::Fail, "suspect"),
             (&|c| c.unlikely = 2, Verdict::Pass, "as close"),
             (&|c| (c.assumed, c.unlikely) = (Some("FP32"), 2), Verdict::NoClaim, "tokens that repeat"),
@@ -200,5 +214,7 @@ mod tests {
             of(&[Fail, Pass, NoClaim, Fail]),
             "FAIL: 1 of 4 cases pass; wrong: c0, c3; without a claim: c2"
         );
+        assert_eq!(of(&[Pass]), "PASS: the case passes");
+        assert_eq!(of(&[Fail]), "FAIL: the case does not pass; wrong: c0");
     }
 }

@@ -44,7 +44,7 @@ fn a_damaged_answer_fails_with_status_4() {
     let text = desk.ok(&format!("{line} --y @y.npy"));
     assert!(
         text.starts_with("PASS gated-delta forward, form recurrent: ")
-            && text.ends_with("PASS: 1 forms, 0 failed\n"),
+            && text.ends_with("PASS: 1 form, 0 failed\n"),
         "{text}"
     );
     // Changes the element of sequence 1, head 0, token 3 and column 2.
@@ -57,7 +57,7 @@ fn a_damaged_answer_fails_with_status_4() {
         assert!(text.starts_with("FAIL ") && text.contains("1 beyond"), "{text}");
         assert!(text.contains("worst: out of sequence 1, head 0, token 3, column 2: "), "{text}");
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said, "elsa: verification failed: 1 of 1 forms\n");
+        assert_eq!(said, "elsa: verification failed: 1 of 1 form\n");
     }
     // An output with a NaN fails, and so does an output of a problem with other flags.
     y[0] = f32::NAN;

@@ -200,7 +200,7 @@ fn a_benchmark_is_heard_record_for_record() {
     let page = desk.path("page.html");
     let ear = desk.start("", &format!("listen {} --json --html {}", to.name(), page.display()));
     let shapes = "--shape 1,1,64,64,64 --shape 2,2,9,100,16,causal,mask=bool";
-    let line = format!("bench --force --json --seconds 0.02 --warmup 1 {shapes} --serial {}", from.name());
+    let line = format!("bench --json --seconds 0.02 --warmup 1 {shapes} --serial {}", from.name());
     let told = elsa(&line.split_whitespace().collect::<Vec<_>>());
     let told = (text_of(&told.stdout), text_of(&told.stderr), told.status.code());
     assert!(matches!(told.2, Some(0 | 5)), "{told:?}");

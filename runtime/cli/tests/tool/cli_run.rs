@@ -538,7 +538,7 @@ fn flags_of_the_other_processor_are_reported() {
     desk.npy("h.npy", "<f2", &[64, 64], bytemuck::cast_slice(&data));
     let (status, halves) = said("run --q @h.npy --k @h.npy --v @h.npy --out @y.npy --half-scores");
     assert_eq!((status, halves.contains("has no effect")), (Some(0), !on_gpu), "{halves}");
-    let (status, both) = said("bench --force --shape 1,1,4,4,4 --seconds 0.01 --method both");
+    let (status, both) = said("bench --shape 1,1,4,4,4 --seconds 0.01 --method both");
     assert!(matches!(status, Some(0 | 5)), "{status:?} {both}");
 }
 

@@ -75,7 +75,7 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
     for target in ["/dev/zero", "../pipe"] {
         let link = desk.path("spot/20261126T000000Z-host.csv");
         std::os::unix::fs::symlink(target, &link).unwrap();
-        refused("bench --spot @spot --force --threads 1", &["--spot: ", "not a regular file"]);
+        refused("bench --spot @spot --threads 1", &["--spot: ", "not a regular file"]);
         std::fs::remove_file(link).unwrap();
     }
     // A pipe without a reader is refused as an output of any flag.
@@ -89,7 +89,7 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
         format!("{run} --out @y.npy --state-out @pipe"),
         format!("{run} --out @pipe --host-budget 256MiB"),
         "verify --q @q.npy --k @k.npy --v @v.npy --html @pipe".into(),
-        "bench --force --shape 1,1,4,4,4 --seconds 0.01 --csv @pipe".into(),
+        "bench --shape 1,1,4,4,4 --seconds 0.01 --csv @pipe".into(),
     ] {
         refused(&line, &["pipe: cannot be written: a pipe or a device that nothing reads"]);
         assert!(!desk.path("y.npy").exists());

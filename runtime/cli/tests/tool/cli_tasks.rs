@@ -65,9 +65,10 @@ fn seven_processes_merge_to_the_answer_in_memory() {
     let (desk, data) = desk(N, 4.0);
     agrees(N, &desk, &data, "", ("7", &numbers(7)), plain);
     let merged = desk.read("y.npy").1;
-    let line: Value =
-        serde_json::from_str(desk.ok(&format!("{FILES} --out @m.npy --certificate")).lines().next().unwrap())
-            .unwrap();
+    let line: Value = serde_json::from_str(
+        desk.ok(&format!("{FILES} --out @m.npy --certificate --json")).lines().next().unwrap(),
+    )
+    .unwrap();
     let absolute = line["absolute"].as_f64().unwrap();
     let memory = desk.read("m.npy").1;
     let apart = merged.iter().zip(&memory).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);

@@ -73,13 +73,14 @@ fn a_run_says_what_it_left_out() {
         );
         assert!(kept.iter().zip(&y).all(|(a, b)| (a - b).abs() <= 4e-6), "{flags}");
     }
-    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3"));
-    assert!(
-        said.starts_with("schedule exact, E 1e-3: D/(S+D) worst 1.91e-6, p99 1.91e-6, mean 1.91e-6; "),
-        "{said}"
-    );
+    let plain = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3"));
+    assert!(plain.starts_with("left out: ") && plain.contains("at most 1.9e-6 of the weights"), "{plain}");
+    assert_eq!(plain.lines().count(), 1, "{plain}");
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3 --verbose"));
+    let details = "schedule exact, E 1e-3: D/(S+D) worst 1.91e-6, p99 1.91e-6, mean 1.91e-6; ";
+    assert!(said.strip_prefix(&plain).is_some_and(|said| said.starts_with(details)), "{said}");
     // The certificate has the same numbers.
-    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3 --certificate"));
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3 --certificate --json"));
     let certificate: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
     assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
 }
@@ -97,16 +98,16 @@ fn blocks_that_go_before_their_first_product_are_named() {
     // The norms bound the scores of −20 only by 20, and the mask lowers all scores of the second block by 30 log2 e.
     let block = (20.0 - 30.0 * std::f64::consts::LOG2_E).exp2();
     assert!(near(&left["worst"], block), "{left}");
-    for verb in ["run --out @y.npy", "verify"] {
+    for verb in ["run --verbose --out @y.npy", "verify --verbose"] {
         let said = desk.ok(&format!("{verb} {FILES} {words}"));
         let named = "left out 66.7 % of blocks of ";
         let before = "66.7 % of blocks before their first product, whose weights are bounded from above; ";
         assert!(said.contains(named) && said.contains(before), "{said}");
     }
-    let said = desk.ok(&format!("run {FILES} --out @y.npy {words} --certificate"));
+    let said = desk.ok(&format!("run {FILES} --out @y.npy {words} --certificate --json"));
     let certificate: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
     assert!(certificate["left_out"]["unseen_blocks"].as_u64().unwrap() > 0, "{certificate}");
-    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3"));
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3 --verbose"));
     assert!(!said.contains("first product"), "{said}");
 }
 
@@ -126,6 +127,8 @@ fn what_is_left_out_counts_in_the_bound() {
         }
     }
     let said = desk.ok(&format!("verify {FILES} --error-budget 0.01"));
+    assert!(said.contains("\n  left out: ") && !said.contains("D/(S+D)"), "{said}");
+    let said = desk.ok(&format!("verify {FILES} --error-budget 0.01 --verbose"));
     assert!(said.contains("\n  schedule exact, E 1e-2: D/(S+D) worst 1.91e-6"), "{said}");
 }
 
@@ -136,7 +139,7 @@ fn a_benchmark_within_a_budget_measures_one_method() {
     let rows = cells(&output.stdout);
     assert_eq!((rows.len(), &rows[0]["method"]), (1, &"elsa".into()), "{rows:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("schedule exact, E 1e-2: D/(S+D) worst "), "{said}");
+    assert!(said.contains("elsa: left out: ") && said.contains(" of the weights of a row; "), "{said}");
 }
 
 #[test]
@@ -145,7 +148,7 @@ fn numbers_out_of_their_bounds_are_refused() {
     let commands = [
         format!("run {FILES} --out @y.npy"),
         format!("verify {FILES}"),
-        "bench --force --shape 1,1,8,8,8 --seconds 0.01".to_owned(),
+        "bench --shape 1,1,8,8,8 --seconds 0.01".to_owned(),
     ];
     for command in commands {
         let cases = [
@@ -179,7 +182,7 @@ fn numbers_out_of_their_bounds_are_refused() {
             "--schedule: given with",
         ),
     ]);
-    let words = "bench --force --shape 1,1,8,8,8 --seconds 0.01 --method math --error-budget 0.1";
+    let words = "bench --shape 1,1,8,8,8 --seconds 0.01 --method math --error-budget 0.1";
     let output = elsa(&words.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");

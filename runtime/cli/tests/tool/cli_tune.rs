@@ -80,7 +80,7 @@ fn winners_are_kept_and_used() {
     assert_eq!((&used["used"], &used["shapes"], &used["file"]), (&true.into(), &1.into(), &name.into()));
     assert_eq!(info(&[("ELSA_TUNED", "")])["tuned"], serde_json::Value::Null);
     let shown = text(&elsa_with(&["info"], &[("ELSA_TUNED", name)]).stdout);
-    assert!(shown.contains(&format!("tuned     1 shapes of {name}")), "{shown}");
+    assert!(shown.contains(&format!("tuned     1 shape of {name}")), "{shown}");
 
     // The test replaces the kernel in the file by one that the chooser would not choose. If the tool loads that kernel,
     // it has used the file.
@@ -120,7 +120,7 @@ fn the_file_lies_where_it_is_documented() {
     let output = elsa_with(&args, &variables);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    let (header, file) = ("chooser -> winner", format!("1 shapes in {config}/elsa/tuned.toml"));
+    let (header, file) = ("chooser -> winner", format!("1 shape in {config}/elsa/tuned.toml"));
     assert!(shown.contains(header) && shown.contains("1,1,40,70,32") && shown.contains(&file), "{shown}");
     assert!(folder.join("elsa/tuned.toml").is_file());
     let run = |variables: &[(&str, &str)]| {

@@ -151,7 +151,7 @@ fn flags_that_nothing_heeds_are_refused() {
     }
     // If the environment names the CPU, the call runs as requested, unless it needs a GPU.
     let cpu = |flag: &str| {
-        let line = format!("bench --force {shape} {flag}");
+        let line = format!("bench {shape} {flag}");
         elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
     };
     for flag in ["--half-scores", "--device 0"] {
@@ -171,7 +171,7 @@ fn a_budget_counts_for_the_methods_that_are_measured() {
     // The budget is too small for the scores of 256 keys, but large enough for the scores of one block.
     let bench = |flags: &str| {
         let line = format!(
-            "bench --force --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
+            "bench --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
         );
         elsa(&line.split_whitespace().collect::<Vec<_>>())
     };
@@ -203,7 +203,7 @@ fn warmup_of_the_cpu_says_that_nothing_needs_loading() {
 const PRINTING: [&str; 8] = [
     "run --q @q.npy --k @q.npy --v @q.npy --out @y.npy --json",
     "verify --q @q.npy --k @q.npy --v @q.npy",
-    "bench --force --shape 1,1,4,4,4 --seconds 0.01",
+    "bench --shape 1,1,4,4,4 --seconds 0.01",
     "info",
     "warmup --backend scalar",
     "help",

@@ -239,7 +239,7 @@ fn both_theorems_stand_side_by_side() {
     assert!(case["printed"]["rows_beyond"].as_u64().unwrap() > 0, "{case}");
     assert!(case["printed"]["used"].as_f64().unwrap() > 1.0 && case["bound_used"].as_f64().unwrap() < 1.0);
     assert!(case["rows_cancelling"].as_u64().unwrap() > 0, "{case}");
-    let text = desk.ok(&format!("verify {FILES}"));
+    let text = desk.ok(&format!("verify {FILES} --verbose"));
     assert!(text.contains("ELSA theorem 1 as printed") && text.contains("rigorous bound"), "{text}");
 }
 

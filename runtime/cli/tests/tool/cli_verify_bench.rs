@@ -40,6 +40,9 @@ fn given_tensors_are_verified() {
     assert_eq!(v["certificate"]["executed"]["merge_depth"], 0);
     assert_eq!(v["certificate"]["executed"]["additions"], 63 + 1);
     let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy");
+    assert!(text.starts_with("PASS given: ") && text.ends_with("\nPASS: the case passes\n"), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy --verbose");
     for words in ["|dY| / |Y|", "Jensen-Shannon", "merge depth", "rigorous bound", "PASS given: "] {
         assert!(text.contains(words), "{words} is missing in {text}");
     }
@@ -110,7 +113,7 @@ fn no_command_prints_help() {
 #[test]
 fn the_environment_forces_a_back_end_too() {
     // Rows that other programs disturbed are also accepted.
-    let bench = ["bench", "--force", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
+    let bench = ["bench", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
     let ended = |status: Option<i32>| matches!(status, Some(0 | 5));
     let text = |name: &str, args: &[&str]| {
         let output = common::elsa_with(args, &[("ELSA_BACKEND", name)]);

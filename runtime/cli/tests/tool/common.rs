@@ -48,11 +48,11 @@ pub fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows;
+/// Runs `elsa bench` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows;
 /// concurrent tests may do so.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
-    let words = ["bench", "--force"].map(std::ffi::OsString::from);
-    let words: Vec<_> = words.into_iter().chain(args.iter().map(|arg| arg.as_ref().to_owned())).collect();
+    let words = std::iter::once("bench".into()).chain(args.iter().map(|arg| arg.as_ref().to_owned()));
+    let words: Vec<std::ffi::OsString> = words.collect();
     let output = elsa(&words);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(matches!(output.status.code(), Some(0 | 5)), "{:?}: {said}", output.status);

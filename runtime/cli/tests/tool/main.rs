@@ -35,4 +35,5 @@ mod cli_usage;
 mod cli_verify;
 mod cli_verify_bench;
 mod cli_windows;
+mod cli_words;
 mod common;

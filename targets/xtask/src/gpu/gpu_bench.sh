@@ -16,7 +16,7 @@ for n in 1024 2048 4096 8192 16384; do shapes="$shapes --shape 1,8,$n,$n,64"; do
 for n in 64 100 144 196 256 576 900; do shapes="$shapes --shape 1,1,$n,$n,64"; done
 for d in 32 80 96 128 256; do shapes="$shapes --shape 1,8,4096,4096,$d"; done
 # shellcheck disable=SC2086
-exec ./elsa bench --backend cuda --method elsa --seconds 1 $shapes \
+exec ./elsa bench --wide --backend cuda --method elsa --seconds 1 $shapes \
   --shape 1,12,196,196,64 --shape 1,12,900,900,64 --shape 8,12,197,197,64 --shape 1,16,1041,1041,64 \
   --shape 1,8,1024,1024,64,causal --shape 1,8,4096,4096,64,causal \
   --shape 1,32,1,4096,128 --shape 1,32,1,4096,128,kv=8 --shape 1,32,1,65536,128,kv=8

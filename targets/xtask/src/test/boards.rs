@@ -41,7 +41,7 @@ const OF_LIBRARY: [&str; 12] = [
 const OF_BOARD: [&str; 4] = ["board.md", "config.toml", "profile.toml", "toolchain.cmake"];
 
 /// Command line of `elsa bench` for the emulator: a decoding call and the smallest shapes of the grid.
-const SHORT_GRID: &str = "bench --force --json --seconds 0.1 --shape 1,1,1,256,64 --shape 1,1,64,64,64 \
+const SHORT_GRID: &str = "bench --json --seconds 0.1 --shape 1,1,1,256,64 --shape 1,1,64,64,64 \
     --shape 1,1,100,100,64 --shape 1,1,144,144,64 --shape 1,1,196,196,64";
 /// Number of lines that [`SHORT_GRID`] prints: two methods for each shape.
 const SHORT_GRID_LINES: usize = 10;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use elsa_cli::bench::{changes, rows};
+use elsa_cli::foreign::Shown;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
@@ -18,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     for json in [false, true] {
         let mut out = Vec::new();
         // The result is ignored: rows that became slower are an error, too.
-        let _ = changes(&mut out, paths, [&one, &other], json);
+        let _ = changes(&mut Shown::new(&mut out, false), paths, [&one, &other], json);
         let text = String::from_utf8(out).expect("text");
         if json {
             assert!(text.lines().count() >= one.len().max(other.len()));

@@ -6,7 +6,7 @@
 use crate::args::values::one_of;
 use crate::args::{EngineArgs, FILE, ForceArgs};
 use crate::error::{Error, dashed, one_line, say};
-use crate::report::{self, object};
+use crate::report::{self, count, object};
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::bound::Judged;
@@ -250,12 +250,17 @@ impl Outputs {
             };
             report::json(&mut crate::foreign::stdout(), &told)?;
         } else {
-            let each = if report.backend == Backend::Cuda { "blocks" } else { "threads" };
+            let each = if report.backend == Backend::Cuda { "block" } else { "thread" };
+            let files: Vec<String> = [Some(&args.out), args.present_state.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect();
             say(&format!(
-                "wrote {} in {ms:.3} ms ({}, {kernel}, {form}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
-                one_line(&args.out.to_string()),
+                "wrote {} in {ms:.3} ms ({}, {kernel}, {form}, {}, {workspace_bytes} bytes of workspace){}{}",
+                one_line(&files.join(" and ")),
                 report.backend,
-                report.workers,
+                count(report.workers as u64, each),
                 worst.map(|worst| format!("; PASS: {worst:.3} of the error bound")).unwrap_or_default(),
                 fallback.map(|why| format!("; {why}")).unwrap_or_default()
             ));

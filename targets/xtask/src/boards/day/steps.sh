@@ -114,7 +114,7 @@ elsa() {
 
 # Status 5 means that something disturbed a measurement. Its rows are marked, and their answers were checked.
 bench() {
-  elsa bench --json --force $warm "$@"
+  elsa bench --json $warm "$@"
   code=$?
   [ "$code" = 5 ] || return "$code"
 }
