@@ -227,16 +227,28 @@ impl Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
+    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants.
+    #[must_use]
+    pub fn of_tree(root: &Root, pid: u32) -> Monitor {
+        let load = Load::find(root, pid).map(Load::with_descendants);
+        Monitor::begin(Sources::find(root, pid).with_descendants(), load, POWER, SLOW)
+    }
+
     /// Starts to watch, with a sample of the power every `power` and a sample of everything else every `slow`.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
+        Monitor::begin(Sources::find(root, pid), Load::find(root, pid), power, slow)
+    }
+
+    /// Starts the thread. It reads `sources`; `load` identifies the busiest other process.
+    fn begin(sources: Sources, load: Option<Load>, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
         // All points are written once now, so that the memory of the process does not grow during the run.
         let nothing = Point { seconds: f64::NAN, power: None, slow: Slow::default(), load: None };
         let mut course = vec![nothing; POINTS];
         std::hint::black_box(&mut course).clear();
         let state = WatchState {
-            sources: Sources::find(root, pid),
+            sources,
             start: now,
             tallies: Vec::new(),
             next: 0,
@@ -257,7 +269,6 @@ impl Monitor {
         if let Err(fault) = &thread {
             log::warn!("the board is read only between cells: no thread for it: {fault}");
         }
-        let load = Load::find(root, pid);
         let processes = load.as_ref().map(Load::processes).unwrap_or_default();
         Monitor { shared, thread: thread.ok(), load, processes: Mutex::new((now, processes)) }
     }
@@ -286,6 +297,7 @@ impl Monitor {
             state.sample_slow();
             let facts = Facts {
                 idle_mw: state.idle.as_ref().and_then(|idle| idle.power_mw),
+                idle_parts_mw: state.idle.as_ref().map(|idle| idle.parts_mw).unwrap_or_default(),
                 step_mw: state.sources.power_step(),
                 cores: state.sources.cores(),
             };
@@ -328,6 +340,13 @@ impl Monitor {
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()
+    }
+
+    /// Returns the names of the rails in [`Readings::parts_mw`].
+    #[must_use]
+    pub fn parts(&self) -> [Option<String>; 2] {
+        let state = self.shared.lock();
+        [0, 1].map(|place: usize| state.sources.parts[place].as_ref().map(|rail| rail.name.clone()))
     }
 
     /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after the

@@ -74,6 +74,12 @@ impl Sources {
         }
     }
 
+    /// Measures the descendants of the process with it.
+    #[must_use]
+    pub fn with_descendants(self) -> Sources {
+        Sources { load: self.load.map(Load::with_descendants), ..self }
+    }
+
     /// Returns `true` if the machine measures its power.
     #[must_use]
     pub fn measures_power(&self) -> bool {
@@ -97,7 +103,7 @@ impl Sources {
         self.meter.as_mut()?.read(now)
     }
 
-    /// Reads everything except the total power. Allocates nothing.
+    /// Reads everything except the total power. Allocates nothing unless descendants are measured.
     pub fn slow(&mut self) -> Slow {
         let mut slow = Slow {
             hottest: zones::hottest(&self.zones),

@@ -34,8 +34,12 @@ pub struct Readings {
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
     /// include that rail.
     pub parts_mw: [Option<f64>; 2],
+    /// Mean power of the same rails of the idle machine.
+    pub idle_parts_mw: [Option<f64>; 2],
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
+    /// Temperature of the hottest zone in the first sample and in the last. The two zones may differ.
+    pub temps_c: Option<(f64, f64)>,
     /// Name of the hottest zone.
     pub temp_zone: Option<String>,
     /// Temperature at which the hottest zone makes the system slow the board down.
@@ -64,6 +68,8 @@ pub struct Readings {
     pub throttled: Throttling,
     /// Number of throttling events.
     pub throttle_events: u64,
+    /// Busy time of the measured process in seconds, in whole ticks of 10 ms.
+    pub process_s: Option<f64>,
     /// Load of other processes.
     pub others: Option<Others>,
     /// The other process with the highest load. It is identified only if the load of all other processes exceeds a
@@ -121,6 +127,8 @@ impl Spread {
 pub struct Facts {
     /// Mean total power when idle, in mW.
     pub idle_mw: Option<f64>,
+    /// Mean power of the rails in `Sources::parts` when idle, in mW.
+    pub idle_parts_mw: [Option<f64>; 2],
     /// Resolution of the total power, in mW.
     pub step_mw: Option<f64>,
     /// Number of cores listed in `/proc/stat`.
@@ -140,6 +148,8 @@ pub struct Tally {
     power: Option<f64>,
     smallest: Option<f64>,
     hottest: Option<(usize, f64)>,
+    /// Temperature of the hottest zone in the first sample and in the last.
+    temps: Option<(f64, f64)>,
     slowest: Spread,
     fastest: Spread,
     limits: Option<(f64, f64)>,
@@ -170,6 +180,7 @@ impl Tally {
             power: None,
             smallest: None,
             hottest: None,
+            temps: None,
             slowest: Spread::default(),
             fastest: Spread::default(),
             limits: None,
@@ -202,6 +213,9 @@ impl Tally {
     /// Adds a sample of everything except the power. If `first` is `true`, this is the first sample of a span, and its
     /// events are ignored because they happened before the span.
     pub fn slow(&mut self, slow: &Slow, first: bool) {
+        if let Some((_, celsius)) = slow.hottest {
+            self.temps = Some((self.temps.map_or(celsius, |(start, _)| start), celsius));
+        }
         if let Some((place, celsius)) = slow.hottest
             && self.hottest.is_none_or(|(_, highest)| celsius > highest)
         {
@@ -259,7 +273,9 @@ impl Tally {
             power_readings: self.readings,
             power_quantum_mw: facts.step_mw.or(self.smallest),
             parts_mw: self.parts.map(|part| part.mean()),
+            idle_parts_mw: facts.idle_parts_mw,
             temp_c: self.hottest.map(|(_, celsius)| celsius),
+            temps_c: self.temps,
             temp_zone: None,
             passive_c: None,
             cpu_mhz: self.slowest.mean(),
@@ -274,6 +290,7 @@ impl Tally {
             clock_changes: self.fastest.changes + self.gpu.changes + self.emc.changes,
             throttled,
             throttle_events: self.events,
+            process_s: self.times.map(|(start, end)| end.process_since(start)),
             others: self.times.and_then(|(start, end)| end.since(start, elapsed, facts.cores)),
             busiest: None,
         };

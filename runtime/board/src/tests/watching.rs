@@ -174,6 +174,9 @@ fn a_board_is_watched_while_it_computes() {
     assert_eq!((readings.temp_c, readings.temp_zone.as_deref()), (Some(61.5), Some("tj-thermal")));
     // The cores were busy for 3000 more ticks; the process itself used 200 of them.
     close(readings.others.map(|others| others.load), 28.0 / readings.seconds);
+    assert_eq!((readings.process_s, readings.temps_c), (Some(2.0), Some((46.5, 61.5))));
+    assert_eq!(monitor.parts(), [Some("VDD_CPU_GPU_CV".to_owned()), None]);
+    close(readings.idle_parts_mw[0], 4.984 * 200.0);
     let busiest = readings.busiest.clone().unwrap();
     assert_eq!((busiest.pid, busiest.name.as_str()), (77, "cc1 (plus)"));
 
