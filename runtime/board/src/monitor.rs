@@ -307,6 +307,7 @@ impl Monitor {
             };
             let (_, tally) = state.tallies.swap_remove(place);
             let (mut readings, zone) = tally.readings(now, calls, facts);
+            readings.begin_s = now.saturating_duration_since(state.start).as_secs_f64() - readings.seconds;
             if let Some(zone) = zone.and_then(|zone| state.sources.zones.get(zone)) {
                 readings.temp_zone = Some(zone.name.clone());
                 readings.passive_c = zone.passive_c;

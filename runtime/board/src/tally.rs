@@ -3,7 +3,7 @@
 use super::load::{Busy, Others, Times};
 use super::rails::Power;
 use super::sources::Slow;
-use elsa_core::telemetry::record::{Cell, Throttling, text};
+use elsa_core::telemetry::record::{Cell, Phase, RailEnergy, Throttling, text};
 use std::time::{Duration, Instant};
 
 /// Energy is reported only if there are at least this many fresh power readings.
@@ -16,6 +16,8 @@ const CHANGE: f64 = 0.02;
 /// `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
+    /// Start of the span, in seconds since the start of the monitor.
+    pub begin_s: f64,
     /// Length of the span.
     pub seconds: f64,
     /// Mean total power. If several methods alternate in the span, this is one mean over all of them.
@@ -92,6 +94,40 @@ impl Readings {
         cell.gpu_mhz = self.gpu_mhz;
         cell.emc_mhz = self.emc_mhz;
         cell.throttled = self.throttled;
+    }
+
+    /// Writes the readings of a span of one call into a row of a program. `parts` contains the names of the rails.
+    pub fn fill_phase(&self, phase: &mut Phase, parts: &[Option<String>; 2]) {
+        phase.begin_s = self.begin_s;
+        phase.seconds = self.seconds;
+        phase.cpu_s = self.process_s;
+        phase.power_mw = self.power_mw;
+        phase.idle_power_mw = self.idle_power_mw;
+        phase.power_quantum_mw = self.power_quantum_mw;
+        phase.power_readings = self.power_readings;
+        phase.energy_mj = self.energy_mj;
+        phase.energy_net_mj = self.energy_net_mj;
+        for ((name, mean), idle) in parts.iter().zip(self.parts_mw).zip(self.idle_parts_mw) {
+            let Some((name, power_mw)) = name.as_deref().zip(mean) else { continue };
+            // The record has room for every part.
+            let _ = phase.rails.push(RailEnergy {
+                name: text(name),
+                power_mw,
+                energy_mj: power_mw * self.seconds,
+                energy_net_mj: idle.map(|idle| (power_mw - idle) * self.seconds),
+            });
+        }
+        phase.temp_first_c = self.temps_c.map(|(first, _)| first);
+        phase.temp_last_c = self.temps_c.map(|(_, last)| last);
+        phase.temp_c = self.temp_c;
+        phase.temp_zone = self.temp_zone.as_deref().map(text);
+        phase.cpu_mhz = self.cpu_mhz;
+        phase.gpu_mhz = self.gpu_mhz;
+        phase.emc_mhz = self.emc_mhz;
+        phase.gpu_load = self.gpu_load;
+        phase.throttled = self.throttled;
+        phase.throttle_events = self.throttle_events;
+        phase.load = self.others.map(|others| others.load);
     }
 }
 
@@ -265,6 +301,7 @@ impl Tally {
             Throttling::Unknown
         };
         let readings = Readings {
+            begin_s: 0.0,
             seconds,
             power_mw,
             idle_power_mw: facts.idle_mw,

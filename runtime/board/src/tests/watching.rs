@@ -7,7 +7,7 @@ use crate::rails::Power;
 use crate::sources::{Slow, Sources};
 use crate::tally::{FEWEST_READINGS, Facts, Readings, Tally};
 use crate::throttle::Sign;
-use elsa_core::telemetry::record::{Cell, Throttling};
+use elsa_core::telemetry::record::{Cell, Phase, Throttling};
 use std::time::{Duration, Instant};
 
 fn ms(ms: u64) -> Duration {
@@ -191,6 +191,19 @@ fn a_board_is_watched_while_it_computes() {
         (readings.power_readings, readings.power_quantum_mw)
     );
 
+    let mut phase = Phase::default();
+    readings.fill_phase(&mut phase, &monitor.parts());
+    assert_eq!((phase.begin_s, phase.seconds, phase.cpu_s), (readings.begin_s, readings.seconds, Some(2.0)));
+    assert!(phase.begin_s >= idle.begin_s + idle.seconds, "{phase:?}, {idle:?}");
+    assert_eq!((phase.energy_mj, phase.energy_net_mj), (readings.energy_mj, readings.energy_net_mj));
+    assert_eq!((phase.temp_first_c, phase.temp_last_c, phase.temp_c), (Some(46.5), Some(61.5), Some(61.5)));
+    assert_eq!((phase.load, phase.throttle_events), (readings.others.map(|others| others.load), 5));
+    let [rail] = &phase.rails[..] else { panic!("{phase:?}") };
+    assert_eq!((rail.name.as_str(), rail.energy_mj), ("VDD_CPU_GPU_CV", rail.power_mw * phase.seconds));
+    // The power of this rail never changed.
+    close(Some(rail.power_mw), 4.984 * 200.0);
+    assert!(rail.energy_net_mj.is_some_and(|net| net.abs() < 1e-6), "{rail:?}");
+
     let trace = monitor.trace(f64::NEG_INFINITY, 0.0);
     assert!(trace.len() >= 5 && trace.windows(2).all(|pair| pair[0].t_s < pair[1].t_s));
     assert!(trace.iter().all(|point| point.cpu_mhz == Some(1728.0) && point.power_mw.is_some()));
@@ -223,7 +236,8 @@ fn a_machine_that_tells_nothing_has_no_numbers() {
     let span = monitor.open();
     let readings = monitor.close(span, 5);
     assert!(readings.seconds > 0.0);
-    assert_eq!(readings, Readings { seconds: readings.seconds, ..Readings::default() });
+    let Readings { begin_s, seconds, .. } = readings;
+    assert_eq!(readings, Readings { begin_s, seconds, ..Readings::default() });
     assert_eq!(readings.throttled, Throttling::Unknown);
 }
 

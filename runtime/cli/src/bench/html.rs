@@ -4,10 +4,11 @@
 //! are SVG in the style sheet's colours, so they follow the reader's choice of light or dark.
 
 use super::chart::{of_cells, of_traces};
+use super::phases::WHOLE;
 use crate::chart::{Chart, SIZE};
 use crate::error::Error;
 use askama::Template;
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_core::telemetry::record::{Cell, End, Phase, Record, Start, Trace};
 
 /// A group of charts below one heading.
 struct Group {
@@ -34,8 +35,9 @@ struct Page<'a> {
     end: Option<&'a End>,
     seconds: String,
     facts: Vec<(&'static str, String)>,
-    groups: [Group; 2],
+    groups: Vec<Group>,
     rows: Vec<Row>,
+    phases: Vec<Row>,
     width: f64,
     height: f64,
 }
@@ -47,6 +49,8 @@ pub struct Records {
     pub start: Start,
     /// The rows of the results.
     pub cells: Vec<Cell>,
+    /// The rows of a program.
+    pub phases: Vec<Phase>,
     /// States of the machine during the run.
     pub traces: Vec<Trace>,
     /// Summary at the end of the run; `None` if the records break off before the end.
@@ -59,6 +63,7 @@ impl Records {
         match record {
             Record::Start(start) => self.start = start.clone(),
             Record::Cell(cell) => self.cells.push(cell.clone()),
+            Record::Phase(phase) => self.phases.push(phase.clone()),
             Record::Trace(trace) => self.traces.push(trace.clone()),
             Record::End(end) => self.end = Some(*end),
         }
@@ -70,28 +75,28 @@ impl Records {
 /// # Errors
 /// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(records: &Records) -> Result<String, Error> {
-    let Records { start, cells, traces, end } = records;
+    let Records { start, cells, phases, traces, end } = records;
     let end = end.as_ref();
     let cpu = start.cpu.as_deref();
+    let latency = Group {
+        title: "Latency and ratio",
+        charts: of_cells(cells),
+        absent: "No two cells differ in the number of keys alone, so there is no curve.",
+    };
+    let board = Group {
+        title: "The board meanwhile",
+        charts: of_traces(traces),
+        absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
+    };
     let page = Page {
         name: start.board.as_deref().or(start.gpu.as_deref()).or(cpu).unwrap_or("unknown machine"),
         start,
         end,
         seconds: end.map_or_else(String::new, |end| format!("{:.1}", end.seconds)),
         facts: facts(start),
-        groups: [
-            Group {
-                title: "Latency and ratio",
-                charts: of_cells(cells),
-                absent: "No two cells differ in the number of keys alone, so there is no curve.",
-            },
-            Group {
-                title: "The board meanwhile",
-                charts: of_traces(traces),
-                absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
-            },
-        ],
+        groups: if phases.is_empty() { vec![latency, board] } else { vec![board] },
         rows: cells.iter().map(row).collect(),
+        phases: phases.iter().map(phase).collect(),
         width: SIZE.0,
         height: SIZE.1,
     };
@@ -122,12 +127,61 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
     facts
 }
 
+/// Formats a number with `digits` digits after the point. It is not a word.
+fn number(x: Option<f64>, digits: usize) -> (String, bool) {
+    let known = x.filter(|x| x.is_finite());
+    (known.map_or_else(|| "–".to_owned(), |x| format!("{x:.digits$}")), false)
+}
+
+/// Builds the row of a phase of a program.
+fn phase(phase: &Phase) -> Row {
+    let word = |text: &str| (text.to_owned(), true);
+    let ended = match (phase.exit_status, phase.signal) {
+        (Some(status), _) => format!("status {status}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "–".to_owned(),
+    };
+    let joules = |mj: Option<f64>| number(mj.map(|mj| mj / 1e3), 3);
+    let rails: Vec<String> = phase
+        .rails
+        .iter()
+        .map(|rail| {
+            let (net, _) = joules(rail.energy_net_mj);
+            format!("{} {:.3} J, {net} J without idle", rail.name, rail.energy_mj / 1e3)
+        })
+        .collect();
+    let rails = rails.join("; ");
+    let fields = vec![
+        word(phase.phase.as_deref().unwrap_or(WHOLE)),
+        number(Some(phase.begin_s), 2),
+        number(Some(phase.seconds), 2),
+        word(&ended),
+        number(phase.cpu_s, 2),
+        number(phase.user_s, 2),
+        number(phase.system_s, 2),
+        number(phase.peak_bytes.map(|bytes| bytes as f64 / 1e6), 1),
+        number(phase.power_mw, 0),
+        number(phase.idle_power_mw, 0),
+        joules(phase.energy_mj),
+        joules(phase.energy_net_mj),
+        word(if rails.is_empty() { "–" } else { &rails }),
+        number(phase.temp_first_c, 1),
+        number(phase.temp_last_c, 1),
+        number(phase.temp_c, 1),
+        word(phase.temp_zone.as_deref().unwrap_or("–")),
+        number(phase.cpu_mhz, 0),
+        number(phase.gpu_mhz, 0),
+        number(phase.emc_mhz, 0),
+        number(phase.gpu_load.map(|load| load * 100.0), 0),
+        number(phase.load, 2),
+        word(phase.throttled.name()),
+    ];
+    let reasons: Vec<&str> = phase.marks.iter().map(|mark| mark.as_str()).collect();
+    Row { fields, clean: phase.clean, reasons: reasons.join("; ") }
+}
+
 /// Builds the row of a cell.
 fn row(cell: &Cell) -> Row {
-    let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
-        Some(x) => (format!("{x:.digits$}"), false),
-        None => ("–".to_owned(), false),
-    };
     let ms = |x: f64| number(Some(x), 4);
     let whole = |n: u64| (n.to_string(), false);
     let word = |text: &str| (text.to_owned(), true);
@@ -197,7 +251,7 @@ fn row(cell: &Cell) -> Row {
 mod tests {
     use super::*;
     use crate::bench::csv::tests::full;
-    use elsa_core::telemetry::record::text;
+    use elsa_core::telemetry::record::{RailEnergy, text};
 
     #[test]
     fn every_text_of_the_machine_is_escaped() {
@@ -217,6 +271,33 @@ mod tests {
             assert!(!page.contains(fetch), "{fetch}");
         }
         assert!(page.contains("0 clean") && page.contains("<svg"), "{page}");
+    }
+
+    #[test]
+    fn a_program_has_a_table_of_its_phases() {
+        let hostile = "<b>warm</b>";
+        let mut phase = Phase { phase: Some(text(hostile)), energy_mj: Some(62_300.0), ..Phase::default() };
+        let rail = RailEnergy { name: text("VDD_GPU"), energy_mj: 1500.0, ..RailEnergy::default() };
+        phase.rails.push(rail).unwrap();
+        phase.marks.push(text("another load")).unwrap();
+        let whole = Phase { phase: None, signal: Some(9), clean: true, ..phase.clone() };
+        let end = Some(End { cells: 2, clean_cells: 1, seconds: 3.0 });
+        let records = Records { phases: vec![phase, whole], end, ..Records::default() };
+        let page = page(&records).unwrap();
+        assert!(
+            !page.contains("<b>") && page.contains("1 clean") && page.contains("2 rows in 3.0 s"),
+            "{page}"
+        );
+        for part in [WHOLE, "62.300", "VDD_GPU 1.500 J, – J without idle", "signal 9", "another load"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(!page.contains("Latency and ratio") && !page.contains("rel L2"), "{page}");
+        let row =
+            page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap_or_default();
+        assert_eq!(
+            row.matches("<td").count(),
+            page.matches("<th>").count() + page.matches("<th class").count()
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::args::BenchArgs;
 use super::html::Records;
 use super::measure::Measured;
-use super::{csv, export, html, save, text};
+use super::{csv, export, html, phases, save, text};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
 use crate::report;
@@ -18,8 +18,8 @@ use std::path::PathBuf;
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// Width of the column `form` of the text table.
-    width: usize,
+    /// Width of the column `form` of the text table; `None` if the rows are those of a program.
+    width: Option<usize>,
     /// The records so far.
     records: Records,
     /// Times of all calls, for `--export`.
@@ -33,11 +33,17 @@ pub struct Output {
 
 impl Output {
     /// Prepares the output files first, so that a file that cannot be written is reported before anything is measured.
-    /// `board` is the name of the board; `None` if the project does not know it.
+    /// `board` is the name of the board; `None` if the project does not know it. `width` is the width of the column
+    /// `form`; `None` if the rows are those of a program.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the port cannot be opened.
-    pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
+    pub fn new(
+        args: &BenchArgs,
+        board: Option<&str>,
+        start: &Start,
+        width: Option<usize>,
+    ) -> Result<Output, Error> {
         let mut reads = Reads::default();
         args.engine.add_to(&mut reads);
         let target = |argument, path: &Option<PathBuf>| {
@@ -101,10 +107,18 @@ impl Output {
         } else {
             match record {
                 Record::Start(start) => {
-                    writeln!(self.out, "{}\n{}", text::headline(start), text::header(self.width))?;
+                    writeln!(self.out, "{}", text::headline(start))?;
+                    self.width.map_or(Ok(()), |width| writeln!(self.out, "{}", text::header(width)))?;
                 }
-                Record::Cell(cell) => writeln!(self.out, "{}", text::row(self.width, cell))?,
-                Record::Trace(_) => {}
+                Record::Cell(cell) => {
+                    writeln!(self.out, "{}", text::row(self.width.unwrap_or_default(), cell))?;
+                }
+                // The rows of a program are printed when it has ended, because it may print too.
+                Record::Trace(_) | Record::Phase(_) => {}
+                Record::End(_) if self.width.is_none() => {
+                    let rows: Vec<String> = self.records.phases.iter().map(phases::row).collect();
+                    writeln!(self.out, "{}\n{}", phases::HEADER, rows.join("\n"))?;
+                }
                 Record::End(end) => {
                     writeln!(self.out, "{}{}", text::grid(&self.records.cells), text::footer(end))?;
                 }
@@ -133,17 +147,18 @@ impl Output {
     /// Returns an error if standard output or a file fails.
     pub fn end(mut self, seconds: f64) -> Result<End, Error> {
         let count = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
-        let end = End {
-            cells: count(self.records.cells.len()),
-            clean_cells: count(self.records.cells.iter().filter(|cell| cell.clean).count()),
-            seconds,
-        };
+        let Records { cells, phases, .. } = &self.records;
+        let clean: Vec<bool> =
+            cells.iter().map(|cell| cell.clean).chain(phases.iter().map(|phase| phase.clean)).collect();
+        let clean_cells = count(clean.iter().filter(|clean| **clean).count());
+        let end = End { cells: count(clean.len()), clean_cells, seconds };
         self.record(&Record::End(end))?;
         if let Some((port, sink)) = self.serial.take() {
             tell(&port, sink.close());
         }
         if self.csv.is_some() || self.save.is_some() {
-            let table = csv::table(&self.records.cells)?;
+            let Records { cells, phases, .. } = &self.records;
+            let table = if self.width.is_some() { csv::table(cells) } else { csv::table(phases) }?;
             if let Some(folder) = &self.save {
                 let path = save::save(folder, &self.records.start, &table)?;
                 log::info!("--save: {}", path.display());
