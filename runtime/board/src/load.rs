@@ -143,7 +143,7 @@ impl Load {
         listed.then_some(family)
     }
 
-    /// Reads the busy time of the measured process and its descendants, including those that have ended.
+    /// Reads the busy time of the measured process and its descendants, and of the descendants that have ended.
     fn spent_by_family(&self) -> Option<u64> {
         // The dot in the path is explained in `find`.
         let spent =

@@ -67,7 +67,7 @@ pub fn pass_to_none() {
     *program() = None;
 }
 
-/// Passes a signal on to the running program. Returns `false` if there is none. The terminal sends SIGINT and SIGQUIT
+/// Passes a signal on to the running program. Returns `false` if no program runs. The terminal sends SIGINT and SIGQUIT
 /// to all processes in its foreground, so the program already has them if the tool is there.
 fn passed(signal: i32) -> bool {
     let program = program();

@@ -15,8 +15,8 @@ fn shown(x: Option<f64>, digits: usize) -> String {
     x.filter(|x| x.is_finite()).map_or_else(|| "-".to_owned(), |x| format!("{x:.digits$}"))
 }
 
-/// Formats the row of a phase. The lines below it contain what the board and the program report besides, and the
-/// reasons why the row is not clean.
+/// Formats the row of a phase. The lines below it contain the end of the program, the other readings of the board, and
+/// the reasons why the row is not clean.
 #[must_use]
 pub fn row(phase: &Phase) -> String {
     let thousandth = |x: Option<f64>, digits: usize| shown(x.map(|x| x / 1e3), digits);
@@ -41,7 +41,7 @@ pub fn row(phase: &Phase) -> String {
     row
 }
 
-/// Describes how the program ended, and what it used; `None` for a phase.
+/// Describes how the program ended, with its CPU times and its peak memory; `None` for a phase.
 fn ended(phase: &Phase) -> Option<String> {
     let how = match (phase.exit_status, phase.signal) {
         (Some(status), _) => format!("exit status {status}"),

@@ -2,7 +2,7 @@
 //!
 //! Each writer of a pipe may open it, write a line and close it. The pipe is read without waiting, and after its last
 //! writer has closed it, it is opened again, so that the next writer finds a reader. The new file is opened before the
-//! old one is closed: a pipe without a reader would end its next writer, and would lose what it holds.
+//! old one is closed: a pipe without a reader would end its next writer, and would lose its contents.
 
 use crate::error::{Error, one_line};
 use elsa_files::FileError;
@@ -89,7 +89,7 @@ impl Marks {
     pub fn open(path: &Path) -> Result<Marks, Error> {
         let read = |source| FileError::Read { argument: ARGUMENT, path: path.into(), source };
         if path == Path::new(STDIN) {
-            let file = io::stdin().as_fd().try_clone_to_owned().map_err(read)?.into();
+            let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(read)?);
             return Ok(Marks { file: Some(file), fifo: None, rest: Vec::new() });
         }
         let fifo = Fifo::new(path)?;
@@ -103,7 +103,7 @@ impl Marks {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what has arrived, without waiting, and returns the names in it. The last line of a writer may end without
+    /// Reads the bytes that have arrived, without waiting, and returns the names in them. The last line of a writer may end without
     /// a line feed. Blanks around a name are dropped, and so are empty lines.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Marks {
         self.arrived().map_err(|source| FileError::Read { argument: ARGUMENT, path, source }.into())
     }
 
-    /// Reads what has arrived, as [`Marks::read`] does.
+    /// Reads the bytes that have arrived, as [`Marks::read`] does.
     fn arrived(&mut self) -> io::Result<Vec<String>> {
         let (mut names, mut bytes) = (Vec::new(), [0; 4096]);
         while let Some(file) = &mut self.file

@@ -163,7 +163,7 @@ impl Run<'_> {
                 self.record(Record::Trace(trace))?;
             }
         }
-        // Without a mark, the only phase is the whole run.
+        // A run without a mark has no phases.
         let last = self.phase.take().filter(|_| self.marked);
         self.end_phase(last)
     }
@@ -188,7 +188,7 @@ fn row(watch: &Watch, name: &str, phase: Option<&str>, span: Span) -> Phase {
     row
 }
 
-/// Adds what the program used, as the system counts it.
+/// Adds the CPU times and the peak memory of the program, as the system counts them.
 fn add(row: &mut Phase, usage: &Usage) {
     let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
     row.user_s = Some(seconds(usage.user_time()));
