@@ -265,6 +265,8 @@ mod tests {
         assert_eq!(Error::Verification("x".into()).status(), 4);
         assert_eq!((Error::Slower("x".into()).status(), Error::Unclean("x".into()).status()), (4, 5));
         assert_eq!(Error::NoClaim("x".into()).status(), 6);
+        let failed = Error::Program { program: "sh".into(), how: "exit status 7".into(), status: 7 };
+        assert_eq!((failed.status(), failed.line().as_str()), (7, "--exec: sh: exit status 7"));
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
     }

@@ -164,7 +164,7 @@ fn phase(phase: &Phase) -> Row {
         number(phase.idle_power_mw, 0),
         joules(phase.energy_mj),
         joules(phase.energy_net_mj),
-        word(if rails.is_empty() { "–" } else { &rails }),
+        word(if rails.is_empty() { "–" } else { rails.as_str() }),
         number(phase.temp_first_c, 1),
         number(phase.temp_last_c, 1),
         number(phase.temp_c, 1),

@@ -148,7 +148,10 @@ fn a_program_that_fails_gives_its_status_and_its_rows() {
 }
 
 #[test]
-#[cfg_attr(target_arch = "aarch64", ignore = "an emulator starts a program before it knows whether it exists")]
+#[cfg_attr(
+    target_arch = "aarch64",
+    ignore = "an emulator starts a program before it knows whether it exists"
+)]
 fn a_program_that_does_not_exist_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "no-program", "text");
