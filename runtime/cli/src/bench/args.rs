@@ -39,9 +39,9 @@ A cell is clean if no other load, change of clocks, throttling or heat disturbed
 programs use half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force
 measures in any case.
 
---json prints one object per line; the field what is start, bench, exec, trace or end. In bench objects, n is NK and shape is
-the complete shape; what the shape does not define or the board does not report is null. --serial never delays the
-benchmark: a port that is too slow or disappears loses records, which both ends count.
+--json prints one object per line; the field what is start, bench, exec, trace or end. In bench objects, n is NK and
+shape is the complete shape; what the shape does not define or the board does not report is null. --serial never delays
+the benchmark: a port that is too slow or disappears loses records, which both ends count.
 
 --exec CMD ARGS runs any program, such as trtexec or a Python script, and must be the last flag. The program runs even
 on a busy machine; --wait first waits. The rows contain its phases, then the whole run; energy is also given without the

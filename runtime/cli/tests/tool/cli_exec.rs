@@ -2,9 +2,12 @@
 
 use crate::common::{Desk, elsa, emulated, lines, said, tool, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// Requires exit status 0 or 5. Status 5 means that concurrent tests disturbed the program.
 fn require_done(output: &Output) {
@@ -94,6 +97,40 @@ fn a_signal_goes_to_the_program_and_the_rows_are_written() {
     assert!(text.contains("caught\n") && text.contains("sh: exit status 7; CPU "), "{text}");
     assert!(said(&output).ends_with("elsa: --exec: sh: exit status 7\n"), "{}", said(&output));
     assert_eq!(std::fs::read_to_string(desk.path("a.csv")).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn an_interrupt_of_the_terminal_reaches_the_program_once() {
+    let desk = Desk::new();
+    let program =
+        "trap 'echo caught >> \"$1\"' INT\n: > \"$2\"\nwhile [ ! -e \"$3\" ]; do sleep 0.05; done\nexit 7\n";
+    std::fs::write(desk.path("program.sh"), program).unwrap();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = File::options().read(true).write(true).open(name).unwrap();
+    // The terminal becomes that of a new session, with the tool in its foreground.
+    let child = Command::new("env")
+        .args(["--default-signal", "setsid", "--ctty"])
+        .args(tool())
+        .args(desk.words("bench --exec sh @program.sh @caught @ready @stop"))
+        .stdin(slave)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the program", || desk.path("ready").exists());
+    let mut master = File::from(master);
+    master.write_all(b"\x03").unwrap();
+    wait_for("the interrupt", || desk.path("caught").exists());
+    // A second interrupt, which the tool would have passed on, arrives in this time.
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::write(desk.path("stop"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(desk.path("caught")).unwrap(), "caught\n");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("sh: exit status 7; CPU "));
 }
 
 #[test]
