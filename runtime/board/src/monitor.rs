@@ -2,9 +2,9 @@
 //!
 //! Power is sampled every 20 ms and everything else every 200 ms. All values are also sampled when a span begins and
 //! when it ends, so even a short span has two samples. A sample reads a few files that stay open. The thread allocates
-//! nothing. It keeps sums per span, and it stores the history of the run in an array of fixed size. Whenever the array
-//! is full, every second point is dropped. The thread measures its CPU time and samples less often if it uses more than
-//! half a percent of a core.
+//! nothing, unless it measures descendants. It keeps sums per span, and it stores the history of the run in an array of
+//! fixed size. Whenever the array is full, every second point is dropped. The thread measures its CPU time and samples
+//! less often if it uses more than half a percent of a core.
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
