@@ -231,8 +231,8 @@ pub struct Phase {
     pub energy_mj: Option<f64>,
     /// Energy, minus the energy that the idle machine uses in the same time.
     pub energy_net_mj: Option<f64>,
-    /// Rails that are a part of the total power.
-    pub rails: Vec<RailEnergy, 2>,
+    /// Rails of the module, without the rail of the total power.
+    pub rails: Vec<RailEnergy, 6>,
     /// Temperature of the hottest thermal zone at the start.
     pub temp_first_c: Option<f64>,
     /// Temperature of the hottest thermal zone at the end.

@@ -8,6 +8,7 @@
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
+use super::rails::Rail;
 use super::root::Root;
 use super::sources::{Slow, Sources};
 use super::tally::{Facts, Readings, Tally};
@@ -78,13 +79,16 @@ impl WatchState {
         }
     }
 
-    /// Reads everything except the power, and adds it to the tallies of all open spans.
-    fn sample_slow(&mut self) -> Slow {
+    /// Reads everything except the total power, and adds it to the tallies of all open spans. Returns the sample, and the
+    /// powers of the rails.
+    fn sample_slow(&mut self) -> (Slow, Vec<Option<f64>>) {
         let slow = self.sources.slow();
+        let rails: Vec<Option<f64>> = self.sources.rails.iter().map(Rail::milliwatts).collect();
         for (_, tally) in &mut self.tallies {
             tally.slow(&slow, false);
+            tally.rails(&rails);
         }
-        slow
+        (slow, rails)
     }
 
     /// Stores a slow sample as a point of the history.
@@ -174,7 +178,7 @@ impl Shared {
             let now = Instant::now();
             state.sample_power(now);
             if now >= next_slow {
-                let sample = state.sample_slow();
+                let (sample, _) = state.sample_slow();
                 state.keep(now, sample);
                 next_slow = now + slow;
             }
@@ -227,11 +231,12 @@ impl Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants.
+    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants, and every rail of
+    /// the module is read.
     #[must_use]
     pub fn of_tree(root: &Root, pid: u32) -> Monitor {
         let load = Load::find(root, pid).map(Load::with_descendants);
-        Monitor::begin(Sources::find(root, pid).with_descendants(), load, POWER, SLOW)
+        Monitor::begin(Sources::of_tree(root, pid), load, POWER, SLOW)
     }
 
     /// Starts to watch, with a sample of the power every `power` and a sample of everything else every `slow`.
@@ -279,9 +284,10 @@ impl Monitor {
         let now = Instant::now();
         // Brings the other spans up to date.
         state.sample_power(now);
-        let slow = state.sample_slow();
+        let (slow, rails) = state.sample_slow();
         let mut tally = Tally::new(now);
         tally.slow(&slow, true);
+        tally.rails(&rails);
         let id = state.next;
         state.next += 1;
         state.tallies.push((id, tally));
@@ -297,7 +303,6 @@ impl Monitor {
             state.sample_slow();
             let facts = Facts {
                 idle_mw: state.idle.as_ref().and_then(|idle| idle.power_mw),
-                idle_parts_mw: state.idle.as_ref().map(|idle| idle.parts_mw).unwrap_or_default(),
                 step_mw: state.sources.power_step(),
                 cores: state.sources.cores(),
             };
@@ -307,6 +312,8 @@ impl Monitor {
             };
             let (_, tally) = state.tallies.swap_remove(place);
             let (mut readings, zone) = tally.readings(now, calls, facts);
+            readings.idle_rails_mw =
+                state.idle.as_ref().map(|idle| idle.rails_mw.clone()).unwrap_or_default();
             readings.begin_s = now.saturating_duration_since(state.start).as_secs_f64() - readings.seconds;
             if let Some(zone) = zone.and_then(|zone| state.sources.zones.get(zone)) {
                 readings.temp_zone = Some(zone.name.clone());
@@ -343,11 +350,10 @@ impl Monitor {
         self.shared.lock().findings.clone()
     }
 
-    /// Returns the names of the rails in [`Readings::parts_mw`].
+    /// Returns the names of the rails in [`Readings::rails_mw`]; empty unless descendants are measured.
     #[must_use]
-    pub fn parts(&self) -> [Option<String>; 2] {
-        let state = self.shared.lock();
-        [0, 1].map(|place: usize| state.sources.parts[place].as_ref().map(|rail| rail.name.clone()))
+    pub fn rails(&self) -> Vec<String> {
+        self.shared.lock().sources.rails.iter().map(|rail| rail.name.clone()).collect()
     }
 
     /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after the

@@ -36,8 +36,10 @@ pub struct Readings {
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
     /// include that rail.
     pub parts_mw: [Option<f64>; 2],
-    /// Mean power of the same rails of the idle machine.
-    pub idle_parts_mw: [Option<f64>; 2],
+    /// Mean power of each rail in `Monitor::rails`.
+    pub rails_mw: Vec<Option<f64>>,
+    /// Mean power of the same rails of the idle machine; empty if it is unknown.
+    pub idle_rails_mw: Vec<Option<f64>>,
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
     /// Temperature of the hottest zone in the first sample and in the last. The two zones may differ.
@@ -96,8 +98,9 @@ impl Readings {
         cell.throttled = self.throttled;
     }
 
-    /// Writes the readings of a span of one call into a row of a program. `parts` contains the names of the rails.
-    pub fn fill_phase(&self, phase: &mut Phase, parts: &[Option<String>; 2]) {
+    /// Writes the readings of a span of one call into a row of a program. `rails` contains the names of the rails. The row
+    /// has no more rails than records allow.
+    pub fn fill_phase(&self, phase: &mut Phase, rails: &[String]) {
         phase.begin_s = self.begin_s;
         phase.seconds = self.seconds;
         phase.cpu_s = self.process_s;
@@ -107,16 +110,16 @@ impl Readings {
         phase.power_readings = self.power_readings;
         phase.energy_mj = self.energy_mj;
         phase.energy_net_mj = self.energy_net_mj;
-        for ((name, mean), idle) in parts.iter().zip(self.parts_mw).zip(self.idle_parts_mw) {
-            let Some((name, power_mw)) = name.as_deref().zip(mean) else { continue };
-            // The record has room for every part.
-            let _ = phase.rails.push(RailEnergy {
-                name: text(name),
-                power_mw,
-                energy_mj: power_mw * self.seconds,
-                energy_net_mj: idle.map(|idle| (power_mw - idle) * self.seconds),
-            });
-        }
+        let idle = self.idle_rails_mw.iter().copied().chain(std::iter::repeat(None));
+        let means = rails.iter().zip(&self.rails_mw).zip(idle);
+        let known = means.filter_map(|((name, mean), idle)| Some((name, (*mean)?, idle)));
+        let rail = |(name, power_mw, idle): (&String, f64, Option<f64>)| RailEnergy {
+            name: text(name),
+            power_mw,
+            energy_mj: power_mw * self.seconds,
+            energy_net_mj: idle.map(|idle| (power_mw - idle) * self.seconds),
+        };
+        phase.rails = known.take(phase.rails.capacity()).map(rail).collect();
         phase.temp_first_c = self.temps_c.map(|(first, _)| first);
         phase.temp_last_c = self.temps_c.map(|(_, last)| last);
         phase.temp_c = self.temp_c;
@@ -163,8 +166,6 @@ impl Spread {
 pub struct Facts {
     /// Mean total power when idle, in mW.
     pub idle_mw: Option<f64>,
-    /// Mean power of the rails in `Sources::parts` when idle, in mW.
-    pub idle_parts_mw: [Option<f64>; 2],
     /// Resolution of the total power, in mW.
     pub step_mw: Option<f64>,
     /// Number of cores listed in `/proc/stat`.
@@ -194,6 +195,7 @@ pub struct Tally {
     gpu_load: Spread,
     emc: Spread,
     parts: [Spread; 2],
+    rails: Vec<Spread>,
     events: u64,
     signs: bool,
     /// `true` if every sample could have shown throttling.
@@ -225,6 +227,7 @@ impl Tally {
             gpu_load: Spread::default(),
             emc: Spread::default(),
             parts: [Spread::default(); 2],
+            rails: Vec::new(),
             events: 0,
             signs: false,
             counted: false,
@@ -283,6 +286,14 @@ impl Tally {
         }
     }
 
+    /// Adds a sample of the power of each rail in `Sources::rails`.
+    pub fn rails(&mut self, powers: &[Option<f64>]) {
+        self.rails.resize(powers.len(), Spread::default());
+        for (rail, power) in self.rails.iter_mut().zip(powers) {
+            rail.add(*power);
+        }
+    }
+
     /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in `Sources::zones`.
     /// The caller uses the index to add the zone's name.
     #[must_use]
@@ -310,7 +321,8 @@ impl Tally {
             power_readings: self.readings,
             power_quantum_mw: facts.step_mw.or(self.smallest),
             parts_mw: self.parts.map(|part| part.mean()),
-            idle_parts_mw: facts.idle_parts_mw,
+            rails_mw: self.rails.iter().map(Spread::mean).collect(),
+            idle_rails_mw: Vec::new(),
             temp_c: self.hottest.map(|(_, celsius)| celsius),
             temps_c: self.temps,
             temp_zone: None,

@@ -140,7 +140,7 @@ impl Watch {
     pub fn fill_phase(&self, phase: &mut Phase, readings: &Readings) {
         let on_gpu = readings.gpu_load.is_some_and(|load| load >= USES_GPU);
         let marks = judge(&self.machine, readings, on_gpu, &Limits::default());
-        readings.fill_phase(phase, &self.monitor.parts());
+        readings.fill_phase(phase, &self.monitor.rails());
         phase.emulated = self.machine.emulated;
         phase.clean = marks.is_empty();
         phase.marks = marks.iter().take(phase.marks.capacity()).map(line).collect();

@@ -31,11 +31,11 @@ fn put(folder: &Path, file: &str, contents: &str) {
     fs::write(path, contents).unwrap();
 }
 
-/// Writes a board with an input rail, a rail of the GPU, and a thermal zone. It reports neither clocks nor processes, so
+/// Writes a board with an input rail, two more rails, and a thermal zone. It reports neither clocks nor processes, so
 /// nothing can disturb a program.
 fn board(folder: &Path) {
     put(folder, "sys/bus/i2c/devices/1-0040/name", "ina3221\n");
-    let rails = [("VDD_IN", "1000"), ("VDD_GPU", "200")];
+    let rails = [("VDD_IN", "1000"), ("VDD_GPU", "200"), ("VDD_SOC", "300")];
     for (n, (name, milliamperes)) in (1..).zip(rails) {
         put(folder, &format!("{CHIP}/in{n}_label"), name);
         put(folder, &format!("{CHIP}/in{n}_input"), "5000\n");
@@ -105,7 +105,7 @@ fn the_energy_of_phases_is_that_of_the_rails() {
         near(energy, mw * seconds, idle_mw * seconds, "energy");
         near(net, (mw - idle_mw) * seconds, idle_mw * seconds, "energy without idle");
         let rails: Value = serde_json::from_str(&row["rails"]).unwrap();
-        assert_eq!((&rails[0]["name"], rails.as_array().unwrap().len()), (&"VDD_GPU".into(), 1));
+        assert_eq!((&rails[0]["name"], &rails[1]["name"]), (&"VDD_GPU".into(), &"VDD_SOC".into()));
         near(rails[0]["energy_mj"].as_f64().unwrap(), GPU * seconds, GPU * seconds, "rail");
         near(rails[0]["energy_net_mj"].as_f64().unwrap(), 0.0, GPU * seconds, "rail without idle");
         assert_eq!(
