@@ -79,8 +79,8 @@ impl WatchState {
         }
     }
 
-    /// Reads everything except the total power, and adds it to the tallies of all open spans. Returns the sample, and the
-    /// powers of the rails.
+    /// Reads everything except the total power, and adds it to the tallies of all open spans. Returns the sample, and
+    /// the powers of the rails.
     fn sample_slow(&mut self) -> (Slow, Vec<Option<f64>>) {
         let slow = self.sources.slow();
         let rails: Vec<Option<f64>> = self.sources.rails.iter().map(Rail::milliwatts).collect();
@@ -231,8 +231,8 @@ impl Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants, and every rail of
-    /// the module is read.
+    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants, and every rail
+    /// of the module is read.
     #[must_use]
     pub fn of_tree(root: &Root, pid: u32) -> Monitor {
         let load = Load::find(root, pid).map(Load::with_descendants);

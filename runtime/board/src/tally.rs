@@ -98,8 +98,8 @@ impl Readings {
         cell.throttled = self.throttled;
     }
 
-    /// Writes the readings of a span of one call into a row of a program. `rails` contains the names of the rails. The row
-    /// has no more rails than records allow.
+    /// Writes the readings of a span of one call into a row of a program. `rails` contains the names of the rails. The
+    /// row has no more rails than records allow.
     pub fn fill_phase(&self, phase: &mut Phase, rails: &[String]) {
         phase.begin_s = self.begin_s;
         phase.seconds = self.seconds;

@@ -103,8 +103,8 @@ impl Marks {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads the bytes that have arrived, without waiting, and returns the names in them. The last line of a writer may end without
-    /// a line feed. Blanks around a name are dropped, and so are empty lines.
+    /// Reads the bytes that have arrived, without waiting, and returns the names in them. The last line of a writer may
+    /// end without a line feed. Blanks around a name are dropped, and so are empty lines.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
