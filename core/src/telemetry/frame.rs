@@ -27,7 +27,7 @@ use core::fmt::{self, Display, Formatter};
 use crc::{CRC_32_ISCSI, Crc, Table};
 
 /// Version of the contents of frames.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Size of the longest record in bytes.
 pub const RECORD: usize = 1064;

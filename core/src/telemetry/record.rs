@@ -44,6 +44,8 @@ pub enum Record {
     Trace(Trace),
     /// Last record of a run.
     End(End),
+    /// A row of the results of `elsa bench --exec`.
+    Phase(Phase),
 }
 
 /// Description of the machine, and the date of the run.
@@ -193,6 +195,87 @@ pub struct Cell {
     pub throttled: Throttling,
 }
 
+/// Readings of the board while a program ran: during one phase of the program, or during its whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Name of the program.
+    pub program: String<64>,
+    /// Name of the phase; `None` for the whole run.
+    pub phase: Option<String<32>>,
+    /// Start of the phase, in seconds since the start of the program.
+    pub begin_s: f64,
+    /// Duration.
+    pub seconds: f64,
+    /// Exit status of the program; `None` for a phase, and for a program that a signal ended.
+    pub exit_status: Option<i32>,
+    /// Number of the signal that ended the program.
+    pub signal: Option<i32>,
+    /// CPU time of the program, its descendants and the tool, in ticks of 10 ms.
+    pub cpu_s: Option<f64>,
+    /// CPU time of the program and its descendants in user mode; `None` for a phase.
+    pub user_s: Option<f64>,
+    /// CPU time of the program and its descendants in kernel mode; `None` for a phase.
+    pub system_s: Option<f64>,
+    /// Peak of the resident memory of the program's largest process; `None` for a phase. The system counts the memory
+    /// of the tool until the program replaces it, so a smaller program has the peak of the tool.
+    pub peak_bytes: Option<u64>,
+    /// Mean total power.
+    pub power_mw: Option<f64>,
+    /// Mean total power of the idle machine.
+    pub idle_power_mw: Option<f64>,
+    /// Resolution of the board's power readings.
+    pub power_quantum_mw: Option<f64>,
+    /// Number of power readings that differ from the previous reading, or that come from a later conversion.
+    pub power_readings: u32,
+    /// Energy; `None` if there are too few readings.
+    pub energy_mj: Option<f64>,
+    /// Energy, minus the energy that the idle machine uses in the same time.
+    pub energy_net_mj: Option<f64>,
+    /// Rails of the module, without the rail of the total power.
+    pub rails: Vec<RailEnergy, 6>,
+    /// Temperature of the hottest thermal zone at the start.
+    pub temp_first_c: Option<f64>,
+    /// Temperature of the hottest thermal zone at the end.
+    pub temp_last_c: Option<f64>,
+    /// Highest temperature of any thermal zone.
+    pub temp_c: Option<f64>,
+    /// Name of the zone with the highest temperature.
+    pub temp_zone: Option<String<24>>,
+    /// Mean clock of the slowest core that is online.
+    pub cpu_mhz: Option<f64>,
+    /// Mean clock of the GPU.
+    pub gpu_mhz: Option<f64>,
+    /// Mean clock of the memory.
+    pub emc_mhz: Option<f64>,
+    /// Mean load of the GPU, from 0 to 1.
+    pub gpu_load: Option<f64>,
+    /// Whether the board reported throttling.
+    pub throttled: Throttling,
+    /// Number of throttling events.
+    pub throttle_events: u64,
+    /// Load by other processes, as a number of busy cores.
+    pub load: Option<f64>,
+    /// `true` if nothing disturbed the measurement.
+    pub clean: bool,
+    /// Disturbances of the measurement, each with its remedy.
+    pub marks: Vec<String<96>, 4>,
+    /// `true` if the processor is emulated.
+    pub emulated: bool,
+}
+
+/// Power and energy of one rail of the board.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RailEnergy {
+    /// Name of the rail, such as `VDD_SYS_GPU`.
+    pub name: String<24>,
+    /// Mean power.
+    pub power_mw: f64,
+    /// Energy.
+    pub energy_mj: f64,
+    /// Energy, minus the energy that the rail of the idle machine uses in the same time.
+    pub energy_net_mj: Option<f64>,
+}
+
 /// Windows into which a picture is divided. Each field contains a number of rows and a number of columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
@@ -261,9 +344,9 @@ pub struct Trace {
 /// Summary at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Number of [`Cell`] records in the run.
+    /// Number of [`Cell`] and [`Phase`] records in the run.
     pub cells: u32,
-    /// Number of [`Cell`] records whose [`Cell::clean`] is `true`.
+    /// Number of these records whose field `clean` is `true`.
     pub clean_cells: u32,
     /// Duration of the run in seconds.
     pub seconds: f64,

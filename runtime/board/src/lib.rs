@@ -14,6 +14,8 @@
 //! | [`serial`] | serial ports, and the sink that sends a benchmark's records through one |
 //! | [`Root`] | the folder that contains `sys`, `proc` and `etc`; tests simulate a board with a tree of files |
 //!
+//! [`Monitor::of_tree`] measures a program that the process starts: its load does not count as load of others.
+//!
 //! Everything is read from sysfs and procfs, without root if the system permits it. Values that the machine does not
 //! report are `None`; an unknown value is never replaced by a number.
 //!

@@ -3,6 +3,9 @@
 //! The load of the other processes is the busy time of all cores minus the busy time of the measured process. Time that
 //! a hypervisor gives to other machines (steal) is counted separately, because no process on this machine causes it.
 //! Times are in ticks of 10 ms, so a short interval is imprecise.
+//!
+//! The descendants of the measured process can be measured with it. A process that has ended stays in the times of the
+//! process that waited for it. A process whose parent has ended, such as a daemon, is no longer a descendant.
 
 use super::root::{Probe, Root};
 use std::collections::HashMap;
@@ -21,7 +24,7 @@ pub struct Times {
     pub busy: u64,
     /// Time that a hypervisor gave to other virtual machines.
     pub stolen: u64,
-    /// Busy time of the measured process, in user and kernel mode.
+    /// Busy time of the measured process, in user and kernel mode; with its descendants, if they are measured.
     pub process: u64,
 }
 
@@ -37,6 +40,12 @@ pub struct Others {
 }
 
 impl Times {
+    /// Returns the busy time of the measured process since `before`, in seconds.
+    #[must_use]
+    pub(crate) fn process_since(self, before: Times) -> f64 {
+        self.process.saturating_sub(before.process) as f64 / TICKS
+    }
+
     /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`.
     /// `self` was read `elapsed` after `before`. Returns `None` if `elapsed` is zero.
     #[must_use]
@@ -74,6 +83,8 @@ pub struct Load {
     pid: u32,
     machine: Probe,
     process: Option<Probe>,
+    /// `true` if the descendants of the process are measured with it.
+    descendants: bool,
     /// Number of cores listed in `/proc/stat`.
     pub cores: usize,
 }
@@ -91,28 +102,62 @@ impl Load {
         // An emulator of user programs reports times of zero in /proc/PID/stat, but does not recognise the path if it
         // contains a dot.
         let process = Probe::open(root, &format!("proc/./{pid}/stat"));
-        Some(Load { root: root.clone(), pid, machine, process, cores })
+        Some(Load { root: root.clone(), pid, machine, process, descendants: false, cores })
     }
 
-    /// Reads the times now. Allocates nothing.
+    /// Measures the descendants of the process with it.
+    #[must_use]
+    pub fn with_descendants(self) -> Load {
+        Load { descendants: true, ..self }
+    }
+
+    /// Reads the times now. Allocates nothing unless descendants are measured. Returns `None` if the descendants are
+    /// unknown.
     #[must_use]
     pub fn times(&self) -> Option<Times> {
         let mut line = [0; LINE];
         let (busy, stolen) = machine(first(self.machine.read(&mut line)?)?)?;
         let process = match &self.process {
-            Some(process) => spent(process.read(&mut line)?)?,
+            _ if self.descendants => self.spent_by_family()?,
+            Some(process) => spent(process.read(&mut line)?, ALONE)?,
             None => 0,
         };
         Some(Times { busy, stolen, process })
     }
 
-    /// Reads the busy time of every process except the measured one, in ticks, by process number.
+    /// Lists the numbers of the measured processes. Returns `None` if descendants are measured and the system does not
+    /// list the children of a process.
+    fn family(&self) -> Option<Vec<u32>> {
+        let mut family = vec![self.pid];
+        let (mut next, mut listed) = (0, !self.descendants);
+        while let Some(pid) = family.get(next).filter(|_| self.descendants).copied() {
+            next += 1;
+            for thread in self.root.entries(&format!("proc/{pid}/task")) {
+                // A thread may have ended since it was listed.
+                let file = format!("proc/{pid}/task/{thread}/children");
+                let Ok(children) = self.root.read(&file) else { continue };
+                listed = true;
+                family.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            }
+        }
+        listed.then_some(family)
+    }
+
+    /// Reads the busy time of the measured process and its descendants, and of the descendants that have ended.
+    fn spent_by_family(&self) -> Option<u64> {
+        // The dot in the path is explained in `find`.
+        let spent =
+            |pid: u32| spent(self.root.read(&format!("proc/./{pid}/stat")).ok()?.as_bytes(), WITH_CHILDREN);
+        Some(self.family()?.into_iter().filter_map(spent).fold(0, u64::saturating_add))
+    }
+
+    /// Reads the busy time of every process except the measured ones, in ticks, by process number.
     #[must_use]
     pub fn processes(&self) -> HashMap<u32, u64> {
         self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
     }
 
-    /// Finds the process with the highest load since `before`, which was read `elapsed` ago. The measured process is
+    /// Finds the process with the highest load since `before`, which was read `elapsed` ago. The measured processes are
     /// left out. If a process is not in `before`, all its busy time counts.
     #[must_use]
     pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
@@ -127,15 +172,16 @@ impl Load {
         })
     }
 
-    /// Iterates over the number, name and busy time of every process except the measured one.
+    /// Iterates over the number, name and busy time of every process except the measured ones.
     fn others(&self) -> impl Iterator<Item = (u32, String, u64)> + '_ {
         let names = self.root.entries("proc");
-        names.into_iter().filter_map(|name| {
-            let pid: u32 = name.parse().ok().filter(|pid| *pid != self.pid)?;
+        let family = self.family().unwrap_or_else(|| vec![self.pid]);
+        names.into_iter().filter_map(move |name| {
+            let pid: u32 = name.parse().ok().filter(|pid| !family.contains(pid))?;
             let line = self.root.read(&format!("proc/{pid}/stat")).ok()?;
             let (open, close) = (line.find('(')?, line.rfind(')')?);
             let name = line.get(open + 1..close)?.to_owned();
-            Some((pid, name, spent(line.as_bytes())?))
+            Some((pid, name, spent(line.as_bytes(), ALONE)?))
         })
     }
 }
@@ -163,15 +209,19 @@ fn machine(line: &str) -> Option<(u64, u64)> {
     (found >= 4).then_some((busy, stolen))
 }
 
-/// Parses a process's busy time from `/proc/PID/stat`. The name of the process is in parentheses and may contain blanks
-/// and parentheses, so fields are counted from the last parenthesis. The twelfth field is the user time, and the
-/// thirteenth is the system time.
-fn spent(line: &[u8]) -> Option<u64> {
+/// Number of fields with the times of a process alone: user time and system time.
+const ALONE: usize = 2;
+/// Number of fields with the times of a process and of its ended children: the same two times of both.
+const WITH_CHILDREN: usize = 4;
+
+/// Parses a process's busy time from `/proc/PID/stat`, as the sum of `fields` fields. The name of the process is in
+/// parentheses and may contain blanks and parentheses, so fields are counted from the last parenthesis. The first time
+/// is the twelfth field.
+fn spent(line: &[u8], fields: usize) -> Option<u64> {
     let close = line.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
     let mut words = rest.split_ascii_whitespace().skip(11);
-    let mut time = || words.next()?.parse::<u64>().ok();
-    time()?.checked_add(time()?)
+    (0..fields).try_fold(0u64, |sum, _| sum.checked_add(words.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -180,12 +230,14 @@ mod tests {
 
     #[test]
     fn names_of_processes_do_not_shift_their_times() {
-        let fields = "S 1 2 3 4 5 6 7 8 9 10 700 30 0 0 20 0 1 0 5";
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 700 30 5 4 20 0 1 0 5";
         for name in ["sh", "a b", ") 9 9 (", "x) S 1 1 1 1 1 1 1 1 1 1 9 9"] {
-            assert_eq!(spent(format!("42 ({name}) {fields}\n").as_bytes()), Some(730), "{name}");
+            let line = format!("42 ({name}) {fields}\n");
+            let times = [ALONE, WITH_CHILDREN].map(|fields| spent(line.as_bytes(), fields));
+            assert_eq!(times, [Some(730), Some(739)], "{name}");
         }
         for bad in ["", "42 sh S 1", "42 (sh) S 1 2", "42 (sh) S 1 2 3 4 5 6 7 8 9 10 x 30"] {
-            assert_eq!(spent(bad.as_bytes()), None, "{bad}");
+            assert_eq!(spent(bad.as_bytes(), ALONE), None, "{bad}");
         }
     }
 
@@ -200,6 +252,44 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60));
         }
         assert!(!load.processes().contains_key(&std::process::id()));
+    }
+
+    #[test]
+    fn descendants_are_measured_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = folder.path().join("proc").join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let process = |pid: u32, own: u64, ended: u64| {
+            let line = format!("{pid} (p{pid}) S 1 1 1 0 -1 0 0 0 0 0 {own} 0 {ended} 0 20 0 1 0 5\n");
+            put(&format!("{pid}/stat"), &line);
+        };
+        put("stat", "cpu  5000 0 0 90000\ncpu0 5000 0 0 90000\n");
+        for (pid, own, ended) in [(7, 1, 20), (8, 300, 0), (9, 4000, 50000), (11, 600_000, 0)] {
+            process(pid, own, ended);
+        }
+        let root = Root::new(folder.path());
+        let load = || Load::find(&root, 7).unwrap().with_descendants();
+        // The system does not list children, so the time of the descendants is unknown.
+        assert_eq!((load().times(), load().processes().len()), (None, 3));
+        // The second thread of the process started process 8, which started process 9.
+        for (task, children) in [("7/task/7", ""), ("7/task/70", "8 "), ("8/task/8", "9 "), ("9/task/9", "")]
+        {
+            put(&format!("{task}/children"), children);
+        }
+        assert_eq!(load().times().map(|times| times.process), Some(54_321));
+        assert_eq!(load().processes().into_keys().collect::<Vec<_>>(), [11]);
+        assert_eq!(Load::find(&root, 7).unwrap().times().map(|times| times.process), Some(1));
+        // Process 8 has ended, and process 7 has waited for it.
+        process(7, 1, 320);
+        put("7/task/70/children", "9 ");
+        std::fs::remove_dir_all(folder.path().join("proc/8")).unwrap();
+        assert_eq!(load().times().map(|times| times.process), Some(54_321));
+        let (before, after) =
+            (Times { process: 150, ..Times::default() }, Times { process: 400, ..Times::default() });
+        assert_eq!((after.process_since(before), before.process_since(after)), (2.5, 0.0));
     }
 
     #[test]

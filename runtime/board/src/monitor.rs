@@ -2,12 +2,13 @@
 //!
 //! Power is sampled every 20 ms and everything else every 200 ms. All values are also sampled when a span begins and
 //! when it ends, so even a short span has two samples. A sample reads a few files that stay open. The thread allocates
-//! nothing. It keeps sums per span, and it stores the history of the run in an array of fixed size. Whenever the array
-//! is full, every second point is dropped. The thread measures its CPU time and samples less often if it uses more than
-//! half a percent of a core.
+//! nothing, unless it measures descendants. It keeps sums per span, and it stores the history of the run in an array of
+//! fixed size. Whenever the array is full, every second point is dropped. The thread measures its CPU time and samples
+//! less often if it uses more than half a percent of a core.
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
+use super::rails::Rail;
 use super::root::Root;
 use super::sources::{Slow, Sources};
 use super::tally::{Facts, Readings, Tally};
@@ -78,13 +79,16 @@ impl WatchState {
         }
     }
 
-    /// Reads everything except the power, and adds it to the tallies of all open spans.
-    fn sample_slow(&mut self) -> Slow {
+    /// Reads everything except the total power, and adds it to the tallies of all open spans. Returns the sample, and
+    /// the powers of the rails.
+    fn sample_slow(&mut self) -> (Slow, Vec<Option<f64>>) {
         let slow = self.sources.slow();
+        let rails: Vec<Option<f64>> = self.sources.rails.iter().map(Rail::milliwatts).collect();
         for (_, tally) in &mut self.tallies {
             tally.slow(&slow, false);
+            tally.rails(&rails);
         }
-        slow
+        (slow, rails)
     }
 
     /// Stores a slow sample as a point of the history.
@@ -174,7 +178,7 @@ impl Shared {
             let now = Instant::now();
             state.sample_power(now);
             if now >= next_slow {
-                let sample = state.sample_slow();
+                let (sample, _) = state.sample_slow();
                 state.keep(now, sample);
                 next_slow = now + slow;
             }
@@ -227,16 +231,29 @@ impl Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
+    /// Starts to watch, like [`Monitor::start`]. The measured processes are `pid` and its descendants, and every rail
+    /// of the module is read.
+    #[must_use]
+    pub fn of_tree(root: &Root, pid: u32) -> Monitor {
+        let load = Load::find(root, pid).map(Load::with_descendants);
+        Monitor::begin(Sources::of_tree(root, pid), load, POWER, SLOW)
+    }
+
     /// Starts to watch, with a sample of the power every `power` and a sample of everything else every `slow`.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
+        Monitor::begin(Sources::find(root, pid), Load::find(root, pid), power, slow)
+    }
+
+    /// Starts the thread. It reads `sources`; `load` identifies the busiest other process.
+    fn begin(sources: Sources, load: Option<Load>, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
         // All points are written once now, so that the memory of the process does not grow during the run.
         let nothing = Point { seconds: f64::NAN, power: None, slow: Slow::default(), load: None };
         let mut course = vec![nothing; POINTS];
         std::hint::black_box(&mut course).clear();
         let state = WatchState {
-            sources: Sources::find(root, pid),
+            sources,
             start: now,
             tallies: Vec::new(),
             next: 0,
@@ -257,7 +274,6 @@ impl Monitor {
         if let Err(fault) = &thread {
             log::warn!("the board is read only between cells: no thread for it: {fault}");
         }
-        let load = Load::find(root, pid);
         let processes = load.as_ref().map(Load::processes).unwrap_or_default();
         Monitor { shared, thread: thread.ok(), load, processes: Mutex::new((now, processes)) }
     }
@@ -268,9 +284,10 @@ impl Monitor {
         let now = Instant::now();
         // Brings the other spans up to date.
         state.sample_power(now);
-        let slow = state.sample_slow();
+        let (slow, rails) = state.sample_slow();
         let mut tally = Tally::new(now);
         tally.slow(&slow, true);
+        tally.rails(&rails);
         let id = state.next;
         state.next += 1;
         state.tallies.push((id, tally));
@@ -295,6 +312,9 @@ impl Monitor {
             };
             let (_, tally) = state.tallies.swap_remove(place);
             let (mut readings, zone) = tally.readings(now, calls, facts);
+            readings.idle_rails_mw =
+                state.idle.as_ref().map(|idle| idle.rails_mw.clone()).unwrap_or_default();
+            readings.begin_s = now.saturating_duration_since(state.start).as_secs_f64() - readings.seconds;
             if let Some(zone) = zone.and_then(|zone| state.sources.zones.get(zone)) {
                 readings.temp_zone = Some(zone.name.clone());
                 readings.passive_c = zone.passive_c;
@@ -328,6 +348,12 @@ impl Monitor {
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()
+    }
+
+    /// Returns the names of the rails in [`Readings::rails_mw`]; empty unless descendants are measured.
+    #[must_use]
+    pub fn rails(&self) -> Vec<String> {
+        self.shared.lock().sources.rails.iter().map(|rail| rail.name.clone()).collect()
     }
 
     /// Returns points of the run's history, at most 2048. The first point is at least `spacing` seconds after the

@@ -201,6 +201,15 @@ pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
     })
 }
 
+/// Returns the rails of the module whose powers are parts of the total: all rails except the module's input.
+#[must_use]
+pub fn components(rails: Vec<Rail>) -> Vec<Rail> {
+    let whole = total(&rails);
+    let input = (whole.len() == 1).then(|| whole[0]);
+    let of_module = |(i, rail): &(usize, Rail)| rail.place == Place::Module && Some(*i) != input;
+    rails.into_iter().enumerate().filter(of_module).map(|(_, rail)| rail).collect()
+}
+
 /// Energy counter.
 #[derive(Debug)]
 struct Counter {

@@ -22,6 +22,8 @@ pub struct Sources {
     meter: Option<Meter>,
     /// Rails whose power should be part of the total power: one for each text in [`PARTS`], in that order.
     pub parts: [Option<Rail>; 2],
+    /// Rails whose powers are parts of the total power. They are read only if descendants are measured.
+    pub rails: Vec<Rail>,
     throttle: Throttle,
     load: Option<Load>,
 }
@@ -69,9 +71,19 @@ impl Sources {
             emc: clocks::emc(root).ok(),
             meter: Meter::find(root),
             parts,
+            rails: Vec::new(),
             throttle: Throttle::find(root),
             load: Load::find(root, pid),
         }
+    }
+
+    /// Opens the files of a machine like [`Sources::find`], to measure a program: the descendants of the process are
+    /// measured with it, and every rail is read.
+    #[must_use]
+    pub fn of_tree(root: &Root, pid: u32) -> Sources {
+        let sources = Sources::find(root, pid);
+        let rails = rails::components(rails::find(root));
+        Sources { load: sources.load.map(Load::with_descendants), rails, ..sources }
     }
 
     /// Returns `true` if the machine measures its power.
@@ -97,7 +109,7 @@ impl Sources {
         self.meter.as_mut()?.read(now)
     }
 
-    /// Reads everything except the total power. Allocates nothing.
+    /// Reads everything except the total power. Allocates nothing unless descendants are measured.
     pub fn slow(&mut self) -> Slow {
         let mut slow = Slow {
             hottest: zones::hottest(&self.zones),

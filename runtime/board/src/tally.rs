@@ -3,7 +3,7 @@
 use super::load::{Busy, Others, Times};
 use super::rails::Power;
 use super::sources::Slow;
-use elsa_core::telemetry::record::{Cell, Throttling, text};
+use elsa_core::telemetry::record::{Cell, Phase, RailEnergy, Throttling, text};
 use std::time::{Duration, Instant};
 
 /// Energy is reported only if there are at least this many fresh power readings.
@@ -16,6 +16,8 @@ const CHANGE: f64 = 0.02;
 /// `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
+    /// Start of the span, in seconds since the start of the monitor.
+    pub begin_s: f64,
     /// Length of the span.
     pub seconds: f64,
     /// Mean total power. If several methods alternate in the span, this is one mean over all of them.
@@ -34,8 +36,14 @@ pub struct Readings {
     /// Mean power of the GPU's rail, and mean power of the CPU's rail. Each is present only if the total power should
     /// include that rail.
     pub parts_mw: [Option<f64>; 2],
+    /// Mean power of each rail in `Monitor::rails`.
+    pub rails_mw: Vec<Option<f64>>,
+    /// Mean power of the same rails of the idle machine; empty if it is unknown.
+    pub idle_rails_mw: Vec<Option<f64>>,
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
+    /// Temperature of the hottest zone in the first sample and in the last. The two zones may differ.
+    pub temps_c: Option<(f64, f64)>,
     /// Name of the hottest zone.
     pub temp_zone: Option<String>,
     /// Temperature at which the hottest zone makes the system slow the board down.
@@ -64,6 +72,8 @@ pub struct Readings {
     pub throttled: Throttling,
     /// Number of throttling events.
     pub throttle_events: u64,
+    /// Busy time of the measured process in seconds, in whole ticks of 10 ms.
+    pub process_s: Option<f64>,
     /// Load of other processes.
     pub others: Option<Others>,
     /// The other process with the highest load. It is identified only if the load of all other processes exceeds a
@@ -86,6 +96,41 @@ impl Readings {
         cell.gpu_mhz = self.gpu_mhz;
         cell.emc_mhz = self.emc_mhz;
         cell.throttled = self.throttled;
+    }
+
+    /// Writes the readings of a span of one call into a row of a program. `rails` contains the names of the rails. The
+    /// row has no more rails than records allow.
+    pub fn fill_phase(&self, phase: &mut Phase, rails: &[String]) {
+        phase.begin_s = self.begin_s;
+        phase.seconds = self.seconds;
+        phase.cpu_s = self.process_s;
+        phase.power_mw = self.power_mw;
+        phase.idle_power_mw = self.idle_power_mw;
+        phase.power_quantum_mw = self.power_quantum_mw;
+        phase.power_readings = self.power_readings;
+        phase.energy_mj = self.energy_mj;
+        phase.energy_net_mj = self.energy_net_mj;
+        let idle = self.idle_rails_mw.iter().copied().chain(std::iter::repeat(None));
+        let means = rails.iter().zip(&self.rails_mw).zip(idle);
+        let known = means.filter_map(|((name, mean), idle)| Some((name, (*mean)?, idle)));
+        let rail = |(name, power_mw, idle): (&String, f64, Option<f64>)| RailEnergy {
+            name: text(name),
+            power_mw,
+            energy_mj: power_mw * self.seconds,
+            energy_net_mj: idle.map(|idle| (power_mw - idle) * self.seconds),
+        };
+        phase.rails = known.take(phase.rails.capacity()).map(rail).collect();
+        phase.temp_first_c = self.temps_c.map(|(first, _)| first);
+        phase.temp_last_c = self.temps_c.map(|(_, last)| last);
+        phase.temp_c = self.temp_c;
+        phase.temp_zone = self.temp_zone.as_deref().map(text);
+        phase.cpu_mhz = self.cpu_mhz;
+        phase.gpu_mhz = self.gpu_mhz;
+        phase.emc_mhz = self.emc_mhz;
+        phase.gpu_load = self.gpu_load;
+        phase.throttled = self.throttled;
+        phase.throttle_events = self.throttle_events;
+        phase.load = self.others.map(|others| others.load);
     }
 }
 
@@ -140,6 +185,8 @@ pub struct Tally {
     power: Option<f64>,
     smallest: Option<f64>,
     hottest: Option<(usize, f64)>,
+    /// Temperature of the hottest zone in the first sample and in the last.
+    temps: Option<(f64, f64)>,
     slowest: Spread,
     fastest: Spread,
     limits: Option<(f64, f64)>,
@@ -148,6 +195,7 @@ pub struct Tally {
     gpu_load: Spread,
     emc: Spread,
     parts: [Spread; 2],
+    rails: Vec<Spread>,
     events: u64,
     signs: bool,
     /// `true` if every sample could have shown throttling.
@@ -170,6 +218,7 @@ impl Tally {
             power: None,
             smallest: None,
             hottest: None,
+            temps: None,
             slowest: Spread::default(),
             fastest: Spread::default(),
             limits: None,
@@ -178,6 +227,7 @@ impl Tally {
             gpu_load: Spread::default(),
             emc: Spread::default(),
             parts: [Spread::default(); 2],
+            rails: Vec::new(),
             events: 0,
             signs: false,
             counted: false,
@@ -202,6 +252,9 @@ impl Tally {
     /// Adds a sample of everything except the power. If `first` is `true`, this is the first sample of a span, and its
     /// events are ignored because they happened before the span.
     pub fn slow(&mut self, slow: &Slow, first: bool) {
+        if let Some((_, celsius)) = slow.hottest {
+            self.temps = Some((self.temps.map_or(celsius, |(start, _)| start), celsius));
+        }
         if let Some((place, celsius)) = slow.hottest
             && self.hottest.is_none_or(|(_, highest)| celsius > highest)
         {
@@ -233,6 +286,14 @@ impl Tally {
         }
     }
 
+    /// Adds a sample of the power of each rail in `Sources::rails`.
+    pub fn rails(&mut self, powers: &[Option<f64>]) {
+        self.rails.resize(powers.len(), Spread::default());
+        for (rail, power) in self.rails.iter_mut().zip(powers) {
+            rail.add(*power);
+        }
+    }
+
     /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in `Sources::zones`.
     /// The caller uses the index to add the zone's name.
     #[must_use]
@@ -251,6 +312,7 @@ impl Tally {
             Throttling::Unknown
         };
         let readings = Readings {
+            begin_s: 0.0,
             seconds,
             power_mw,
             idle_power_mw: facts.idle_mw,
@@ -259,7 +321,10 @@ impl Tally {
             power_readings: self.readings,
             power_quantum_mw: facts.step_mw.or(self.smallest),
             parts_mw: self.parts.map(|part| part.mean()),
+            rails_mw: self.rails.iter().map(Spread::mean).collect(),
+            idle_rails_mw: Vec::new(),
             temp_c: self.hottest.map(|(_, celsius)| celsius),
+            temps_c: self.temps,
             temp_zone: None,
             passive_c: None,
             cpu_mhz: self.slowest.mean(),
@@ -274,6 +339,7 @@ impl Tally {
             clock_changes: self.fastest.changes + self.gpu.changes + self.emc.changes,
             throttled,
             throttle_events: self.events,
+            process_s: self.times.map(|(start, end)| end.process_since(start)),
             others: self.times.and_then(|(start, end)| end.since(start, elapsed, facts.cores)),
             busiest: None,
         };

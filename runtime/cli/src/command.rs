@@ -30,7 +30,8 @@ Environment:
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4
 verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could make no
-claim about an answer; 141 the reader of standard output closed it, as in elsa bench | head -1.
+claim about an answer; 141 the reader of standard output closed it, as in elsa bench | head -1. If the program of elsa
+bench --exec fails, its status.
 
 Arguments are UTF-8. Runs on little-endian machines only.";
 
@@ -59,7 +60,7 @@ pub enum Command {
     Linear(LinearArgs),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
-    /// Measure latency on this machine; every answer is checked
+    /// Measure latency, every answer checked; with --exec, the power and energy of any program
     Bench(Box<BenchArgs>),
     /// Report this machine's hardware, the engine's choices and the reasons
     Info(InfoArgs),

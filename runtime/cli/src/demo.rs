@@ -75,7 +75,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     let mut writer = prepare(&args.out)?;
     let watch = Watch::start(Gate::Force, &engine);
     let mut out = crate::foreign::stdout();
-    let start = watch.describe(&engine);
+    let start = watch.describe(Some(&engine));
     let gpu = match &start.gpu {
         Some(name) => name.to_string(),
         None => "no NVIDIA GPU".to_owned(),

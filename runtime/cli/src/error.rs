@@ -148,6 +148,16 @@ pub enum Error {
     /// Measurements that are slower than the measurements in the table with which they were compared.
     #[error("slower: {0}")]
     Slower(String),
+    /// A measured program that failed, or that the system could not wait for.
+    #[error("--exec: {program}: {how}")]
+    Program {
+        /// Name of the program.
+        program: String,
+        /// How it ended, or the failure of the system.
+        how: String,
+        /// Exit status for the tool.
+        status: u8,
+    },
     /// Cells of a benchmark that were refused or disturbed.
     #[error("{0}; the reasons are above, and --wait waits for a quiet machine")]
     Unclean(String),
@@ -156,7 +166,7 @@ pub enum Error {
 impl Error {
     /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong output or a
     /// slowdown, 5 for disturbed measurements, 6 for an output about which no claim can be made, 141 if the reader of
-    /// standard output closed it.
+    /// standard output closed it. A measured program that failed has its own status.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -196,6 +206,7 @@ impl Error {
             Error::Verification(_) | Error::Slower(_) => VERIFICATION,
             Error::Unclean(_) => UNCLEAN,
             Error::NoClaim(_) => NO_CLAIM,
+            Error::Program { status, .. } => *status,
             _ => SYSTEM,
         }
     }
@@ -254,6 +265,8 @@ mod tests {
         assert_eq!(Error::Verification("x".into()).status(), 4);
         assert_eq!((Error::Slower("x".into()).status(), Error::Unclean("x".into()).status()), (4, 5));
         assert_eq!(Error::NoClaim("x".into()).status(), 6);
+        let failed = Error::Program { program: "sh".into(), how: "exit status 7".into(), status: 7 };
+        assert_eq!((failed.status(), failed.line().as_str()), (7, "--exec: sh: exit status 7"));
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
     }

@@ -8,7 +8,7 @@
 //! | `elsa backward` | [`mod@backward`]: gradients, with the output of a forward pass from files or computed first |
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
 //! | `elsa verify` | [`verify`]: an answer compared with the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
-//! | `elsa bench` | [`mod@bench`]: latency, with every answer checked |
+//! | `elsa bench` | [`mod@bench`]: latency, with every answer checked; power and energy of any program |
 //! | `elsa info` | [`info`]: the hardware of the [`machine`] and its board ([`elsa_board`]), the engine's choices and the reasons |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: the records that a benchmark sends over a [serial](elsa_board::serial) line |
@@ -22,8 +22,8 @@
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong
 //! request; 3 failure of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed
-//! measurement; 6 no claim about an output; 141 the reader of standard output closed it. A process that is started
-//! without a standard output gets the null device.
+//! measurement; 6 no claim about an output; 141 the reader of standard output closed it. A measured program that fails
+//! gives its own status. A process that is started without a standard output gets the null device.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -73,7 +73,7 @@ struct Tagged<'a, T> {
 }
 
 /// Writes a record of a benchmark as one line of JSON. Its first field is `what`, the kind of the record: `start`,
-/// `bench`, `trace` or `end`.
+/// `bench`, `exec`, `trace` or `end`.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -81,6 +81,7 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     match record {
         Record::Start(record) => json(out, &Tagged { what: "start", record }),
         Record::Cell(record) => json(out, &Tagged { what: "bench", record }),
+        Record::Phase(record) => json(out, &Tagged { what: "exec", record }),
         Record::Trace(record) => json(out, &Tagged { what: "trace", record }),
         Record::End(record) => json(out, &Tagged { what: "end", record }),
     }
@@ -168,7 +169,7 @@ pub fn loaded(out: &mut impl Write, kernels: &[Loaded]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::telemetry::record::{Cell, End, Start, Throttling, Trace, text};
+    use elsa_core::telemetry::record::{Cell, End, Phase, Start, Throttling, Trace, text};
 
     fn line(of: &Record) -> String {
         let mut out = Vec::new();
@@ -192,6 +193,7 @@ mod tests {
         for (record, what) in [
             (Record::Start(Start::default()), "start"),
             (Record::Cell(cell.clone()), "bench"),
+            (Record::Phase(Phase::default()), "exec"),
             (Record::Trace(Trace::default()), "trace"),
             (Record::End(End::default()), "end"),
         ] {

@@ -1,14 +1,18 @@
-//! Removes temporary files before a signal or a panic ends the tool.
+//! Removes temporary files before a signal or a panic ends the tool, and passes signals on to a measured program.
 
 use crate::error::say;
 use elsa_files::temporary;
+use rustix::process::{Pid, Signal, getpgrp, kill_process};
+use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
+use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Signals that end the tool.
@@ -36,6 +40,55 @@ pub fn ended() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
+/// The running program of [`pass_to`].
+static PROGRAM: Mutex<Option<Pid>> = Mutex::new(None);
+
+/// Locks the running program. While it is locked, no signal is passed on.
+fn program() -> MutexGuard<'static, Option<Pid>> {
+    PROGRAM.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a program by `start`. From then on, ending signals do not end the tool, but are passed on to the program,
+/// until [`pass_to_none`]. After that, they have the effect that [`defer`] describes.
+///
+/// # Errors
+/// Returns the error of `start`.
+pub fn pass_to(start: impl FnOnce() -> io::Result<Child>) -> io::Result<Child> {
+    let mut program = program();
+    let child = start()?;
+    defer();
+    *program = Some(Pid::from_child(&child));
+    Ok(child)
+}
+
+/// Passes no more signals on. Call this before the system may give the number of the ended program to another process,
+/// that is, before waiting for the program.
+pub fn pass_to_none() {
+    *program() = None;
+}
+
+/// Passes a signal on to the running program. Returns `false` if no program runs. The terminal sends SIGINT and SIGQUIT
+/// to all processes in its foreground, so the program already has them if the tool is there.
+fn passed(signal: i32) -> bool {
+    let program = program();
+    let Some(pid) = *program else { return false };
+    if matches!(signal, SIGINT | SIGQUIT) && in_foreground() {
+        return true;
+    }
+    if let Some(signal) = Signal::from_named_raw(signal)
+        && let Err(e) = kill_process(pid, signal)
+    {
+        log::warn!("a signal cannot be passed on: {e}");
+    }
+    true
+}
+
+/// Returns `true` if this process is in the foreground of a terminal.
+fn in_foreground() -> bool {
+    let Ok(terminal) = File::open("/dev/tty") else { return false };
+    tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
+}
+
 /// Starts a thread that waits for signals. On a fatal signal, the thread removes the temporary files and lets the
 /// signal have its default effect, so that the parent process sees which signal ended the tool. If the parent process
 /// made the tool ignore a signal, the tool still ignores it. A write that would exceed the process's limit on file
@@ -51,6 +104,9 @@ pub fn watch() -> io::Result<()> {
     let wait = move || {
         let mut first = None;
         for signal in signals.forever() {
+            if passed(signal) {
+                continue;
+            }
             if POLITE.load(Ordering::Relaxed) {
                 ASKED.store(true, Ordering::Relaxed);
                 if first.get_or_insert_with(Instant::now).elapsed() < SAME_REQUEST {

@@ -2,7 +2,9 @@
 
 use super::{Counts, Decoder, Encoder, FRAME, Message, RECORD, Short, VERSION};
 use crate::random::Random;
-use crate::telemetry::record::{Cell, End, Grid, Record, Start, String, Throttling, Trace, Vec, text};
+use crate::telemetry::record::{
+    Cell, End, Grid, Phase, RailEnergy, Record, Start, String, Throttling, Trace, Vec, text,
+};
 
 extern crate std;
 use std::vec::Vec as Heap;
@@ -92,6 +94,48 @@ fn full_cell() -> Cell {
         gpu_mhz: x,
         emc_mhz: x,
         throttled: Throttling::Unknown,
+    }
+}
+
+/// Returns a record of a phase in which every field has its greatest length.
+fn full_phase() -> Phase {
+    let (mut marks, mut rails) = (Vec::new(), Vec::new());
+    while marks.push(full()).is_ok() {}
+    let x = Some(f64::NAN);
+    let rail = RailEnergy { name: full(), power_mw: f64::MAX, energy_mj: f64::MAX, energy_net_mj: x };
+    while rails.push(rail.clone()).is_ok() {}
+    Phase {
+        program: full(),
+        phase: Some(full()),
+        begin_s: f64::MAX,
+        seconds: f64::MAX,
+        exit_status: Some(i32::MIN),
+        signal: Some(i32::MIN),
+        cpu_s: x,
+        user_s: x,
+        system_s: x,
+        peak_bytes: Some(u64::MAX),
+        power_mw: x,
+        idle_power_mw: x,
+        power_quantum_mw: x,
+        power_readings: u32::MAX,
+        energy_mj: x,
+        energy_net_mj: x,
+        rails,
+        temp_first_c: x,
+        temp_last_c: x,
+        temp_c: x,
+        temp_zone: Some(full()),
+        cpu_mhz: x,
+        gpu_mhz: x,
+        emc_mhz: x,
+        gpu_load: x,
+        throttled: Throttling::Unknown,
+        throttle_events: u64::MAX,
+        load: x,
+        clean: true,
+        marks,
+        emulated: true,
     }
 }
 
@@ -185,7 +229,8 @@ fn no_record_is_longer_than_is_said_and_one_is_as_long() {
         load: Some(0.0),
     };
     let end = End { cells: u32::MAX, clean_cells: u32::MAX, seconds: f64::MAX };
-    for record in [cell, Record::Start(full_start()), Record::Trace(trace), Record::End(end)] {
+    let phase = Record::Phase(full_phase());
+    for record in [cell, Record::Start(full_start()), Record::Trace(trace), Record::End(end), phase] {
         let framed = frame(&mut Encoder::new(u32::MAX), &record);
         assert!(framed.len() <= FRAME && framed.iter().position(|&b| b == 0) == Some(framed.len() - 1));
         let (messages, counts) = decode(&[&[0][..], &framed].concat());
@@ -372,7 +417,7 @@ fn frames_of_other_versions_are_told_from_damage() {
     for len in 0..message.len() {
         assert_eq!(count(&message[..len]), (0, 1, 0), "{len}");
     }
-    message[9] = 4;
+    message[9] = 5;
     assert_eq!(count(&message), (0, 1, 0));
 }
 

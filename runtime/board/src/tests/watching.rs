@@ -7,7 +7,7 @@ use crate::rails::Power;
 use crate::sources::{Slow, Sources};
 use crate::tally::{FEWEST_READINGS, Facts, Readings, Tally};
 use crate::throttle::Sign;
-use elsa_core::telemetry::record::{Cell, Throttling};
+use elsa_core::telemetry::record::{Cell, Phase, Throttling};
 use std::time::{Duration, Instant};
 
 fn ms(ms: u64) -> Duration {
@@ -174,6 +174,7 @@ fn a_board_is_watched_while_it_computes() {
     assert_eq!((readings.temp_c, readings.temp_zone.as_deref()), (Some(61.5), Some("tj-thermal")));
     // The cores were busy for 3000 more ticks; the process itself used 200 of them.
     close(readings.others.map(|others| others.load), 28.0 / readings.seconds);
+    assert_eq!((readings.process_s, readings.temps_c), (Some(2.0), Some((46.5, 61.5))));
     let busiest = readings.busiest.clone().unwrap();
     assert_eq!((busiest.pid, busiest.name.as_str()), (77, "cc1 (plus)"));
 
@@ -188,6 +189,15 @@ fn a_board_is_watched_while_it_computes() {
         (readings.power_readings, readings.power_quantum_mw)
     );
 
+    let mut phase = Phase::default();
+    readings.fill_phase(&mut phase, &monitor.rails());
+    assert_eq!((phase.begin_s, phase.seconds, phase.cpu_s), (readings.begin_s, readings.seconds, Some(2.0)));
+    assert!(phase.begin_s >= idle.begin_s + idle.seconds, "{phase:?}, {idle:?}");
+    assert_eq!((phase.energy_mj, phase.energy_net_mj), (readings.energy_mj, readings.energy_net_mj));
+    assert_eq!((phase.temp_first_c, phase.temp_last_c, phase.temp_c), (Some(46.5), Some(61.5), Some(61.5)));
+    assert_eq!((phase.load, phase.throttle_events), (readings.others.map(|others| others.load), 5));
+    assert!(phase.rails.is_empty(), "rails are read only around a program");
+
     let trace = monitor.trace(f64::NEG_INFINITY, 0.0);
     assert!(trace.len() >= 5 && trace.windows(2).all(|pair| pair[0].t_s < pair[1].t_s));
     assert!(trace.iter().all(|point| point.cpu_mhz == Some(1728.0) && point.power_mw.is_some()));
@@ -195,6 +205,43 @@ fn a_board_is_watched_while_it_computes() {
     let span = monitor.open();
     let again = monitor.close(span, 0);
     assert_eq!((again.throttled, again.busiest), (Throttling::NotSeen, None));
+}
+
+#[test]
+fn the_rails_of_a_program_are_those_of_the_module() {
+    let (tx2, xavier) = (tree::tx2(), tree::xavier());
+    // The input rail of a TX2 is the total; a Xavier has none, and its total is the sum of its rails.
+    let names = |tree: &Tree| Monitor::of_tree(&tree.root(), OWN).rails();
+    assert_eq!(names(&tx2), ["VDD_SYS_GPU", "VDD_SYS_SOC", "VDD_4V0_WIFI", "VDD_SYS_CPU", "VDD_SYS_DDR"]);
+    assert_eq!(names(&xavier), ["GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"]);
+    assert!(names(&tree::pc()).is_empty());
+
+    let monitor = Monitor::of_tree(&tx2.root(), OWN);
+    let _ = monitor.idle(ms(1));
+    tx2.put("sys/bus/i2c/devices/0-0041/iio_device/in_power2_input", "1173\n");
+    let span = monitor.open();
+    let readings = monitor.close(span, 1);
+    let mut phase = Phase::default();
+    readings.fill_phase(&mut phase, &monitor.rails());
+    assert_eq!(phase.rails.len(), 5);
+    for (rail, (mw, net)) in
+        phase.rails.iter().zip([(153.0, 0.0), (306.0, 0.0), (0.0, 0.0), (306.0, 0.0), (1173.0, 1000.0)])
+    {
+        close(Some(rail.power_mw), mw);
+        close(Some(rail.energy_mj), mw * phase.seconds);
+        let found = rail.energy_net_mj.unwrap() / phase.seconds;
+        assert!((found - net).abs() < 1e-6, "{rail:?}");
+    }
+    // The energies of a Xavier's rails add up to the total.
+    let monitor = Monitor::of_tree(&xavier.root(), OWN);
+    let span = monitor.open();
+    let readings = monitor.close(span, 1);
+    assert!(readings.idle_rails_mw.is_empty());
+    let total = readings.rails_mw.iter().copied().sum::<Option<f64>>().unwrap();
+    close(readings.power_mw, total);
+    let mut phase = Phase::default();
+    readings.fill_phase(&mut phase, &monitor.rails());
+    assert!(phase.rails.len() == 6 && phase.rails.iter().all(|rail| rail.energy_net_mj.is_none()));
 }
 
 #[test]
@@ -220,7 +267,8 @@ fn a_machine_that_tells_nothing_has_no_numbers() {
     let span = monitor.open();
     let readings = monitor.close(span, 5);
     assert!(readings.seconds > 0.0);
-    assert_eq!(readings, Readings { seconds: readings.seconds, ..Readings::default() });
+    let Readings { begin_s, seconds, .. } = readings;
+    assert_eq!(readings, Readings { begin_s, seconds, ..Readings::default() });
     assert_eq!(readings.throttled, Throttling::Unknown);
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use elsa_board::serial;
 use elsa_core::dtype::DType;
 use elsa_runtime::Method;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,9 +42,16 @@ vain is refused, unless --force is given. A row with an error beyond the bound o
 The table has a row for each shape; its peak memory is the workspace of elsa. --wide prints a row for each method with
 all numbers and reasons.
 
---json prints one object per line; the field what is start, bench, trace or end. In bench objects, n is NK and shape is
-the complete shape; what the shape does not define or the board does not report is null. --serial never delays the
-benchmark: a port that is too slow or disappears loses records, which both ends count.
+--json prints one object per line; the field what is start, bench, exec, trace or end. In bench objects, n is NK and
+shape is the complete shape; what the shape does not define or the board does not report is null. --serial never delays
+the benchmark: a port that is too slow or disappears loses records, which both ends count.
+
+--exec CMD ARGS runs any program, such as trtexec or a Python script, and must be the last flag. The program runs even
+on a busy machine; --wait first waits. The rows contain its phases, then the whole run; energy is also given without the
+energy that the idle machine uses in the same time. The load of others excludes the program's descendants, except
+daemons. With --json the program's output goes to standard error, and with --marks - its input is empty. A phase ends
+when the next line arrives on the pipe. SIGINT, SIGTERM and SIGHUP go to the program, and the rows are still written. If
+the program fails, its exit status is that of the tool, or 128 plus the number of the signal that ended it.
 
 --budget limits each method alone; it excludes the tensors and the oracle. --method both fails if the budget has no room
 for one of the two; without --method, math is then left out.
@@ -140,6 +148,17 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIR", num_args = 0..=1,
         conflicts_with_all = ["shape", "workload", "dtype", "method", "heads", "csv", "html", "export", "save"])]
     pub spot: Option<Option<PathBuf>>,
+    /// Measure a program instead: power, energy, temperature, clocks, throttling and load while it runs. The rest of
+    /// the line is the program and its arguments
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true,
+        conflicts_with_all = ["shape", "workload", "dtype", "method", "heads", "seconds", "warmup", "iterations",
+            "export", "save", "compare", "soak", "spot", "backend", "device", "threads", "budget", "block", "tuned",
+            "error_budget", "schedule"])]
+    pub exec: Option<Vec<OsString>>,
+    /// Named pipe from which --exec reads the names of phases, one on each line; - is standard input. The pipe is made
+    /// if it does not exist
+    #[arg(long, value_name = "PIPE", requires = "exec")]
+    pub marks: Option<PathBuf>,
     /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,

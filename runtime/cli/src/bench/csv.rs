@@ -2,20 +2,19 @@
 
 use crate::error::{Error, one_line};
 use crate::report;
-use elsa_core::telemetry::record::Cell;
 use elsa_files::{FileError, InputFile};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Returns the table of `cells` as CSV: a line of column names, and a line for each cell.
+/// Returns the table of `rows` as CSV: a line of column names, and a line for each row.
 ///
 /// # Errors
 /// Returns an error if formatting fails, which cannot happen in memory.
-pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
+pub fn table<T: Serialize + Default>(rows: &[T]) -> std::io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(report::columns(&Cell::default())?.iter().map(|(name, _)| name))?;
-    for cell in cells {
-        writer.write_record(report::columns(cell)?.iter().map(|(_, value)| value))?;
+    writer.write_record(report::columns(&T::default())?.iter().map(|(name, _)| name))?;
+    for row in rows {
+        writer.write_record(report::columns(row)?.iter().map(|(_, value)| value))?;
     }
     writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
@@ -84,7 +83,7 @@ pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use elsa_core::telemetry::record::{Grid, Throttling, text};
+    use elsa_core::telemetry::record::{Cell, Grid, Throttling, text};
 
     /// Returns a row with a value in every field.
     pub fn full() -> Cell {

@@ -4,10 +4,11 @@
 //! are SVG in the style sheet's colours, so they follow the reader's choice of light or dark.
 
 use super::chart::{of_cells, of_traces};
+use super::phases::WHOLE;
 use crate::chart::{Chart, SIZE};
 use crate::error::Error;
 use askama::Template;
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Throttling, Trace};
+use elsa_core::telemetry::record::{Cell, End, Phase, Record, Start, Throttling, Trace};
 
 /// A group of charts below one heading.
 struct Group {
@@ -20,8 +21,8 @@ struct Group {
 /// A column of the table: its name, and `true` if its texts are words rather than numbers.
 type Column = (&'static str, bool);
 
-/// The columns of the table. A column without any text is left out.
-const COLUMNS: [Column; 34] = [
+/// The columns of cells. A column without a value is left out.
+const CELL: [Column; 34] = [
     ("workload", true),
     ("shape", true),
     ("type", true),
@@ -58,12 +59,39 @@ const COLUMNS: [Column; 34] = [
     ("kernel", true),
 ];
 
+/// The columns of a program's phases. A column without a value is left out.
+const PHASE: [Column; 23] = [
+    ("phase", true),
+    ("from s", false),
+    ("s", false),
+    ("end", true),
+    ("CPU s", false),
+    ("user s", false),
+    ("system s", false),
+    ("peak MB", false),
+    ("power mW", false),
+    ("idle mW", false),
+    ("energy J", false),
+    ("without idle J", false),
+    ("rails", true),
+    ("first °C", false),
+    ("last °C", false),
+    ("max °C", false),
+    ("zone", true),
+    ("CPU MHz", false),
+    ("GPU MHz", false),
+    ("EMC MHz", false),
+    ("GPU load %", false),
+    ("others, cores", false),
+    ("throttled", true),
+];
+
 /// A row of the table.
 struct Row {
     /// Text of each column, and `true` if the text is a word rather than a number.
     fields: Vec<(String, bool)>,
     clean: bool,
-    /// Reasons why the cell is not clean. Each has a row of its own.
+    /// Reasons why the row is not clean. Each has a row of its own.
     reasons: Vec<String>,
 }
 
@@ -76,9 +104,11 @@ struct Page<'a> {
     end: Option<&'a End>,
     seconds: String,
     facts: Vec<(&'static str, String)>,
-    groups: [Group; 2],
+    groups: Vec<Group>,
     columns: Vec<Column>,
     rows: Vec<Row>,
+    /// `true` if the rows are the phases of a program.
+    program: bool,
     width: f64,
     height: f64,
 }
@@ -90,6 +120,8 @@ pub struct Records {
     pub start: Start,
     /// The rows of the results.
     pub cells: Vec<Cell>,
+    /// The rows of a program.
+    pub phases: Vec<Phase>,
     /// States of the machine during the run.
     pub traces: Vec<Trace>,
     /// Summary at the end of the run; `None` if the records break off before the end.
@@ -102,6 +134,7 @@ impl Records {
         match record {
             Record::Start(start) => self.start = start.clone(),
             Record::Cell(cell) => self.cells.push(cell.clone()),
+            Record::Phase(phase) => self.phases.push(phase.clone()),
             Record::Trace(trace) => self.traces.push(trace.clone()),
             Record::End(end) => self.end = Some(*end),
         }
@@ -113,16 +146,24 @@ impl Records {
 /// # Errors
 /// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(records: &Records) -> Result<String, Error> {
-    let Records { start, cells, traces, end } = records;
+    let Records { start, cells, phases, traces, end } = records;
     let end = end.as_ref();
     let cpu = start.cpu.as_deref();
-    let texts: Vec<_> = cells.iter().map(fields).collect();
-    let shown: Vec<usize> =
-        (0..COLUMNS.len()).filter(|&at| texts.iter().any(|texts| texts[at] != NONE)).collect();
-    let row = |(cell, texts): (&Cell, &[String; COLUMNS.len()])| Row {
-        fields: shown.iter().map(|&at| (texts[at].clone(), COLUMNS[at].1)).collect(),
-        clean: cell.clean,
-        reasons: reasons(cell),
+    let latency = Group {
+        title: "Latency and ratio",
+        charts: of_cells(cells),
+        absent: "No two cells differ in the number of keys alone, so there is no curve.",
+    };
+    let board = Group {
+        title: "The board meanwhile",
+        charts: of_traces(traces),
+        absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
+    };
+    let program = !phases.is_empty();
+    let (columns, rows) = if program {
+        table(&PHASE, phases.iter().map(phase).collect())
+    } else {
+        table(&CELL, cells.iter().map(cell).collect())
     };
     let page = Page {
         name: start.board.as_deref().or(start.gpu.as_deref()).or(cpu).unwrap_or("unknown machine"),
@@ -130,20 +171,10 @@ pub fn page(records: &Records) -> Result<String, Error> {
         end,
         seconds: end.map_or_else(String::new, |end| format!("{:.1}", end.seconds)),
         facts: facts(start),
-        groups: [
-            Group {
-                title: "Latency and ratio",
-                charts: of_cells(cells),
-                absent: "No two cells differ in the number of keys alone, so there is no curve.",
-            },
-            Group {
-                title: "The board meanwhile",
-                charts: of_traces(traces),
-                absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
-            },
-        ],
-        columns: shown.iter().map(|&at| COLUMNS[at]).collect(),
-        rows: cells.iter().zip(&texts).map(row).collect(),
+        groups: if program { vec![board] } else { vec![latency, board] },
+        program,
+        columns,
+        rows,
         width: SIZE.0,
         height: SIZE.1,
     };
@@ -177,12 +208,77 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
 /// Text of a field without a value.
 const NONE: &str = "–";
 
-/// Formats the fields of a cell in the order of [`COLUMNS`].
-fn fields(cell: &Cell) -> [String; COLUMNS.len()] {
-    let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
-        Some(x) => format!("{x:.digits$}"),
-        None => NONE.to_owned(),
+/// Formats a number with `digits` digits after the point.
+fn number(x: Option<f64>, digits: usize) -> String {
+    x.filter(|x| x.is_finite()).map_or_else(|| NONE.to_owned(), |x| format!("{x:.digits$}"))
+}
+
+/// Returns the columns of `all` in which some row has a value, and the rows with those columns alone.
+fn table(all: &[Column], rows: Vec<Row>) -> (Vec<Column>, Vec<Row>) {
+    let shown: Vec<usize> =
+        (0..all.len()).filter(|&at| rows.iter().any(|row| row.fields[at].0 != NONE)).collect();
+    let kept = |row: Row| Row { fields: shown.iter().map(|&at| row.fields[at].clone()).collect(), ..row };
+    let rows = rows.into_iter().map(kept).collect();
+    (shown.iter().map(|&at| all[at]).collect(), rows)
+}
+
+/// Pairs the texts of a row with what [`Column`] says about them.
+fn fields<const N: usize>(texts: [String; N], columns: &[Column; N]) -> Vec<(String, bool)> {
+    texts.into_iter().zip(columns).map(|(text, column)| (text, column.1)).collect()
+}
+
+/// Builds the row of a phase of a program.
+fn phase(phase: &Phase) -> Row {
+    let ended = match (phase.exit_status, phase.signal) {
+        (Some(status), _) => format!("status {status}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => NONE.to_owned(),
     };
+    let joules = |mj: Option<f64>| number(mj.map(|mj| mj / 1e3), 3);
+    let rails: Vec<String> = phase
+        .rails
+        .iter()
+        .map(|rail| {
+            let net = joules(rail.energy_net_mj);
+            format!("{} {:.3} J, {net} J without idle", rail.name, rail.energy_mj / 1e3)
+        })
+        .collect();
+    let texts = [
+        phase.phase.as_deref().unwrap_or(WHOLE).to_owned(),
+        number(Some(phase.begin_s), 2),
+        number(Some(phase.seconds), 2),
+        ended,
+        number(phase.cpu_s, 2),
+        number(phase.user_s, 2),
+        number(phase.system_s, 2),
+        number(phase.peak_bytes.map(|bytes| bytes as f64 / 1e6), 1),
+        number(phase.power_mw, 0),
+        number(phase.idle_power_mw, 0),
+        joules(phase.energy_mj),
+        joules(phase.energy_net_mj),
+        if rails.is_empty() { NONE.to_owned() } else { rails.join("; ") },
+        number(phase.temp_first_c, 1),
+        number(phase.temp_last_c, 1),
+        number(phase.temp_c, 1),
+        phase.temp_zone.as_deref().unwrap_or(NONE).to_owned(),
+        number(phase.cpu_mhz, 0),
+        number(phase.gpu_mhz, 0),
+        number(phase.emc_mhz, 0),
+        number(phase.gpu_load.map(|load| load * 100.0), 0),
+        number(phase.load, 2),
+        throttled(phase.throttled),
+    ];
+    let reasons = phase.marks.iter().map(ToString::to_string).collect();
+    Row { fields: fields(texts, &PHASE), clean: phase.clean, reasons }
+}
+
+/// Returns the name of a state of the clocks.
+fn throttled(throttled: Throttling) -> String {
+    if throttled == Throttling::Unknown { NONE } else { throttled.name() }.to_owned()
+}
+
+/// Builds the row of a cell.
+fn cell(cell: &Cell) -> Row {
     let ms = |x: f64| number(Some(x), 4);
     let whole = |n: u64| n.to_string();
     let word = str::to_owned;
@@ -196,7 +292,7 @@ fn fields(cell: &Cell) -> [String; COLUMNS.len()] {
         None => NONE,
     };
     let measured = cell.samples > 0;
-    [
+    let texts = [
         word(cell.workload.as_deref().unwrap_or(NONE)),
         word(&cell.shape),
         word(&cell.dtype),
@@ -235,9 +331,10 @@ fn fields(cell: &Cell) -> [String; COLUMNS.len()] {
         number(cell.cpu_mhz, 0),
         number(cell.gpu_mhz, 0),
         number(cell.emc_mhz, 0),
-        word(if cell.throttled == Throttling::Unknown { NONE } else { cell.throttled.name() }),
+        throttled(cell.throttled),
         word(if cell.kernel.is_empty() { NONE } else { cell.kernel.as_str() }),
-    ]
+    ];
+    Row { fields: fields(texts, &CELL), clean: cell.clean, reasons: reasons(cell) }
 }
 
 /// Lists the reasons why a cell is not clean.
@@ -250,7 +347,7 @@ fn reasons(cell: &Cell) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::bench::csv::tests::full;
-    use elsa_core::telemetry::record::text;
+    use elsa_core::telemetry::record::{RailEnergy, text};
 
     #[test]
     fn every_text_of_the_machine_is_escaped() {
@@ -270,6 +367,28 @@ mod tests {
             assert!(!page.contains(fetch), "{fetch}");
         }
         assert!(page.contains("0 clean") && page.contains("<svg"), "{page}");
+    }
+
+    #[test]
+    fn a_program_has_a_table_of_its_phases() {
+        let hostile = "<b>warm</b>";
+        let mut phase = Phase { phase: Some(text(hostile)), energy_mj: Some(62_300.0), ..Phase::default() };
+        let rail = RailEnergy { name: text("VDD_GPU"), energy_mj: 1500.0, ..RailEnergy::default() };
+        phase.rails.push(rail).unwrap();
+        phase.marks.push(text("another load")).unwrap();
+        let whole = Phase { phase: None, signal: Some(9), clean: true, ..phase.clone() };
+        let end = Some(End { cells: 2, clean_cells: 1, seconds: 3.0 });
+        let records = Records { phases: vec![phase, whole], end, ..Records::default() };
+        let page = page(&records).unwrap();
+        assert!(
+            !page.contains("<b>") && page.contains("1 clean") && page.contains("2 rows in 3.0 s"),
+            "{page}"
+        );
+        for part in [WHOLE, "62.300", "VDD_GPU 1.500 J, – J without idle", "signal 9", "another load"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(!page.contains("Latency and ratio") && !page.contains("rel L2"), "{page}");
+        assert!(!page.contains("GPU load %"), "{page}");
     }
 
     #[test]

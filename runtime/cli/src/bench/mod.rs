@@ -8,16 +8,19 @@
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
 //! | `soak` | one shape at a fixed rate for a long time |
+//! | `exec`, `phases` | the readings around any program, and their rows |
 
 mod args;
 mod chart;
 mod compare;
 mod csv;
+mod exec;
 mod export;
 mod grid;
 mod html;
 mod measure;
 mod output;
+pub mod phases;
 mod progress;
 mod save;
 mod soak;
@@ -35,10 +38,11 @@ pub use text::{footer, header, headline, row};
 
 use crate::error::{Error, say};
 use args::BOTH;
+use elsa_board::Root;
 use elsa_core::telemetry::record::{self, Cell, End, Record};
 use elsa_runtime::{Engine, Method, PlanOptions};
 use measure::{Measured, Settings, described, measure};
-use output::Output;
+use output::{Output, Table};
 use progress::Progress;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -52,6 +56,9 @@ use watch::{Gate, Reason, Watch};
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);
+    }
+    if let Some(words) = &args.exec {
+        return exec::exec(args, words, &Root::machine());
     }
     let options = args.traversal.options(args.engine.plan_options())?;
     let engine = args.engine.engine()?;
@@ -74,13 +81,14 @@ fn run(
     let began = Instant::now();
     let gate = if args.wait { Gate::Wait } else { Gate::Force };
     let mut watch = Watch::start(gate, engine);
-    let start = watch.describe(engine);
+    let start = watch.describe(Some(engine));
     let recorded = {
         let record = |given: &Option<PathBuf>| spot::record(given.as_deref(), watch.board(), &start);
         args.spot.as_ref().map(record).transpose()?
     };
     let shapes = cases.iter().map(|case| (case.workload, case.shape.to_string()));
-    let mut output = Output::new(args, watch.board(), &start, text::width(shapes))?;
+    let table = if args.wide { Table::Wide(text::width(shapes)) } else { Table::Short };
+    let mut output = Output::new(args, watch.board(), &start, table)?;
     let settings = Settings {
         methods,
         lenient: args.method.is_none(),

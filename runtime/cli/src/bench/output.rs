@@ -4,7 +4,7 @@ use super::args::BenchArgs;
 use super::html::Records;
 use super::measure::Measured;
 use super::text::{self, ShortRow};
-use super::{csv, export, html, save};
+use super::{csv, export, html, phases, save};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
 use crate::report::{self, written};
@@ -17,12 +17,22 @@ use serde_json::Value;
 use std::io::{Stdout, Write};
 use std::path::{Path, PathBuf};
 
+/// The rows that standard output shows without `--json`.
+#[derive(Clone, Copy)]
+pub enum Table {
+    /// A row of 80 columns for each shape.
+    Short,
+    /// A row for each measurement, with all numbers. The value is the width of the column `form`.
+    Wide(usize),
+    /// A row for each phase of a program.
+    Program,
+}
+
 /// The results of a run. Every record passes through [`Output::record`].
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// Width of the column `form` of the wide table; `None` for the short table.
-    wide: Option<usize>,
+    table: Table,
     /// The records so far.
     records: Records,
     /// Times of all calls, for `--export`.
@@ -36,12 +46,11 @@ pub struct Output {
 
 impl Output {
     /// Prepares the output files first, so that a file that cannot be written is reported before anything is measured.
-    /// `board` is the name of the board; `None` if the project does not know it. `width` is the width of the column
-    /// `form` of the wide table.
+    /// `board` is the name of the board; `None` if the project does not know it.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the port cannot be opened.
-    pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
+    pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, table: Table) -> Result<Output, Error> {
         let mut reads = Reads::default();
         args.engine.add_to(&mut reads);
         let target = |argument, path: &Option<PathBuf>| {
@@ -64,7 +73,7 @@ impl Output {
         Ok(Output {
             out: foreign::stdout(),
             json: args.json,
-            wide: args.wide.then_some(width),
+            table,
             records: Records::default(),
             times: Vec::new(),
             csv: target("csv", &args.csv)?,
@@ -103,17 +112,26 @@ impl Output {
     /// # Errors
     /// Returns an error if standard output fails.
     pub fn record(&mut self, record: &Record) -> Result<(), Error> {
-        match (record, self.wide) {
+        match (record, self.table) {
             _ if self.json => report::record(&mut self.out, record)?,
-            (Record::Start(start), wide) => {
-                let header = wide.map_or_else(text::short_header, text::header);
-                writeln!(self.out, "{}\n{header}", text::headline(start))?;
+            (Record::Start(start), table) => {
+                writeln!(self.out, "{}", text::headline(start))?;
+                match table {
+                    Table::Short => writeln!(self.out, "{}", text::short_header())?,
+                    Table::Wide(width) => writeln!(self.out, "{}", text::header(width))?,
+                    Table::Program => {}
+                }
             }
-            (Record::Cell(cell), Some(width)) => writeln!(self.out, "{}", text::row(width, cell))?,
-            (Record::Cell(cell), None) => self.short(&[cell])?,
-            (Record::Trace(_), _) => {}
-            (Record::End(end), wide) => {
-                if wide.is_none() {
+            (Record::Cell(cell), Table::Wide(width)) => writeln!(self.out, "{}", text::row(width, cell))?,
+            (Record::Cell(cell), _) => self.short(&[cell])?,
+            // The rows of a program are printed when it has ended, because it may print too.
+            (Record::Trace(_) | Record::Phase(_), _) => {}
+            (Record::End(_), Table::Program) => {
+                let rows: Vec<String> = self.records.phases.iter().map(phases::row).collect();
+                writeln!(self.out, "{}\n{}", phases::HEADER, rows.join("\n"))?;
+            }
+            (Record::End(end), table) => {
+                if matches!(table, Table::Short) {
                     for line in text::legend(&self.records.cells) {
                         writeln!(self.out, "{line}")?;
                     }
@@ -157,7 +175,7 @@ impl Output {
     pub fn measured(&mut self, measured: &[Measured]) -> Result<(), Error> {
         measured.iter().for_each(|measured| export::add(&mut self.times, measured));
         let cell = |measured: &Measured| Record::Cell(measured.cell.clone());
-        if self.json || self.wide.is_some() {
+        if self.json || !matches!(self.table, Table::Short) {
             return measured.iter().try_for_each(|measured| self.record(&cell(measured)));
         }
         self.short(&measured.iter().map(|measured| &measured.cell).collect::<Vec<_>>())?;
@@ -170,26 +188,28 @@ impl Output {
     /// Returns an error if standard output or a file fails.
     pub fn end(mut self, seconds: f64) -> Result<End, Error> {
         let count = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
-        let end = End {
-            cells: count(self.records.cells.len()),
-            clean_cells: count(self.records.cells.iter().filter(|cell| cell.clean).count()),
-            seconds,
-        };
+        let Records { cells, phases, .. } = &self.records;
+        let clean: Vec<bool> =
+            cells.iter().map(|cell| cell.clean).chain(phases.iter().map(|phase| phase.clean)).collect();
+        let clean_cells = count(clean.iter().filter(|clean| **clean).count());
+        let end = End { cells: count(clean.len()), clean_cells, seconds };
         self.record(&Record::End(end))?;
         if let Some((port, sink)) = self.serial.take() {
             tell(&port, sink.close());
         }
         if self.csv.is_some() || self.save.is_some() {
-            let table = csv::table(&self.records.cells)?;
+            let Records { cells, phases, .. } = &self.records;
+            let rows =
+                if matches!(self.table, Table::Program) { csv::table(phases) } else { csv::table(cells) }?;
             match &self.save {
-                Some(_) if end.clean_cells == 0 => say("--save: nothing was saved, because no cell is clean"),
+                Some(_) if end.clean_cells == 0 => say("--save: nothing was saved, because no row is clean"),
                 Some(folder) => {
-                    let path = save::save(folder, &self.records.start, &table)?;
+                    let path = save::save(folder, &self.records.start, &rows)?;
                     say(&format!("wrote {} and {}", path.display(), path.with_extension("json").display()));
                 }
                 None => {}
             }
-            self.csv.map_or(Ok(()), |target| written(target, &table))?;
+            self.csv.map_or(Ok(()), |target| written(target, &rows))?;
         }
         if let Some(target) = self.html {
             written(target, foreign::page(&html::page(&self.records)?).as_bytes())?;

@@ -7,7 +7,7 @@
 use crate::error::one_line;
 use crate::machine;
 use elsa_board::{Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
-use elsa_core::telemetry::record::{Cell, Start, String as Text, Trace, text};
+use elsa_core::telemetry::record::{Cell, Phase, Start, String as Text, Trace, text};
 use elsa_runtime::{Backend, Engine};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(1);
 /// Minimum time in seconds between two recorded states of the machine.
 const SPACING: f64 = 1.0;
+/// Mean load of the GPU from which a program counts as one that computes on the GPU.
+const USES_GPU: f64 = 0.05;
 
 /// What to do with a cell if the machine is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +53,24 @@ impl Watch {
     pub fn start(gate: Gate, engine: &Engine) -> Watch {
         let root = Root::machine();
         let monitor = Monitor::start(&root, std::process::id());
+        Watch::of(gate, &root, monitor, engine.backend() == Backend::Cuda)
+    }
+
+    /// Begins to observe the machine with the files in `root`. This process and the programs that it starts are
+    /// measured together.
+    #[must_use]
+    pub fn around_programs(gate: Gate, root: &Root) -> Watch {
+        Watch::of(gate, root, Monitor::of_tree(root, std::process::id()), false)
+    }
+
+    /// Measures the idle power, if the machine reports power, and describes the machine.
+    fn of(gate: Gate, root: &Root, monitor: Monitor, on_gpu: bool) -> Watch {
         let power = monitor.close(monitor.open(), 0).power_mw.is_some();
         if power {
             // The monitor stores the idle power for later readings.
             let _ = monitor.idle(IDLE);
         }
-        let on_gpu = engine.backend() == Backend::Cuda;
-        let machine = elsa_board::describe(&root);
+        let machine = elsa_board::describe(root);
         Watch { gate, on_gpu, machine, monitor, power, calm: false, told: f64::NEG_INFINITY }
     }
 
@@ -135,6 +148,16 @@ impl Watch {
         mark(cell, reasons);
     }
 
+    /// Writes the readings of a program into `phase`, and marks it if something disturbed the program.
+    pub fn fill_phase(&self, phase: &mut Phase, readings: &Readings) {
+        let on_gpu = readings.gpu_load.is_some_and(|load| load >= USES_GPU);
+        let marks = judge(&self.machine, readings, on_gpu, &Limits::default());
+        readings.fill_phase(phase, &self.monitor.rails());
+        phase.emulated = self.machine.emulated;
+        phase.clean = marks.is_empty();
+        phase.marks = marks.iter().take(phase.marks.capacity()).map(line).collect();
+    }
+
     /// Remembers whether the last cell was clean.
     pub fn note(&mut self, clean: bool) {
         self.calm = clean;
@@ -148,12 +171,12 @@ impl Watch {
         traces
     }
 
-    /// Describes the machine and the run.
+    /// Describes the machine and the run. Without an `engine`, nothing is known of a GPU.
     #[must_use]
-    pub fn describe(&self, engine: &Engine) -> Start {
+    pub fn describe(&self, engine: Option<&Engine>) -> Start {
         let now = OffsetDateTime::now_utc();
         let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
-        let device = engine.device();
+        let device = engine.and_then(Engine::device);
         let mut start = Start {
             version: text(env!("CARGO_PKG_VERSION")),
             os: text(std::env::consts::OS),

@@ -148,11 +148,11 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     }
 
     let dtype = problem.spec().dtype;
-    let count = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
-    let out = args.out.as_ref().map(|_| Buffer::zeros("out", dtype, count(Operand::Output)));
+    let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
+    let out = args.out.as_ref().map(|_| Buffer::zeros("out", dtype, elements(Operand::Output)));
     let mut out = out.transpose()?;
     let state =
-        args.present_state.as_ref().map(|_| zeros::<f32>("present-state", count(Operand::PresentState)));
+        args.present_state.as_ref().map(|_| zeros::<f32>("present-state", elements(Operand::PresentState)));
     let mut state = state.transpose()?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;

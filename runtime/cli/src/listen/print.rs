@@ -1,10 +1,11 @@
 //! Display of records.
 
-use crate::bench::{footer, header, headline, row};
+use crate::bench::{footer, header, headline, phases, row};
 use crate::error::one_line;
 use crate::report;
 use elsa_core::telemetry::frame::Message;
-use elsa_core::telemetry::record::{Cell, Record};
+use elsa_core::telemetry::record::{Cell, Phase, Record};
+use serde::Serialize;
 use std::io::{Result, Write};
 
 /// Width of the column that describes a shape. It is fixed because later shapes are not yet known.
@@ -47,6 +48,7 @@ impl Printer {
             Format::Json => report::record(out, record),
             Format::Csv => match record {
                 Record::Cell(cell) => self.csv(out, cell),
+                Record::Phase(phase) => self.csv(out, phase),
                 _ => Ok(()),
             },
             Format::Table => {
@@ -60,6 +62,7 @@ impl Printer {
                         lines(out, &headline(start))
                     }
                     Record::Cell(cell) => self.row(out, cell),
+                    Record::Phase(phase) => self.phase(out, phase),
                     Record::Trace(_) => Ok(()),
                     Record::End(end) => lines(out, &footer(end)),
                 }
@@ -67,8 +70,8 @@ impl Printer {
         }
     }
 
-    fn csv(&mut self, out: &mut impl Write, cell: &Cell) -> Result<()> {
-        let columns = report::columns(cell)?;
+    fn csv(&mut self, out: &mut impl Write, row: &impl Serialize) -> Result<()> {
+        let columns = report::columns(row)?;
         let mut rows = csv::Writer::from_writer(out);
         if !self.named {
             rows.write_record(columns.iter().map(|(name, _)| name))?;
@@ -84,6 +87,14 @@ impl Printer {
             lines(out, &header(FORM))?;
         }
         lines(out, &row(FORM, cell))
+    }
+
+    fn phase(&mut self, out: &mut impl Write, phase: &Phase) -> Result<()> {
+        if !self.named {
+            self.named = true;
+            lines(out, phases::HEADER)?;
+        }
+        lines(out, &phases::row(phase))
     }
 }
 
@@ -140,6 +151,22 @@ mod tests {
         assert_eq!((lines[4].trim(), lines[5]), ("marked: another load; wait", "a run whose start was lost"));
         assert!(lines[7].trim_start().starts_with("batch") && lines[9].contains("not certified"), "{text}");
         assert_eq!(lines.len(), 11);
+    }
+
+    #[test]
+    fn a_program_has_rows_of_its_own() {
+        let phase = Phase { program: text("sh"), phase: Some(text("warm\u{1b}[2J")), ..Phase::default() };
+        let whole = Phase { phase: None, exit_status: Some(3), ..phase.clone() };
+        let start = Record::Start(Start::default());
+        let messages = [(1, start), (1, Record::Phase(phase)), (1, Record::Phase(whole))];
+        let text = shown(Format::Table, &messages);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1..3].join("\n"), phases::HEADER);
+        assert!(lines[3].starts_with("warm\\u001b[2J ") && lines[4].starts_with(phases::WHOLE), "{text}");
+        assert_eq!(lines.len(), 6, "{text}");
+        let text = shown(Format::Csv, &messages);
+        let names = text.lines().next().unwrap();
+        assert!(names.starts_with("program,phase,") && text.lines().count() == 3, "{text}");
     }
 
     #[test]

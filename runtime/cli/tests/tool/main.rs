@@ -10,6 +10,7 @@ mod cli_bad_input;
 mod cli_bench;
 mod cli_budget;
 mod cli_commit;
+mod cli_exec;
 mod cli_files;
 mod cli_foreign;
 mod cli_groups;

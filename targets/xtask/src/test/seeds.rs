@@ -2,7 +2,7 @@
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace, text};
+use elsa_core::telemetry::record::{Cell, End, Phase, Record, Start, Trace, text};
 use std::io::{Cursor, Seek, Write};
 use zip::result::ZipResult;
 use zip::write::SimpleFileOptions;
@@ -226,7 +226,8 @@ fn telemetry() -> Vec<Vec<u8>> {
         }),
         Record::Cell(Cell { kernel: text("k"), window: Some([-1, 3]), noise: Some(0.5), ..Cell::default() }),
         Record::Trace(Trace { t_s: 0.5, power_mw: Some(5000.0), ..Trace::default() }),
-        Record::End(End { cells: 1, clean_cells: 1, seconds: 1.5 }),
+        Record::Phase(Phase { phase: Some(text("warm")), cpu_s: Some(0.25), ..Phase::default() }),
+        Record::End(End { cells: 2, clean_cells: 1, seconds: 1.5 }),
     ];
     let stream = |run: u32, skipped: u32, records: &[Record]| {
         let (mut encoder, mut stream) = (Encoder::new(run), vec![0]);
