@@ -81,10 +81,13 @@ class CancelledError(ElsaError, RuntimeError):
 
 
 class StreamError(ElsaError, RuntimeError):
-    """A source or a sink of `stream` raised the exception in __cause__. `finished` of `units` units are written: a run with
-    first_unit=finished writes the rest."""
+    """A source or a sink of `stream` raised the exception in __cause__. `finished` of `units` units are written."""
 
-    finished = units = 0
+    finished, units, _stream = 0, 0, None
+
+    def resume(self):
+        """Writes the other units. Returns a StreamReport, or raises StreamError again."""
+        return self._stream.run(self.finished)
 
 
 class LibraryError(ElsaError, ImportError):
@@ -2153,7 +2156,6 @@ def stream(
     cu_seqlens_k=None,
     eta=0.0,
     block=0,
-    first_unit=0,
     engine=None,
 ):
     """Computes attention over tensors that may be larger than memory, piece by piece, and waits. Returns a StreamReport. The
@@ -2167,11 +2169,10 @@ def stream(
     host_budget   most bytes of memory of the process during the call, with all that it uses at the start.
     eta       length of a chunk of keys as a multiple of the default; 0 is 1.
     block     keys of a block: 64, 128 or 256; 0 is 64.
-    first_unit   begins with this unit, to continue a call that raised StreamError.
     The other arguments are those of `attention`.
 
-    A source is read by one thread, a sink is written by another, at the same time. What they raise ends the call, as the cause of
-    a StreamError. Numpy is required.
+    One thread reads the sources and another writes the sinks, at the same time. What they raise ends the call, as the cause of a
+    StreamError, whose method `resume` writes the rest. Numpy is required.
     """
     try:
         import numpy
@@ -2207,45 +2208,53 @@ def stream(
     if not settings.outputs:
         raise ArgumentError("out: None; allowed: a sink for the output, the log-sum-exp or the states")
     data = _StreamData()
-    data.first_unit = _count("first_unit", first_unit)
     lists = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), bounds or ()))
     if key_lengths is not None:
         lists["key_lengths"] = _lengths(key_lengths)
     for name, numbers in lists.items():
         setattr(data, name, _Integers(ctypes.addressof(numbers), len(numbers)))
-    return _run_stream(engine or _engine_for(None), described.problem, settings, data, stores, lists)
+    return _Stream(engine or _engine_for(None), described.problem, settings, data, stores, lists).run()
 
 
-def _run_stream(engine, problem, settings, data, stores, kept):
-    """Runs a stream over stores by operand. `kept` owns the lists of `data`."""
-    handle, info, report, failed = _Handle(), _StreamInfo(), _StreamReport(), []
-    _check(_lib.elsa_stream_create(engine._handle, ctypes.byref(problem), ctypes.byref(settings), ctypes.byref(handle)))
-    try:
-        _check(_lib.elsa_stream_describe(handle, ctypes.byref(info)))
-        helper = _Helper()
-        data.read, data.write = _callbacks(stores, helper, failed)
-        run = functools.partial(_lib.elsa_stream_run, handle, ctypes.byref(data), ctypes.byref(report))
+class _Stream(object):
+    """A stream of the library and its stores, by operand. `kept` owns the lists of `data`."""
+
+    def __init__(self, engine, problem, settings, data, stores, kept):
+        self.handle, self.info = _Handle(), _StreamInfo()
+        self.engine, self.data, self.stores, self.kept = engine, data, stores, kept
+        given = ctypes.byref(problem), ctypes.byref(settings), ctypes.byref(self.handle)
+        _check(_lib.elsa_stream_create(engine._handle, *given))
+        _check(_lib.elsa_stream_describe(self.handle, ctypes.byref(self.info)))
+
+    def __del__(self, destroy=_lib.elsa_stream_destroy):
+        if self.handle.id:
+            destroy(self.handle)
+
+    def run(self, first_unit=0):
+        """Runs the units from `first_unit` on. Returns the report."""
+        report, failed, helper = _StreamReport(), [], _Helper()
+        self.data.first_unit = first_unit
+        self.data.read, self.data.write = _callbacks(self.stores, helper, failed)
+        run = functools.partial(_lib.elsa_stream_run, self.handle, ctypes.byref(self.data), ctypes.byref(report))
         try:
             if threading.current_thread() is threading.main_thread():
-                _run_long(engine._handle, run, (data, report, stores, kept, helper))
+                _run_long(self.engine._handle, run, (self, report, helper))
             else:
                 _check(run())
-        except ElsaError as error:
+        except ElsaError:
             if not failed:
                 raise
             name, cause = failed[0]
             stopped = StreamError(
                 f"{name}: {type(cause).__name__}: {cause}; allowed: no exception. {report.finished} of {report.units} units "
-                f"are written; first_unit={report.finished} continues"
+                "are written; resume() of this error writes the others"
             )
-            stopped.finished, stopped.units = report.finished, report.units
+            stopped.finished, stopped.units, stopped._stream = report.finished, report.units, self
             raise stopped from cause
         finally:
             helper.end()
-    finally:
-        _lib.elsa_stream_destroy(handle)
-    found = {name: getattr(report if hasattr(report, name) else info, name) for name in StreamReport._fields}
-    return StreamReport(**dict(found, kernel=info.kernel.decode()))
+        found = {name: getattr(report if hasattr(report, name) else self.info, name) for name in StreamReport._fields}
+        return StreamReport(**dict(found, kernel=self.info.kernel.decode()))
 
 
 def _callbacks(stores, helper, failed):
