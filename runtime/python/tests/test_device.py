@@ -320,8 +320,8 @@ class Device(unittest.TestCase):
         for _ in range(2):
             found = elsa.attention(*given[:3], past=given[3:], present=True, certify=True)
             self.assertEqual([x.numpy().tobytes() for x in found[:3]], [x.tobytes() for x in wanted[:3]])
-            self.assertEqual(found[3], wanted[3])
             self.assertTrue(found[3].claims)
+            self.assertEqual((found[3].bound, found[3].kernel), (wanted[3].bound, wanted[3].kernel))
         bounds = {"cu_seqlens_q": [0, 4, 9], "cu_seqlens_k": [0, 20, 30]}
         packed = elsa.attention(given[0], *given[3:], **bounds)
         self.assertEqual(

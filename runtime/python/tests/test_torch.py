@@ -77,7 +77,7 @@ class Attention(Case):
             room = torch.zeros(2, 1, 2, 40, 16, device=device)
             room[0, :, :, :13], room[1, :, :, :13] = past
             cut = [tuple(x[:, :, :n] for x in room) for n in (13, 33)]
-            self.assertTrue(torch.equal(elsa.attention(q, *new, past=cut[0], present=cut[1], causal=True)[0], out))
+            self.near(elsa.attention(q, *new, past=cut[0], present=cut[1], causal=True)[0], wanted)
             self.assertTrue(torch.equal(room[:, :, :, :33], torch.stack((k, v))) and not room[:, :, :, 33:].any())
             out = elsa.attention(q, k, v, cu_seqlens_q=torch.tensor([0, 7, 20]), cu_seqlens_k=torch.tensor([0, 20, 33]))
             for rows, at in ((slice(0, 7), slice(0, 20)), (slice(7, 20), slice(20, 33))):
@@ -97,7 +97,7 @@ class Attention(Case):
         for dtype in LIMITS:
             q, k, v = tensors((2, 4, 9, 16), (2, 4, 33, 16), dtype)
             out = torch.zeros_like(q)
-            elsa.stream(q, k, v, out, 8 << 30)
+            elsa.stream(q, k, v, out, 2 << 30)
             self.assertTrue(torch.equal(out, elsa.attention(q, k, v)))
 
     def test_semantics(self):
