@@ -1533,7 +1533,7 @@ def attention(
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
             more = cache + (packed, bool(certify), False)
             if packed and key_lengths is not None:
-                raise ArgumentError("key_lengths: given beside cu_seqlens_q; allowed: one of them")
+                raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
             if certify:
                 _waits("certify", q)
         elif out is not None:

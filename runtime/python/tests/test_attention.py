@@ -57,7 +57,7 @@ class Packed(Case):
         q, k, v, of_q, of_k = self.given()
         for message, options in (
             ("cu_seqlens_k: given without cu_seqlens_q; ", {"cu_seqlens_k": of_k}),
-            ("key_lengths: given beside cu_seqlens_q; ", {"cu_seqlens_q": of_q, "key_lengths": [3]}),
+            ("key_lengths: given with cu_seqlens_q; ", {"cu_seqlens_q": of_q, "key_lengths": [3]}),
             ("cu_seqlens_q: 3; ", {"cu_seqlens_q": 3}),
             ("cu_seqlens_q[1]: -1; ", {"cu_seqlens_q": [0, -1, 20], "cu_seqlens_k": of_k}),
             ("cu_seqlens_q", {"cu_seqlens_q": [0, 21], "cu_seqlens_k": [0, 23]}),
