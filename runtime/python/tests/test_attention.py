@@ -5,6 +5,7 @@
 
 import os
 import re
+import signal
 import tempfile
 import threading
 import unittest
@@ -393,6 +394,20 @@ class Streams(Case):
                 elsa.stream(*given, out, 1 << 30)
             self.assertTrue(str(caught.exception).startswith(name + ": OSError: "), str(caught.exception))
             self.assertEqual(caught.exception.finished, 0)
+
+    def test_ctrl_c_ends_a_stream(self):
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        q, k, v = tensors()
+        out = np.zeros_like(q)
+
+        class Pressed(Source):
+            def count(self, box):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        self.assertRaises(KeyboardInterrupt, elsa.stream, q, Pressed(k), v, out, 1 << 30)
+        elsa.stream(q, k, v, out, 1 << 30)
+        self.assertEqual(out.tobytes(), elsa.attention(q, k, v).tobytes())
 
     def test_refused(self):
         q, k, v = tensors()

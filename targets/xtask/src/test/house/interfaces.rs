@@ -1,4 +1,5 @@
-//! Checks the tables of the guide that show which interface offers which option. Every test that a cell names must exist.
+//! Checks the tables of the guide that show which interface offers which option: every test that a cell names must
+//! exist.
 
 /// The page with the tables.
 pub const PAGE: &str = "docs/src/interfaces.md";
@@ -38,7 +39,7 @@ fn defines(extension: &str, text: &str, name: &str) -> bool {
     text.lines().any(|line| line.trim_start().trim_start_matches("pub ").starts_with(&head))
 }
 
-/// Finds cells of the page's tables that name a test that does not exist, or none. Returns the number of named tests too.
+/// Finds cells of the page's tables that name no test, or one that does not exist. Also returns the number of tests.
 pub fn missing(document: &str, text: &str, files: &[(String, String)]) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();
