@@ -75,7 +75,7 @@ pub fn missing(document: &str, text: &str, files: &[(String, String)]) -> (usize
     (named, faults)
 }
 
-/// Returns the number of tests that a cell names, and what is wrong with the cell.
+/// Returns the number of tests that a cell names, and the fault of the cell.
 fn cell_fault(
     cell: &str,
     (interface, folder, extension): (&str, &str, &str),
