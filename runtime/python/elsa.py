@@ -4,6 +4,9 @@
     out = elsa.attention(q, k, v, causal=True)      # [batch, heads, tokens, dim], numpy or torch
     out, state = elsa.linear_attention(q, k, v, "gated", decay=g, past_state=state, present_state=True)
     y = elsa.selective(u, delta, a, b, c, softplus=True)   # Mamba's scan; and elsa.recurrence, elsa.conv
+    states = [elsa.partial(q, *part) for part in parts]    # parts of the keys: k, v of each
+    out, lse = elsa.finish(elsa.merge(states))
+    elsa.stream(q, k, v, out, 1 << 30)              # memory maps or your own classes, within 1 GiB of memory
     with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
         answer = model(pictures)
 
@@ -17,7 +20,8 @@ wheel, or in ../../lib relative to it, else the one that the system's loader fin
 library's ABI with its own and computes a small problem with a known answer. `python3 elsa.py`, or `python3 -m elsa`,
 prints the library, its version and its back ends.
 
-Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, CancelledError, LibraryError.
+Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, CancelledError, StreamError,
+LibraryError.
 Messages name the argument, the value found and the values allowed. Any thread may call any function.
 
 Ctrl-C, or any other signal whose handler raises, ends a long call of the main thread: the call cancels its engine
@@ -26,6 +30,7 @@ computes normally. A GPU finishes the kernels already launched.
 """
 
 import _thread
+import collections
 import ctypes
 import functools
 import operator
@@ -39,9 +44,9 @@ except ImportError:
     _elsa = None
 
 __all__ = [
-    "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
-    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
-    "LibraryError",
+    "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
+    "Engine", "States", "Certificate", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
@@ -73,6 +78,16 @@ class OutOfMemoryError(ElsaError, MemoryError):
 
 class CancelledError(ElsaError, RuntimeError):
     """Engine.cancel ended the call. Outputs are incomplete; the next call computes normally."""
+
+
+class StreamError(ElsaError, RuntimeError):
+    """A source or a sink of `stream` raised the exception in __cause__. `finished` of `units` units are written."""
+
+    finished, units, _stream = 0, 0, None
+
+    def resume(self):
+        """Writes the other units. Returns a StreamReport, or raises StreamError again."""
+        return self._stream.run(self.finished)
 
 
 class LibraryError(ElsaError, ImportError):
@@ -157,6 +172,29 @@ class _PlanInfo(_Sized):
     )
 
 
+class _PlanOptions(_Sized):
+    _fields_ = _each(_U32, "method half_scores") + _each(_SIZE, "block budget") + _each(_U32, "certify reserved")
+
+
+class _Certified(_Sized):
+    _fields_ = (
+        _each(_U32, "claims flags")
+        + _each(_SIZE, "keys channels")
+        + _each(ctypes.c_double, "bound likely absolute query_norm key_norm added value")
+        + [("kernel", ctypes.c_char_p), ("reason", ctypes.c_char * 256)]
+    )
+
+
+class _Chunk(_Sized):
+    _fields_ = _each(_SIZE, "key_offset key_total query_offset query_total")
+
+
+class _States(ctypes.Structure):
+    """elsa_states_in, elsa_states_out."""
+
+    _fields_ = _each(ctypes.c_void_p, "m s w")
+
+
 class _Problem(_Sized):
     prefix = "elsa_"
     _fields_ = (
@@ -180,6 +218,50 @@ class _Inputs(_Sized):
 
 class _Outputs(_Sized):
     _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v")
+
+
+class _StreamOptions(_Sized):
+    _fields_ = [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)] + _each(_U32, "outputs reserved")
+
+
+class _StreamInfo(_Sized):
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + [("kernel", ctypes.c_char_p)]
+        + _each(_SIZE, "resident_rows chunk_keys units host_bytes fixed_bytes query_bytes key_bytes added_bytes")
+        + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes")
+    )
+
+
+class _Rows(_Sized):
+    _fields_ = (
+        _each(_U32, "operand element_bytes")
+        + _each(_SIZE * 3, "first count")
+        + _each(_SIZE, "start length")
+        + [("strides", _SIZE * 3)]
+    )
+
+
+# Parameters: user, rows, data, bytes.
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_Rows), ctypes.c_void_p, _SIZE)
+
+
+class _StreamData(_Sized):
+    _fields_ = (
+        _each(_Callback, "read write")
+        + [("user", ctypes.c_void_p)]
+        + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
+        + [("first_unit", _SIZE)]
+    )
+
+
+class _StreamReport(_Sized):
+    _fields_ = (
+        [("code", ctypes.c_int32), ("operand", _U32)]
+        + _each(_SIZE, "units finished")
+        + _each(ctypes.c_uint64, "parts read_bytes written_bytes")
+        + _each(ctypes.c_double, "total_ms read_ms compute_ms wait_ms overlap")
+    )
 
 
 class _LinearProblem(_Sized):
@@ -265,6 +347,14 @@ def _open():
             ("elsa_workspace_create", [handle, pointer]),
             ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
             ("elsa_workspace_destroy", [handle]),
+            ("elsa_workspace_certified", [handle, pointer, pointer, _SIZE]),
+            ("elsa_partial", [handle, handle, pointer, pointer, pointer, pointer]),
+            ("elsa_states_merge", [_SIZE, _SIZE, pointer, pointer, pointer]),
+            ("elsa_states_finish", [_SIZE, _SIZE, pointer, pointer, pointer]),
+            ("elsa_stream_create", [handle, pointer, pointer, pointer]),
+            ("elsa_stream_describe", [handle, pointer]),
+            ("elsa_stream_run", [handle, pointer, pointer]),
+            ("elsa_stream_destroy", [handle]),
         ]
         for problem in (_Problem, _LinearProblem, _RecurrenceProblem, _SelectiveProblem, _ConvolutionProblem):
             functions += [
@@ -311,6 +401,15 @@ _ADDITIONS = {
     # elsa_integers holds a number of entries, not of bytes: an entry has size 1.
     "bias_index": ({"int64": (0, 1)}, (2,)),
 }
+# Names of the bits of ELSA_CERTIFIED_*.
+_CERTIFIED = (
+    "q_nan q_infinite k_nan k_infinite v_nan v_infinite mask_nan mask_infinite out_nan out_infinite underflow fallback"
+).split()
+# Names of ELSA_OPERAND_*, and bits of ELSA_STREAM_*.
+_OPERANDS = (
+    "q k v past_k past_v mask bias bias_index out present_k present_v lse state_m state_s state_w"
+).split()
+_WANTED = {"out": 1, "lse": 2, "state_w": 4}
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
 _RULES = ["linear", "gated", "delta", "gated_delta"]
 _DIRECTIONS = ["forward", "reverse", "bidirectional", "non_causal"]
@@ -442,7 +541,7 @@ class _Plan(object):
         create = getattr(_lib, problem.prefix + "plan_create")
         _check(create(engine._handle, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
-        self.bytes = info.workspace_bytes
+        self.bytes, self.state_bytes = info.workspace_bytes, info.state_workspace_bytes
         self.gpu = info.backend == _CUDA
         # True if the call is long enough to check for signals during it.
         rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
@@ -840,6 +939,10 @@ class _Array(object):
             self.copy()
 
 
+# Tensors that calls return, in this order.
+_RESULTS = "out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v", "present_state"
+
+
 class _Prepared(object):
     """A prepared call: a plan, and structs that are complete except for addresses. All calls with equal keys use them.
 
@@ -849,8 +952,9 @@ class _Prepared(object):
     gets a prepared call of its own.
     """
 
-    # The operator's ctypes structs, and the name of the input field with its integers: key_lengths or cu_seqlens.
-    Problem = Options = Inputs = Outputs = lengths = None
+    # The operator's ctypes structs, and the names of the input fields with lists of integers.
+    Problem = Options = Inputs = Outputs = None
+    lengths = ()
     # Maps names of arguments to the library's names, where they differ.
     fields = {}
     busy, runs, plan, known = False, True, None, None
@@ -875,7 +979,7 @@ class _Prepared(object):
         given = list(self.arrays)
         self.copies = [(n, array.steps) for n, array in enumerate(self.arrays.values()) if array.copied]
         self.order = [self.index.get(name, self.sink) for name in given]
-        results = [given.index(name) for name in ("out", "lse", "present_state") if name in given]
+        results = [given.index(name) for name in _RESULTS if name in given]
         # Selects the function's result from the tensors: one of them, or a tuple of several.
         self.results = operator.itemgetter(*results)
         self.memory = None if self.device is None else functools.partial(kind.memory, self.device)
@@ -904,6 +1008,18 @@ class _Prepared(object):
         self.makers.append(self.kind.maker(self.like, dtype, shape, strides))
         dtype = dtype or next(iter(self.arrays.values())).dtype
         self.arrays[name] = _Array(name, self.kind, dtype, shape, strides or _dense(shape), self.device)
+
+    def drop(self, name):
+        """Removes the output that `make` has added last. The problem keeps its view; the call does not compute it."""
+        self.makers.pop()
+        del self.arrays[name], self.index[name]
+        self.words[self.at(name) + 1] = 0
+
+    def take(self, lists):
+        """Writes the addresses and numbers of entries of the C arrays of a call's integers."""
+        for field, numbers in zip(self.lengths, lists):
+            at = self.at(field)
+            self.words[at], self.words[at + 1] = ctypes.addressof(numbers), len(numbers)
 
     def optional(self, **values):
         """Sets the problem's fields, with their has_... flags, whose values are not None."""
@@ -955,6 +1071,23 @@ def _side(name, value):
     return None if keys == -1 else keys
 
 
+def _diagonal(causal):
+    """Returns ELSA_CAUSAL_* of the argument `causal`."""
+    try:
+        return _CAUSAL[causal]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"causal: {causal!r:.60}; allowed: False, True, 'top_left', 'bottom_right'")
+
+
+def _sides(window):
+    """Returns the numbers of keys on both sides of a window, None for no limit."""
+    if window is None:
+        return None, None
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ArgumentError(f"window: {window!r:.60}; allowed: (left, right)")
+    return _side("window", window[0]), _side("window", window[1])
+
+
 def _lengths(values, name="key_lengths"):
     """Returns the integers of a sequence, an array or a tensor as a C array."""
     allowed = "a whole number for each sequence" if name == "key_lengths" else "whole numbers"
@@ -964,6 +1097,12 @@ def _lengths(values, name="key_lengths"):
         raise ArgumentError(f"{name}: {values!r:.60}; allowed: {allowed}")
     numbers = [_whole(f"{name}[{n}]", value, 0, sys.maxsize, allowed) for n, value in enumerate(values)]
     return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def _packed(values, name):
+    """Returns the number of packed sequences, which the library compares with the bounds, and the list of these."""
+    bounds = _lengths(values, name)
+    return max(len(bounds) - 1, 1), (bounds,)
 
 
 def _pairs(windows):
@@ -1067,8 +1206,8 @@ def _of_one_library(kind, names, tensors):
 
 
 def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
-    """Calls the operator of `made_by`, a subclass of `_Prepared`. The last `written` tensors are outputs; `lengths` is the
-    C array of its integers.
+    """Calls the operator of `made_by`, a subclass of `_Prepared`. The last `written` tensors are outputs; `lengths` are the
+    C arrays of its integers.
 
     Every call takes this path: one dictionary look-up, an address for each tensor, and the library's call. The first call
     with a key prepares it.
@@ -1103,8 +1242,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
     words = prepared.words
     kind.write(words, prepared.order, tensors)
     if lengths is not None:
-        at = prepared.at(prepared.lengths)
-        words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
+        prepared.take(lengths)
     if prepared.runs:
         plan, workspace = prepared.plan, prepared.place.workspace
         captured = device is not None and kind.capturing()
@@ -1152,15 +1290,40 @@ def _with(names, tensors, *optional):
     return names, tensors
 
 
-class _Attention(_Prepared):
-    Problem, Inputs, Outputs, lengths = _Problem, _Inputs, _Outputs, "key_lengths"
+# States (m, S, W) of rows over some keys: references m in natural logarithms and sums S, float32 [batch, heads, queries], and
+# weighted sums W, float32 [batch, heads, queries, dim of v].
+States = collections.namedtuple("States", "m s w")
 
-    def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse):
+# A bound on the error of an output, and the facts that it uses; see elsa_certified in elsa.h. Each element is within
+# bound * sum_j p_j |v_j| of the exact result, with the exact probabilities p, and within `absolute`. `channels` holds this
+# bound for each channel of the output. If `claims` is False, there is no bound, and `reason` says why.
+Certificate = collections.namedtuple(
+    "Certificate",
+    "claims flags keys bound likely absolute channels query_norm key_norm added value kernel reason",
+)
+
+
+class _Attention(_Prepared):
+    Problem, Options, Inputs, Outputs = _Problem, _PlanOptions, _Inputs, _Outputs
+    # The number of channels of a certified output.
+    lengths, channels = ("key_lengths",), None
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        if self.channels is not None:
+            self.results = functools.partial(_certified, self.results, self.place, self.runs, self.channels)
+
+    def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
+        """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
+        number of packed sequences, whether to certify, and whether to write states instead of the output."""
         arrays, problem = self.arrays, self.problem
+        append, present, packed, certify, states = more or (False, False, 0, False, False)
         problem.dtype, queries = self.rows("q"), arrays["q"]
-        for name in ("k", "v", "out"):
-            if name not in arrays:
+        for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
+            if name == "out" and name not in arrays:
                 self.make(name, None, queries.shape[:-1] + (arrays["v"].shape[-1],))
+            if name not in arrays:
+                continue
             if self.rows(name) != problem.dtype:
                 found = "another type than q"
             elif len(arrays[name].shape) != len(queries.shape):
@@ -1168,6 +1331,11 @@ class _Attention(_Prepared):
             else:
                 continue
             raise ArgumentError(f"{name}: {found}; allowed: the same")
+        shape = arrays["out"].shape
+        if states:
+            self.drop("out")
+            for name, size in (("state_m", shape[:-1]), ("state_s", shape[:-1]), ("state_w", shape)):
+                self.numbers(name, size)
         for name in ("mask", "bias"):
             if name in arrays:
                 kind, dims = self.addition(name), arrays[name].shape
@@ -1188,10 +1356,99 @@ class _Attention(_Prepared):
         if pairs is not None:
             problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
         if lse:
-            shape = queries.shape[:-1]
-            self.make("lse", "float32", shape)
-            self.memory("lse", 4 * _product(shape))
-        self.runs = 0 not in arrays["out"].shape
+            self.numbers("lse", queries.shape[:-1])
+        self.runs = 0 not in shape
+        if more is not None:
+            if packed:
+                problem.packed, self.lengths = packed, ("cu_seqlens_q", "cu_seqlens_k")
+            if certify:
+                self.options.certify, self.channels = 1, shape[-1]
+            self.cache(append, present)
+
+    def numbers(self, name, shape):
+        """Adds an output of float32."""
+        self.make(name, "float32", shape)
+        self.memory(name, 4 * _product(shape))
+
+    def cache(self, append, make):
+        """Adds past and present. `append` says whether the past is in the present's memory, `make` whether the call
+        allocates the present."""
+        arrays, problem = self.arrays, self.problem
+        problem.has_past = "past_k" in arrays
+        if make:
+            for new, name, past in (("k", "present_k", "past_k"), ("v", "present_v", "past_v")):
+                shape = list(arrays[new].shape)
+                shape[-2] += arrays[past].shape[-2] if past in arrays else 0
+                self.make(name, None, tuple(shape))
+                self.rows(name)
+        problem.has_present, problem.append = "present_k" in arrays, append
+        self.runs = self.runs or any(name in arrays and 0 not in arrays[name].shape for name in ("present_k", "present_v"))
+
+
+def _certified(select, place, runs, channels, tensors):
+    """Returns what `select` selects from a call's tensors, and the certificate of the call."""
+    found, certificate = select(tensors), None
+    if runs:
+        value, absolute = _Certified(), (ctypes.c_double * channels)()
+        _check(_lib.elsa_workspace_certified(place.workspace.handle, ctypes.byref(value), absolute, channels))
+        fields = {name: getattr(value, name) for name in Certificate._fields}
+        fields["claims"], fields["channels"] = bool(value.claims), tuple(absolute)
+        fields["flags"] = tuple([name for bit, name in enumerate(_CERTIFIED) if value.flags >> bit & 1])
+        fields["kernel"], fields["reason"] = value.kernel.decode(), value.reason.decode("utf-8", "replace")
+        certificate = Certificate(**fields)
+    return (found if isinstance(found, tuple) else (found,)) + (certificate,)
+
+
+def _aliased(names, a, b):
+    """Returns whether two tensors begin at the same address."""
+    kind = _kind(names[0], type(a))
+    try:
+        return _kind(names[1], type(b)) is kind and kind.address(a) == kind.address(b)
+    except RuntimeError:
+        # A tensor without an address is refused where it is described.
+        return False
+
+
+def _pair(name, value):
+    """Returns keys and values, given as a pair."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ArgumentError(f"{name}: {value!r:.60}; allowed: a pair, ({name}_k, {name}_v)")
+    return tuple(value)
+
+
+def _bounds(cu_seqlens_q, cu_seqlens_k):
+    """Returns the number of packed sequences and the lists of their bounds; 0 and None if sequences are not packed."""
+    if cu_seqlens_q is None:
+        if cu_seqlens_k is not None:
+            raise ArgumentError("cu_seqlens_k: given without cu_seqlens_q; allowed: both, or cu_seqlens_q alone")
+        return 0, None
+    packed, lists = _packed(cu_seqlens_q, "cu_seqlens_q")
+    return packed, lists + (lists if cu_seqlens_k is None else (_lengths(cu_seqlens_k, "cu_seqlens_k"),))
+
+
+def _cached(names, tensors, out, past, present):
+    """Appends a cache and the output. Returns names, tensors, the number of tensors that the call writes, and whether the past
+    is in the present's memory and whether the call allocates the present."""
+    make, append = present is True, False
+    if past is not None:
+        past = _pair("past", past)
+        names, tensors = names + ("past_k", "past_v"), tensors + past
+    names, tensors = _with(names, tensors, ("out", out))
+    written = int(out is not None)
+    if present is not None and not isinstance(present, bool):
+        present = _pair("present", present)
+        names, tensors, written = names + ("present_k", "present_v"), tensors + present, written + 2
+        if past is not None:
+            shared = [_aliased(("past_" + x, "present_" + x), *pair) for x, pair in zip("kv", zip(past, present))]
+            append = all(shared)
+    return names, tensors, written, (append, make)
+
+
+def _waits(name, q):
+    """Refuses an option that waits for the result, if a CUDA graph is being captured."""
+    kind = _kind("q", type(q))
+    if kind.device("q", q) is not None and kind.capturing():
+        raise UnsupportedError(f"{name}: True while a CUDA graph is captured; allowed: a call that computes")
 
 
 def attention(
@@ -1211,8 +1468,14 @@ def attention(
     out=None,
     lse=False,
     engine=None,
+    past=None,
+    present=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    certify=False,
 ):
-    """Computes softmax(scale q k^T, masked) v for every head. Returns the output; with `lse` also the log-sum-exp.
+    """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
+    `present` and `certify` add, in this order.
 
     q, k, v   [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim] of float32, float16 or bfloat16, all of
               one library, type and device. Strides must not be negative and must end in 1: slices of packed tensors
@@ -1235,35 +1498,67 @@ def attention(
     key_lengths   number of valid keys of each sequence, [batch] integers in host memory, 0 to the number of keys. A device
               tensor is copied to the host, which waits for the device.
     out       tensor for the output, any strides that end in 1; it must not overlap an input. None makes a dense tensor.
-    lse       True returns (output, log-sum-exp), the latter float32 [batch, heads, queries] in natural logarithms.
+    lse       True adds the log-sum-exp, float32 [batch, heads, queries] in natural logarithms.
     engine    an Engine; None selects a shared one of the CPU for host tensors, else of the tensors' device.
+    past      (past_k, past_v), keys and values of earlier calls with the axes of k and v, which the queries attend first. The
+              diagonals of causal="top_left" and window then begin after the past.
+    present   True adds past and new keys, and past and new values, to the result; (present_k, present_v) are written
+              and returned. If these begin with the memory of the past, only the new rows are written: a cache in place.
+    cu_seqlens_q, cu_seqlens_k   bounds of sequences packed along the tokens of q, and of k and v: n + 1 integers in host
+              memory, batch 1. None for cu_seqlens_k means those of cu_seqlens_q.
+    certify   True adds a Certificate, a proven bound on the error of the output; None if the output has no elements. The
+              call measures its tensors and waits for a GPU.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
     """
     names, tensors = ("q", "k", "v"), (q, k, v)
-    if not (mask is bias is bias_table is bias_index is out is None):
-        added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index), ("out", out)
+    written, lengths, more = 0, None, None
+    if (
+        mask is not None
+        or bias is not None
+        or bias_table is not None
+        or bias_index is not None
+        or out is not None
+        or past is not None
+        or present is not None
+        or cu_seqlens_q is not None
+        or cu_seqlens_k is not None
+        or certify
+    ):
+        added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
+        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify:
+            names, tensors, written, cache = _cached(names, tensors, out, past, present)
+            packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
+            more = cache + (packed, bool(certify), False)
+            if packed and key_lengths is not None:
+                raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
+            if certify:
+                _waits("certify", q)
+        elif out is not None:
+            names, tensors, written = names + ("out",), tensors + (out,), 1
     try:
         diagonal = _CAUSAL[causal]
     except (KeyError, TypeError):
-        raise ArgumentError(f"causal: {causal!r:.60}; allowed: False, True, 'top_left', 'bottom_right'")
+        diagonal = _diagonal(causal)
     sides = (None, None)
     if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise ArgumentError(f"window: {window!r:.60}; allowed: (left, right)")
-        sides = (_side("window", window[0]), _side("window", window[1]))
-    lengths = None if key_lengths is None else _lengths(key_lengths)
+        sides = _sides(window)
+    if key_lengths is not None:
+        lengths = (_lengths(key_lengths),)
     pairs = None if windows is None else _pairs(windows)
-    numbers = _number("scale", scale), 0.0 if softcap is None else _number("softcap", softcap)
-    options = numbers + (diagonal, sides, pairs, lengths is not None, bool(lse))
-    return _call(_Attention, names, tensors, options, engine, out is not None, lengths)
+    if scale is not None and type(scale) is not float:
+        scale = _number("scale", scale)
+    if type(softcap) is not float:
+        softcap = 0.0 if softcap is None else _number("softcap", softcap)
+    options = scale, softcap, diagonal, sides, pairs, key_lengths is not None, bool(lse), more
+    return _call(_Attention, names, tensors, options, engine, written, lengths)
 
 
 class _Linear(_Prepared):
     Problem, Options, Inputs, Outputs = _LinearProblem, _LinearOptions, _LinearInputs, _StateOutputs
-    lengths = "cu_seqlens"
+    lengths = ("cu_seqlens",)
 
     def fill(self, numbers, sizes, scale, normalize, in_place, packed, present):
         arrays, problem, options = self.arrays, self.problem, self.options
@@ -1317,12 +1612,7 @@ def _states(names, tensors, past, present, out):
     names, tensors = _with(names, tensors, ("past_state", past), ("out", out), ("present_state", present))
     in_place = past is not None and past is present
     if not in_place and past is not None and present is not None:
-        kind = _kind("past_state", type(past))
-        try:
-            in_place = _kind("present_state", type(present)) is kind and kind.address(past) == kind.address(present)
-        except RuntimeError:
-            # A tensor without an address is refused where it is described.
-            pass
+        in_place = _aliased(("past_state", "present_state"), past, present)
     return names, tensors, make, in_place, (out is not None) + (present is not None)
 
 
@@ -1374,8 +1664,9 @@ def linear_attention(
     """
     names, tensors = _with(("q", "k", "v"), (q, k, v), ("decay", decay), ("beta", beta))
     names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
-    lengths = None if cu_seqlens is None else _lengths(cu_seqlens, "cu_seqlens")
-    packed = 0 if lengths is None else max(len(lengths) - 1, 1)
+    packed, lengths = 0, None
+    if cu_seqlens is not None:
+        packed, lengths = _packed(cu_seqlens, "cu_seqlens")
     numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
     sizes = _count("chunk", chunk), _count("parts", parts)
     options = numbers, sizes, _number("scale", scale), _number("normalize", normalize), in_place, packed, make
@@ -1582,6 +1873,410 @@ def conv(
     numbers = _one_of("order", order, _TAPS), _one_of("method", method, _METHODS)
     options = (_one_of("layout", layout, _LAYOUTS),) + numbers + (bool(silu), bool(reverse), in_place, make)
     return _call(_Convolution, names, tensors, options, engine, written)
+
+
+class _Partial(_Attention):
+    """Attention over a part of the keys, which returns states. The first list of a call is its _Chunk, or None."""
+
+    def __init__(self, engine, kind, key, descriptions):
+        super().__init__(engine, kind, key, descriptions)
+        # Runs that return states may need more memory.
+        self.plan.bytes, self.place = self.plan.state_bytes, engine._place("elsa_partial", key[-1])
+        given = self.chunk = [None]
+
+        def run(plan, workspace, *tensors):
+            chunk = None if given[0] is None else ctypes.byref(given[0])
+            return _lib.elsa_partial(plan, workspace, chunk, *tensors)
+
+        self.run = run
+
+    def take(self, lists):
+        self.chunk[:] = lists[:1]
+        super().take(lists[1:])
+
+
+def partial(
+    q,
+    k,
+    v,
+    mask=None,
+    bias=None,
+    bias_table=None,
+    bias_index=None,
+    windows=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    key_offset=0,
+    key_total=None,
+    query_offset=0,
+    query_total=None,
+    engine=None,
+):
+    """Computes attention of q over a part of the keys. Returns States, which `merge` merges with those of the other parts and
+    `finish` converts to the output.
+
+    key_offset, key_total       k and v are the keys key_offset, key_offset + 1, ... of key_total keys; None is the last of
+              them plus 1. causal, window and key_lengths refer to these positions; a mask and a bias cover only k.
+    query_offset, query_total   the same for the queries.
+    The other arguments are those of `attention`. Tensors of a GPU can have no offsets and no totals.
+    """
+    added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
+    names, tensors = _with(("q", "k", "v"), (q, k, v), *added)
+    chunk = None
+    if key_offset != 0 or query_offset != 0 or key_total is not None or query_total is not None:
+        if _kind("q", type(q)).device("q", q) is not None:
+            raise UnsupportedError("key_offset: given for tensors of a GPU; allowed: tensors in host memory, or a mask")
+        chunk = _Chunk()
+        for tensor, name in ((k, "key"), (q, "query")):
+            offset, total = (key_offset, key_total) if name == "key" else (query_offset, query_total)
+            offset = _count(name + "_offset", offset)
+            tokens = tensor.shape[-2] if len(getattr(tensor, "shape", ())) > 1 else 0
+            total = _count(name + "_total", min(offset + tokens, sys.maxsize) if total is None else total)
+            setattr(chunk, name + "_offset", offset)
+            setattr(chunk, name + "_total", total)
+    options = _rules(scale, softcap, causal, window, windows)
+    lengths = (chunk,) if key_lengths is None else (chunk, _lengths(key_lengths))
+    options += (key_lengths is not None, False, (False, False, 0, False, True))
+    return States(*_call(_Partial, names, tensors, options, engine, 0, lengths))
+
+
+def _rules(scale, softcap, causal, window, windows):
+    """Returns the first options of `_Attention.fill`."""
+    numbers = _number("scale", scale), 0.0 if softcap is None else _number("softcap", softcap)
+    return numbers + (_diagonal(causal), _sides(window), None if windows is None else _pairs(windows))
+
+
+_STATE = {"float32": (0, 4)}
+
+
+def _state(name, state):
+    """Checks a state. Returns its tensors, dense, the class that reads them, and a function that makes such tensors."""
+    if not isinstance(state, (tuple, list)) or len(state) != 3:
+        raise ArgumentError(f"{name}: {state!r:.60}; allowed: States, (m, s, w)")
+    tensors, makers = [], []
+    for part, tensor in zip("msw", state):
+        label = f"{name}.{part}"
+        kind = _kind(label, type(tensor))
+        if tensors and kind is not _kind(name, type(tensors[0])):
+            raise ArgumentError(f"{label}: of another library than {name}.m; allowed: the same")
+        kind.check(label, tensor)
+        described = kind.descriptions((tensor,))[0]
+        array = _Array(label, kind, *kind.of(label, type(tensor), described))
+        array.type(_STATE)
+        if array.device is not None:
+            raise ArgumentError(f"{label}: in memory of a GPU; allowed: host memory, as Tensor.cpu() makes it")
+        tensors.append(tensor if array.dense() else kind.dense(tensor))
+        makers.append(kind.maker(described, "float32", array.shape, None))
+    rows, sums, weighted = [tuple(tensor.shape) for tensor in tensors]
+    if sums != rows or weighted[:-1] != rows or not weighted:
+        found = f"{list(rows)}, {list(sums)}, {list(weighted)}"
+        raise ArgumentError(f"{name}: shapes {found}; allowed: m and s [..., rows] and w [..., rows, dim]")
+    return tensors, kind, makers
+
+
+def _pointers(kind, tensors):
+    """Returns the library's struct with the addresses of a state."""
+    return ctypes.byref(_States(*map(kind.address, tensors)))
+
+
+def merge(states):
+    """Merges states of disjoint sets of keys, in the given order, which determines the bits. Returns States of all these keys.
+    `states` is a sequence of States of the same shapes, in host memory, from `partial`, `stream` or a file."""
+    states = list(states)
+    if not states:
+        raise ArgumentError("states: none; allowed: at least one")
+    merged = None
+    for n, state in enumerate(states):
+        name = f"states[{n}]"
+        tensors, kind, makers = _state(name, state)
+        shape = tuple(tensors[2].shape)
+        if merged is None:
+            merged, first, whole = tensors, kind, shape
+            continue
+        if shape != whole or kind is not first:
+            found = f"{list(shape)} of {kind.library}"
+            raise ArgumentError(f"{name}: {found}; allowed: {list(whole)} of {first.library}, as states[0]")
+        # The first state belongs to the caller.
+        into = [make() for make in makers] if n == 1 else merged
+        pointers = [_pointers(kind, x) for x in (merged, tensors, into)]
+        _check(_lib.elsa_states_merge(_product(whole[:-1]), whole[-1], *pointers))
+        merged = into
+    return States(*merged)
+
+
+def finish(states):
+    """Converts States to the output, float32 [batch, heads, queries, dim of v], and the log-sum-exp, float32 [batch, heads,
+    queries]. Returns both. A row that attends no key is zero, and its log-sum-exp is -inf."""
+    tensors, kind, makers = _state("states", states)
+    out, lse = makers[2](), makers[0]()
+    shape = tuple(tensors[2].shape)
+    pointers = _pointers(kind, tensors), kind.address(out), kind.address(lse)
+    _check(_lib.elsa_states_finish(_product(shape[:-1]), shape[-1], *pointers))
+    return out, lse
+
+
+class _Helper(object):
+    """A thread that calls functions for a thread of the library, whose stack is too small for any Python code."""
+
+    def __init__(self):
+        self.asked, self.answered = threading.Lock(), threading.Lock()
+        self.asked.acquire()
+        self.answered.acquire()
+        self.function = self.answer = None
+        _thread.start_new_thread(self.work, ())
+
+    def work(self):
+        while True:
+            self.asked.acquire()
+            if self.function is None:
+                return
+            self.answer = self.function()
+            self.answered.release()
+
+    def call(self, function):
+        """Returns the result of a function that raises nothing."""
+        self.function = function
+        self.asked.release()
+        self.answered.acquire()
+        return self.answer
+
+    def end(self):
+        self.function = None
+        self.asked.release()
+
+
+class _Streamed(_Attention):
+    """A problem whose tensors are supplied in pieces."""
+
+    def __init__(self, stores, options):
+        self.arrays, self.problem, self.options = {}, self.Problem(), self.Options()
+        for name, store in stores.items():
+            if name in ("lse", "state_m", "state_s", "state_w"):
+                continue
+            # Only the shapes count.
+            shape = tuple(store.shape)
+            self.arrays[name] = _Array(name, _Numpy, store.name, shape, _dense(shape), None)
+        self.fill(*options)
+        for name, array in self.arrays.items():
+            if array.copied:
+                raise ArgumentError(f"{name}: {array.dtype}; allowed: bool, uint8, float32, float16, bfloat16")
+
+    def make(self, name, dtype, shape, strides=None):
+        self.arrays[name] = _Array(name, _Numpy, dtype or self.arrays["q"].dtype, shape, _dense(shape), None)
+
+    def memory(self, name, size, field=None):
+        pass
+
+
+class _Store(object):
+    """Tensor of a stream: a source or a sink, and how its axes correspond to [batch, heads, tokens, elements]."""
+
+    def __init__(self, name, given, numpy):
+        torch, self.name = sys.modules.get("torch"), None
+        if torch is not None and isinstance(given, torch.Tensor):
+            _kind(name, type(given)).check(name, given)
+            if given.device.type != "cpu":
+                raise ArgumentError(f"{name}: device {given.device}; allowed: cpu")
+            self.name = str(given.dtype).replace("torch.", "")
+            # Numpy has no bfloat16; a copy of elements needs only their size.
+            given = (given.view(torch.int16) if self.name == "bfloat16" else given).detach().numpy()
+        try:
+            self.shape, self.dtype = tuple([int(n) for n in given.shape]), numpy.dtype(given.dtype)
+        except (AttributeError, TypeError, ValueError):
+            allowed = "an array, a memory map, or an object with shape, dtype, and items by slices"
+            raise ArgumentError(f"{name}: {type(given).__name__}; allowed: {allowed}")
+        if not self.dtype.isnative:
+            raise ArgumentError(f"{name}: {self.dtype}; allowed: this machine's byte order")
+        self.given, self.name = given, self.name or self.dtype.name
+        # Log-sum-exp and sums have no axis of elements.
+        self.numbers = name in ("lse", "state_m", "state_s")
+        self.numpy, self.plain = numpy, isinstance(given, numpy.ndarray)
+
+    def place(self, rows, data, size):
+        """Returns the slices of the tensor that `rows` describes, and its elements in the library's memory."""
+        box = [slice(first, first + count) for first, count in zip(rows.first, rows.count)]
+        box.append(slice(rows.start, rows.start + rows.length))
+        shape = tuple(rows.count) + (rows.length,)
+        strides = tuple([step * rows.element_bytes for step in rows.strides]) + (rows.element_bytes,)
+        memory = (ctypes.c_char * size).from_address(data)
+        piece = self.numpy.ndarray(shape, self.dtype, memory, 0, strides)
+        if self.numbers:
+            box, piece = box[:3], piece[..., 0]
+        missing = len(box) - len(self.shape)
+        return tuple(box[missing:]), piece[(0,) * missing]
+
+    def read(self, rows, data, size):
+        box, piece = self.place(rows, data, size)
+        found = self.numpy.asarray(self.given[box])
+        if found.shape != piece.shape or found.dtype != piece.dtype:
+            raise ArgumentError(
+                f"{found.dtype} {list(found.shape)}; allowed: {piece.dtype} {list(piece.shape)} for the slices {box}"
+            )
+        piece[...] = found
+
+    def write(self, rows, data, size):
+        box, piece = self.place(rows, data, size)
+        # The library's memory is reused, and another class might keep it.
+        self.given[box] = piece if self.plain else self.numpy.array(piece)
+
+
+# Report of a stream: its units, those written, what moved and how long it took, and the choices for the budget; see
+# elsa_stream_report and elsa_stream_info in elsa.h.
+StreamReport = collections.namedtuple(
+    "StreamReport",
+    "units finished parts read_bytes written_bytes total_ms read_ms compute_ms wait_ms overlap "
+    "host_bytes fixed_bytes resident_rows chunk_keys kernel",
+)
+
+
+def stream(
+    q,
+    k,
+    v,
+    out,
+    host_budget,
+    mask=None,
+    bias=None,
+    bias_table=None,
+    bias_index=None,
+    windows=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    lse=None,
+    states=None,
+    past=None,
+    present=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    eta=0.0,
+    block=0,
+    engine=None,
+):
+    """Computes attention over tensors that may be larger than memory, piece by piece, and waits. Returns a StreamReport. The
+    output has the bits of `attention` on the CPU.
+
+    q, k, v, mask, bias, bias_table, bias_index, past   sources: arrays of numpy or tensors of torch in host memory, above all
+              memory maps; or other objects with `shape`, `dtype` and `source[slices]`, which returns a new or existing
+              array of these elements. Integer masks and float64 are not converted.
+    out, lse, states, present   sinks: arrays, tensors, or objects with `shape`, `dtype` and `sink[slices] = array`. Only those
+              that are not None are computed; `states` are States of sinks.
+    host_budget   most bytes of memory of the process during the call, with all that it uses at the start.
+    eta       length of a chunk of keys as a multiple of the default; 0 is 1.
+    block     keys of a block: 64, 128 or 256; 0 is 64.
+    The other arguments are those of `attention`.
+
+    One thread reads the sources and another writes the sinks, at the same time. What they raise ends the call, as the cause of a
+    StreamError, whose method `resume` writes the rest. Numpy is required.
+    """
+    try:
+        import numpy
+    except ImportError as error:
+        raise UnsupportedError(f"stream: {error}; allowed: Python with numpy")
+    given = [("q", q), ("k", k), ("v", v), ("mask", mask), ("bias", bias), ("bias_table", bias_table)]
+    given += [("bias_index", bias_index), ("out", out), ("lse", lse)]
+    for name, pair in (("past", past), ("present", present)):
+        if pair is not None:
+            given += zip((name + "_k", name + "_v"), _pair(name, pair))
+    if states is not None:
+        if not isinstance(states, (tuple, list)) or len(states) != 3:
+            raise ArgumentError(f"states: {states!r:.60}; allowed: States, (m, s, w)")
+        given += zip(("state_m", "state_s", "state_w"), states)
+    stores = {name: _Store(name, x, numpy) for name, x in given if x is not None or name in ("q", "k", "v")}
+    for name in _RESULTS:
+        if name in stores and stores[name].plain and not stores[name].given.flags.writeable:
+            raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
+    packed, bounds = _bounds(cu_seqlens_q, cu_seqlens_k)
+    options = _rules(scale, softcap, causal, window, windows)
+    options += (key_lengths is not None, False, (False, False, packed, False, False))
+    described = _Streamed(stores, options)
+    shape = described.arrays["out"].shape
+    for name in ("lse", "state_m", "state_s", "state_w"):
+        allowed = shape if name == "state_w" else shape[:-1]
+        if name in stores and (stores[name].name, stores[name].shape) != ("float32", allowed):
+            found = f"{stores[name].name} {list(stores[name].shape)}"
+            raise ArgumentError(f"{name}: {found}; allowed: float32 {list(allowed)}")
+    settings = _StreamOptions()
+    settings.host_budget, settings.block = _count("host_budget", host_budget), _count("block", block)
+    settings.eta = _number("eta", eta) or 0.0
+    settings.outputs = sum([bit for name, bit in _WANTED.items() if name in stores])
+    if not settings.outputs:
+        raise ArgumentError("out: None; allowed: a sink for the output, the log-sum-exp or the states")
+    data = _StreamData()
+    lists = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), bounds or ()))
+    if key_lengths is not None:
+        lists["key_lengths"] = _lengths(key_lengths)
+    for name, numbers in lists.items():
+        setattr(data, name, _Integers(ctypes.addressof(numbers), len(numbers)))
+    return _Stream(engine or _engine_for(None), described.problem, settings, data, stores, lists).run()
+
+
+class _Stream(object):
+    """A stream of the library and its stores, by operand. `kept` owns the lists of `data`."""
+
+    def __init__(self, engine, problem, settings, data, stores, kept):
+        self.handle, self.info = _Handle(), _StreamInfo()
+        self.engine, self.data, self.stores, self.kept = engine, data, stores, kept
+        given = ctypes.byref(problem), ctypes.byref(settings), ctypes.byref(self.handle)
+        _check(_lib.elsa_stream_create(engine._handle, *given))
+        _check(_lib.elsa_stream_describe(self.handle, ctypes.byref(self.info)))
+
+    def __del__(self, destroy=_lib.elsa_stream_destroy):
+        if self.handle.id:
+            destroy(self.handle)
+
+    def run(self, first_unit=0):
+        """Runs the units from `first_unit` on. Returns the report."""
+        report, failed, helper = _StreamReport(), [], _Helper()
+        self.data.first_unit = first_unit
+        self.data.read, self.data.write = _callbacks(self.stores, helper, failed)
+        run = functools.partial(_lib.elsa_stream_run, self.handle, ctypes.byref(self.data), ctypes.byref(report))
+        try:
+            if threading.current_thread() is threading.main_thread():
+                _run_long(self.engine._handle, run, (self, report, helper))
+            else:
+                _check(run())
+        except ElsaError:
+            if not failed:
+                raise
+            name, cause = failed[0]
+            stopped = StreamError(
+                f"{name}: {type(cause).__name__}: {cause}; allowed: no exception. {report.finished} of {report.units} units "
+                "are written; resume() of this error writes the others"
+            )
+            stopped.finished, stopped.units, stopped._stream = report.finished, report.units, self
+            raise stopped from cause
+        finally:
+            helper.end()
+        found = {name: getattr(report if hasattr(report, name) else self.info, name) for name in StreamReport._fields}
+        return StreamReport(**dict(found, kernel=self.info.kernel.decode()))
+
+
+def _callbacks(stores, helper, failed):
+    """Returns the read and write callbacks of a stream. `failed` gets the name of the tensor and the first exception."""
+
+    def attempt(method, rows, data, size):
+        name = _OPERANDS[rows.contents.operand]
+        name = "bias_table" if name == "bias" and name not in stores else name
+        try:
+            method(stores[name], rows.contents, data, size)
+            return 0
+        except BaseException as error:
+            failed.append((name, error))
+            return 1
+
+    def read(_, rows, data, size):
+        return helper.call(functools.partial(attempt, _Store.read, rows, data, size))
+
+    def write(_, rows, data, size):
+        return attempt(_Store.write, rows, data, size)
+
+    return _Callback(read), _Callback(write)
 
 
 class _Sdpa(_Attention):

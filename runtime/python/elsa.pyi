@@ -1,12 +1,12 @@
 """Types of elsa.py's public names, for type checkers and editors. elsa.py describes the functions."""
 
 from types import TracebackType
-from typing import Any, Dict, Literal, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Iterable, Literal, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 __all__ = [
-    "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
-    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
-    "LibraryError",
+    "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
+    "Engine", "States", "Certificate", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]
 
 # An array of numpy or a tensor of torch; all tensors of a call are of one library.
@@ -14,6 +14,8 @@ _T = TypeVar("_T")
 _Causal = Union[bool, Literal["top_left", "bottom_right"]]
 _Layout = Literal["btc", "bct"]
 _Pair = Tuple[int, int]
+_Windows = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
+_Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
 _Form = Literal["recurrent", "chunk", "fused_chunk", "parallel", "scan"]
@@ -24,7 +26,50 @@ class UnsupportedError(ElsaError, NotImplementedError): ...
 class DeviceError(ElsaError, RuntimeError): ...
 class OutOfMemoryError(ElsaError, MemoryError): ...
 class CancelledError(ElsaError, RuntimeError): ...
+class StreamError(ElsaError, RuntimeError):
+    finished: int
+    units: int
+    def resume(self) -> StreamReport: ...
+
 class LibraryError(ElsaError, ImportError): ...
+
+# Tensors of a state; sinks in a call of `stream`.
+class States(NamedTuple):
+    m: Any
+    s: Any
+    w: Any
+
+class Certificate(NamedTuple):
+    claims: bool
+    flags: Tuple[str, ...]
+    keys: int
+    bound: float
+    likely: float
+    absolute: float
+    channels: Tuple[float, ...]
+    query_norm: float
+    key_norm: float
+    added: float
+    value: float
+    kernel: str
+    reason: str
+
+class StreamReport(NamedTuple):
+    units: int
+    finished: int
+    parts: int
+    read_bytes: int
+    written_bytes: int
+    total_ms: float
+    read_ms: float
+    compute_ms: float
+    wait_ms: float
+    overlap: float
+    host_bytes: int
+    fixed_bytes: int
+    resident_rows: int
+    chunk_keys: int
+    kernel: str
 
 class Engine:
     backend: str
@@ -45,7 +90,7 @@ def version() -> str: ...
 def backends() -> Dict[str, bool]: ...
 def _main() -> None: ...
 
-# The result is a tensor, or (tensor, log-sum-exp).
+# The result is a tensor, or a tuple of it and what lse, present and certify add.
 def attention(
     q: _T,
     k: _T,
@@ -54,16 +99,71 @@ def attention(
     bias: Optional[_T] = None,
     bias_table: Optional[_T] = None,
     bias_index: Optional[_T] = None,
-    windows: Optional[Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]] = None,
+    windows: Optional[_Windows] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     causal: _Causal = False,
-    window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+    window: Optional[_Sides] = None,
     key_lengths: Any = None,
     out: Optional[_T] = None,
     lse: bool = False,
     engine: Optional[Engine] = None,
+    past: Optional[Tuple[_T, _T]] = None,
+    present: Optional[Union[bool, Tuple[_T, _T]]] = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    certify: bool = False,
 ) -> Any: ...
+def partial(
+    q: _T,
+    k: _T,
+    v: _T,
+    mask: Optional[_T] = None,
+    bias: Optional[_T] = None,
+    bias_table: Optional[_T] = None,
+    bias_index: Optional[_T] = None,
+    windows: Optional[_Windows] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    key_offset: int = 0,
+    key_total: Optional[int] = None,
+    query_offset: int = 0,
+    query_total: Optional[int] = None,
+    engine: Optional[Engine] = None,
+) -> States: ...
+def merge(states: Iterable[Tuple[Any, Any, Any]]) -> States: ...
+def finish(states: Tuple[Any, Any, Any]) -> Tuple[Any, Any]: ...
+
+# Sources and sinks are arrays, tensors, or objects with shape, dtype and items.
+def stream(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    host_budget: int,
+    mask: Any = None,
+    bias: Any = None,
+    bias_table: Any = None,
+    bias_index: Any = None,
+    windows: Optional[_Windows] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    lse: Any = None,
+    states: Optional[Tuple[Any, Any, Any]] = None,
+    past: Optional[Tuple[Any, Any]] = None,
+    present: Optional[Tuple[Any, Any]] = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    eta: float = 0.0,
+    block: int = 0,
+    engine: Optional[Engine] = None,
+) -> StreamReport: ...
 def sdpa(
     query: _T,
     key: _T,

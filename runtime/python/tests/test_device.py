@@ -312,6 +312,29 @@ class Device(unittest.TestCase):
         self.assertEqual(found.shape, (2, 0, 6))
         self.assertEqual(state.numpy().tobytes(), past.tobytes())
 
+    def test_caches_states_and_certificates(self):
+        engine, random = elsa.Engine("cuda"), np.random.RandomState(5)
+        q, k, v, past_k, past_v = [random.standard_normal((1, 2, n, 64)).astype(np.float32) for n in (9, 5, 5, 30, 30)]
+        wanted = elsa.attention(q, k, v, past=(past_k, past_v), present=True, certify=True, engine=engine)
+        given = [Tensor(x) for x in (q, k, v, past_k, past_v)]
+        for _ in range(2):
+            found = elsa.attention(*given[:3], past=given[3:], present=True, certify=True)
+            self.assertEqual([x.numpy().tobytes() for x in found[:3]], [x.tobytes() for x in wanted[:3]])
+            self.assertTrue(found[3].claims)
+            self.assertEqual((found[3].bound, found[3].kernel), (wanted[3].bound, wanted[3].kernel))
+        bounds = {"cu_seqlens_q": [0, 4, 9], "cu_seqlens_k": [0, 20, 30]}
+        packed = elsa.attention(given[0], *given[3:], **bounds)
+        self.assertEqual(
+            packed.numpy().tobytes(), elsa.attention(q, past_k, past_v, engine=engine, **bounds).tobytes()
+        )
+        states = elsa.partial(given[0], *given[3:])
+        for x, y in zip(states, elsa.partial(q, past_k, past_v, engine=engine)):
+            self.assertEqual(x.numpy().tobytes(), y.tobytes())
+        out = elsa.finish([x.numpy() for x in states])[0]
+        self.assertLess(np.abs(out - elsa.attention(q, past_k, past_v)).max(), 1e-5)
+        self.refused(elsa.UnsupportedError, "key_offset: ", lambda: elsa.partial(*given[:3], key_offset=1))
+        self.refused(elsa.ArgumentError, "states[0].m: in memory of a GPU; ", lambda: elsa.merge([states]))
+
     def test_refused(self):
         bad = elsa.ArgumentError
         for function, given, options, states in operators():

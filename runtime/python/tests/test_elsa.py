@@ -84,7 +84,7 @@ class Case(unittest.TestCase):
         with np.errstate(invalid="ignore"):
             error = np.where(same, 0, np.abs(found.astype(np.float64) - wanted))
         worst = error.max() if error.size else 0.0
-        self.assertFalse(not worst <= limit * max(1.0, np.abs(wanted[np.isfinite(wanted)]).max()), worst)
+        self.assertFalse(not worst <= limit * np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0), worst)
 
     def refused(self, kind, message, *arguments, **options):
         function = options.pop("function", elsa.attention)
@@ -108,7 +108,10 @@ class Structs(Case):
             "elsa_selective_problem": elsa._SelectiveProblem, "elsa_convolution_problem": elsa._ConvolutionProblem,
             "elsa_series_options": elsa._SeriesOptions, "elsa_recurrence_inputs": elsa._RecurrenceInputs,
             "elsa_selective_inputs": elsa._SelectiveInputs, "elsa_convolution_inputs": elsa._ConvolutionInputs,
-            "elsa_series_outputs": elsa._StateOutputs,
+            "elsa_series_outputs": elsa._StateOutputs, "elsa_plan_options": elsa._PlanOptions,
+            "elsa_certified": elsa._Certified, "elsa_chunk": elsa._Chunk, "elsa_states_in": elsa._States,
+            "elsa_states_out": elsa._States, "elsa_stream_options": elsa._StreamOptions, "elsa_stream_info": elsa._StreamInfo,
+            "elsa_rows": elsa._Rows, "elsa_stream_data": elsa._StreamData, "elsa_stream_report": elsa._StreamReport,
         }  # fmt: skip
         checked = 0
         for line in (HERE.parent.parent / "capi/abi.txt").read_text().splitlines():
@@ -120,9 +123,22 @@ class Structs(Case):
                 field = getattr(structs[words[1]], name)
                 self.assertEqual((field.offset, field.size), (int(words[2]), int(words[3])), line)
                 checked += 1
-            if words[0] == "constant" and words[1].startswith("ELSA_ABI_M"):
-                self.assertEqual(getattr(elsa, words[1][5:]), int(words[2]), line)
-        self.assertGreater(checked, 185)
+            if words[0] == "constant":
+                self.number(words[1][5:], int(words[2]))
+        self.assertGreater(checked, 265)
+        self.assertEqual((len(elsa._OPERANDS), len(elsa._CERTIFIED)), (15, 12))
+
+    def number(self, name, value):
+        """Compares a constant of the header with elsa.py."""
+        family, word = name.split("_")[0], name.partition("_")[2].lower()
+        if family == "ABI":
+            self.assertEqual(getattr(elsa, name), value)
+        if family == "OPERAND":
+            self.assertEqual(elsa._OPERANDS[value], word)
+        if family == "CERTIFIED":
+            self.assertEqual(1 << elsa._CERTIFIED.index(word), value)
+        if name.startswith("STREAM_"):
+            self.assertEqual(elsa._WANTED[{"states": "state_w"}.get(word, word)], value)
 
     def test_module_prints_what_it_found(self):
         text = subprocess.check_output([sys.executable, elsa.__file__]).decode()

@@ -63,6 +63,43 @@ class Attention(Case):
                 self.assertTrue(bool((room[:, :, 4] == 7).all()))
                 self.assertTrue(torch.equal(target, out))
 
+    def test_caches_packed_sequences_and_certificates(self):
+        for device in DEVICES:
+            q, k, v = tensors((1, 4, 20, 16), (1, 2, 33, 16), device=device)
+            past, new = [k[:, :, :13], v[:, :, :13]], [k[:, :, 13:], v[:, :, 13:]]
+            keep = torch.arange(33) <= torch.arange(20)[:, None] + 13
+            wide = [x.repeat_interleave(2, 1) for x in (k, v)]
+            wanted = exact(q, *wide, mask=keep)
+            out, keys, values, found = elsa.attention(q, *new, past=past, present=True, causal=True, certify=True)
+            self.near(out, wanted)
+            self.assertTrue(torch.equal(keys, k) and torch.equal(values, v))
+            self.assertTrue(found.claims and found.bound < 1e-2)
+            room = torch.zeros(2, 1, 2, 40, 16, device=device)
+            room[0, :, :, :13], room[1, :, :, :13] = past
+            cut = [tuple(x[:, :, :n] for x in room) for n in (13, 33)]
+            self.near(elsa.attention(q, *new, past=cut[0], present=cut[1], causal=True)[0], wanted)
+            self.assertTrue(torch.equal(room[:, :, :, :33], torch.stack((k, v))) and not room[:, :, :, 33:].any())
+            out = elsa.attention(q, k, v, cu_seqlens_q=torch.tensor([0, 7, 20]), cu_seqlens_k=torch.tensor([0, 20, 33]))
+            for rows, at in ((slice(0, 7), slice(0, 20)), (slice(7, 20), slice(20, 33))):
+                self.near(out[:, :, rows], exact(q[:, :, rows], *[x[:, :, at] for x in wide]))
+
+    def test_states_and_streams(self):
+        for device in DEVICES:
+            q, k, v = tensors((2, 4, 9, 16), (2, 4, 33, 16), device=device)
+            wanted = exact(q, k, v)
+            parts = [elsa.partial(q, k[:, :, at], v[:, :, at]) for at in (slice(0, 20), slice(20, 33))]
+            self.assertEqual(parts[0].m.device, q.device)
+            if device != "cpu":
+                self.refused(elsa.ArgumentError, "states[0].m: in memory of a GPU; ", elsa.merge, parts)
+                self.refused(elsa.UnsupportedError, "key_offset: ", elsa.partial, q, k, v, key_total=33)
+            merged = elsa.merge([[x.cpu() for x in part] for part in parts])
+            self.near(elsa.finish(merged)[0], wanted)
+        for dtype in LIMITS:
+            q, k, v = tensors((2, 4, 9, 16), (2, 4, 33, 16), dtype)
+            out = torch.zeros_like(q)
+            elsa.stream(q, k, v, out, 2 << 30)
+            self.assertTrue(torch.equal(out, elsa.attention(q, k, v)))
+
     def test_semantics(self):
         for device in DEVICES:
             q, k, v = tensors((2, 4, 9, 16), (2, 2, 13, 16), device=device)

@@ -15,8 +15,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: [&str; 4] = [
+const TESTS: [&str; 5] = [
     "runtime/python/tests/test_elsa.py",
+    "runtime/python/tests/test_attention.py",
     "runtime/python/tests/test_calls.py",
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",

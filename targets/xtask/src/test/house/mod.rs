@@ -1,7 +1,7 @@
 //! Checks the structure, in the stage `check`. Modules of a crate must not use each other in a circle. Files must not be too
 //! long, and must belong to a crate. A word of the glossary must name one type. Documents must agree with the source: the
 //! paths and names that they mention exist, `unsafe` is only in the listed files, and no table has two rows for the same
-//! subject.
+//! subject. The guide's tables of options must name tests that exist.
 //!
 //! | file | contents |
 //! |---|---|
@@ -10,12 +10,14 @@
 //! | `files` | lengths of files, files in no crate, paths in documents |
 //! | `claims` | names in documents, places of `unsafe`, rows of tables |
 //! | `glossary` | types that share a name of the glossary |
+//! | `interfaces` | the tests that the guide's tables of options name |
 //! | `shared` | files that operators share, which must name no operator |
 
 mod circles;
 mod claims;
 mod files;
 mod glossary;
+mod interfaces;
 mod read;
 mod shared;
 
@@ -68,6 +70,10 @@ pub fn house(tree: &Tree) -> Ran {
         let (words, shared) = glossary::shared_names(CONTRIBUTING, &text(CONTRIBUTING)?, &files);
         count += words;
         faults.extend(shared);
+        let page = text(interfaces::PAGE)?;
+        let (tests, untrue) = interfaces::missing(interfaces::PAGE, &page, &files);
+        count += tests;
+        faults.extend([untrue, claims::repeated(interfaces::PAGE, &page)].concat());
         let words = claims::words(&files);
         for document in DOCUMENTS {
             let (exists, text) = (|path: &str| tree.root.join(path).exists(), text(document)?);
