@@ -7,12 +7,13 @@
 //! broadcast together.
 
 use super::array::{Array, Kind, count};
+use super::branch::{self, Surroundings};
 use super::model::{External, Model, SMALL, stored};
 use super::node::{Attribute, Node};
 use super::ops::{self, Limits};
 use super::shapes;
 use super::size::Size;
-use super::symbols::Symbols;
+use super::symbols::{Symbols, elements};
 use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -44,6 +45,12 @@ struct Known {
 }
 
 impl Known {
+    fn of(value: Value) -> Option<Known> {
+        let shape = value.counts()?;
+        let data = if let Data::Numbers(all) = value.data { Some(all) } else { None };
+        Some(Known { kind: value.kind, shape, data })
+    }
+
     fn array(&self) -> Option<Array> {
         let data = Rc::clone(self.data.as_ref()?);
         Some(Array { kind: self.kind, shape: self.shape.clone(), data })
@@ -291,6 +298,15 @@ impl<'a> World<'a> {
         let inputs: Vec<Option<Value>> =
             node.inputs.iter().map(|name| self.values.get(name)?.value()).collect();
         let inputs: Vec<Option<&Value>> = inputs.iter().map(Option::as_ref).collect();
+        let around = Surroundings {
+            opset: model.opset,
+            outer: &|name| self.values.get(name)?.value(),
+            read: &|tensor| stored(model, self.external, tensor, SMALL),
+            elements: &|node, inputs, made| elements(model, node, inputs, made, self.limits),
+        };
+        if let Some(values) = branch::outputs(node, &inputs, &around) {
+            return values.into_iter().map(Known::of).collect();
+        }
         let mut made = Vec::new();
         for (kind, shape) in shapes::of(node, model.opset, &inputs)? {
             made.push((kind, counts(&shape)?));

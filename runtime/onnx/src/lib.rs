@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod branch;
 mod change;
 mod check;
 mod einsum;
@@ -39,6 +40,7 @@ mod fused;
 mod infer;
 mod key;
 mod masks;
+mod microsoft;
 mod model;
 mod node;
 mod ops;
@@ -50,9 +52,11 @@ mod size;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod turned;
 mod value;
 mod wire;
 mod write;
+mod written;
 
 use change::Change;
 use find::{AttentionPattern, Reason, Site};
@@ -60,6 +64,7 @@ use model::{External, Model};
 use serde::Serialize;
 use std::collections::HashSet;
 use symbols::Symbols;
+use written::WrittenSoftmax;
 
 pub use check::CheckError;
 pub use file::{ModelFile, Parsed, Rewrite};
@@ -139,7 +144,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
         node.is("Softmax")
             || node.is_fused()
             || fused::refusal(node).is_some()
-            || find::written_out(graph, node)
+            || WrittenSoftmax::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -155,12 +160,7 @@ fn replacement(
     if let Some(reason) = fused::refusal(node) {
         return Err(reason);
     }
-    if find::written_out(site.graph, node) {
-        return Err(
-            "its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into()
-        );
-    }
-    if node.is("Softmax") {
+    if !node.is_fused() {
         return changed(site, &site.around(node)?, prefix, proved);
     }
     // If the nodes behind the inputs cannot be read, the operator reads the node's own inputs.

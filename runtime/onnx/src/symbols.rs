@@ -5,6 +5,7 @@
 //! because either may be 1.
 
 use super::array::{Array, Kind, count};
+use super::branch::{self, Surroundings};
 use super::model::{Axis, Declared, External, Model, SMALL, stored};
 use super::node::Node;
 use super::ops::{self, Limits, expanded};
@@ -103,8 +104,25 @@ impl Symbols {
                 }
             }
             let pairs = fixed_pairs(node, &inputs);
-            let made = shapes::of(node, model.opset, &inputs);
-            let data = made.as_ref().and_then(|made| elements(model, node, &inputs, made, limits));
+            let around = Surroundings {
+                opset: model.opset,
+                outer: &|name| self.values.get(name).cloned(),
+                read: &|tensor| stored(model, external, tensor, SMALL),
+                elements: &|node, inputs, made| elements(model, node, inputs, made, limits),
+            };
+            let (made, data): (Option<shapes::OutputTypes>, Option<Vec<Data>>) =
+                match branch::outputs(node, &inputs, &around) {
+                    Some(values) => {
+                        let made = values.iter().map(|value| (value.kind, value.shape.clone())).collect();
+                        (Some(made), Some(values.into_iter().map(|value| value.data).collect()))
+                    }
+                    None => {
+                        let made = shapes::of(node, model.opset, &inputs);
+                        let data =
+                            made.as_ref().and_then(|made| elements(model, node, &inputs, made, limits));
+                        (made, data)
+                    }
+                };
             let all = node.inputs.iter().all(|name| name.is_empty() || self.fixed.contains(name));
             let fixed = made.is_some() && all && node.captured.is_empty();
             self.joints.extend(pairs);
@@ -247,7 +265,7 @@ fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
 }
 
 /// Computes the elements of each output of `node`, if they are few and can be derived from constants and shapes.
-fn elements(
+pub fn elements(
     model: &Model<'_>,
     node: &Node,
     inputs: &[Option<&Value>],
@@ -321,7 +339,7 @@ fn elements(
     let first = inputs.first().copied().flatten()?;
     if node.is("Cast") {
         // A cast to a wide type does not change an integer.
-        let wide = [Kind::I64, Kind(6), Kind::F32, Kind::F64].contains(&made.first()?.0);
+        let wide = [Kind::I64, Kind::I32, Kind::F32, Kind::F64].contains(&made.first()?.0);
         return (wide && whole(first)).then(|| vec![data(exact(first).unwrap_or_default())]);
     }
     // Returns the elements of an input as sizes, broadcast to the shape of the output.
