@@ -6,7 +6,10 @@ use super::shapes::{self, OutputTypes};
 use super::value::{Data, Value, sized};
 use std::collections::HashMap;
 
-/// What a branch reads from its surroundings, and the rules by which its nodes are followed.
+/// Function that computes the elements of a node's outputs, if they are few and follow from its inputs.
+pub type Elements<'a> = &'a dyn Fn(&Node, &[Option<&Value>], &OutputTypes) -> Option<Vec<Data>>;
+
+/// The tensors around a branch, and the rules by which the nodes of the branch are followed.
 pub struct Surroundings<'a> {
     /// Version of the ONNX operator set.
     pub opset: i64,
@@ -14,8 +17,8 @@ pub struct Surroundings<'a> {
     pub outer: &'a dyn Fn(&str) -> Option<Value>,
     /// Reads the elements of a small constant.
     pub read: &'a dyn Fn(&Stored) -> Option<Array>,
-    /// Computes the elements of a node's outputs, if they are few and follow from its inputs.
-    pub elements: &'a dyn Fn(&Node, &[Option<&Value>], &OutputTypes) -> Option<Vec<Data>>,
+    /// Computes elements of tensors in the branch.
+    pub elements: Elements<'a>,
 }
 
 /// Returns the outputs of `node`, if it is an `If` whose condition is known: the outputs of the branch that it takes.

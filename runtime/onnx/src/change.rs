@@ -280,8 +280,12 @@ pub fn of(
     node.inputs = inputs;
     b.nodes.push(node);
     if let Some(outer) = outer {
-        let (first, last) = (b.sizes(&layout.operands[0].0, 0..outer), b.sizes(&attended, 2..4));
-        b.reshaped(&attended, &[&first, &last]);
+        let mut sizes = vec![b.sizes(&attended, 2..4)];
+        if outer > 0 {
+            sizes.insert(0, b.sizes(&layout.operands[0].0, 0..outer));
+        }
+        let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        b.reshaped(&attended, &sizes);
         b.rename_last(output);
     }
     Ok(Change {

@@ -410,12 +410,13 @@ pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout
         (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
     let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
-    // Numbers of key heads to try: the number of query heads, then its divisors.
+    // Numbers of key heads to try: the divisors of the number of query heads, the smallest first. Keys that the graph
+    // repeats for a group of query heads are then read before they are repeated.
     let groups = |axes: &Axes| -> Vec<Option<usize>> {
         let whole = axes.own.iter().all(|own| own[1] == axes.heads);
         let heads = axes.heads.known().and_then(|n| usize::try_from(n).ok()).filter(|_| whole).unwrap_or(1);
-        let fewer = (1..heads).rev().filter(|kv| heads.is_multiple_of(*kv)).map(Some);
-        std::iter::once(None).chain(fewer).collect()
+        let fewer = (1..heads).filter(|kv| heads.is_multiple_of(*kv)).map(Some);
+        fewer.chain(std::iter::once(None)).collect()
     };
     let made = |form: AxisOrder,
                 kv_heads: Option<usize>,
