@@ -2,8 +2,8 @@
 
 use super::array::{Array, Stored};
 use super::node::{Branch, Node};
-use super::shapes::{self, OutputTypes};
-use super::value::{Data, Value, sized};
+use super::shapes;
+use super::value::{Data, OutputTypes, Value, sized};
 use std::collections::HashMap;
 
 /// Function that computes the elements of a node's outputs, if they are few and follow from its inputs.

@@ -108,6 +108,20 @@ pub fn shape(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
     answer.iter().map(|label| sizes.get(label).cloned()).collect()
 }
 
+/// Returns the number of multiply-adds of an `Einsum` whose operands have the given shapes.
+#[must_use]
+pub fn multiply_adds(node: &Node, shapes: &[&[usize]]) -> Option<f64> {
+    let equation = Equation::read(node)?;
+    let mut sizes: HashMap<Label, usize> = HashMap::new();
+    for (letters, shape) in equation.operands.iter().zip(shapes) {
+        for (label, &n) in letters.labels(shape.len())?.into_iter().zip(*shape) {
+            let size = sizes.entry(label).or_insert(1);
+            *size = n.max(*size);
+        }
+    }
+    Some(sizes.values().map(|&n| n as f64).product())
+}
+
 /// Returns the permutation of the axes `from` that yields the axes `to`; `None` if `from` lacks one of them.
 fn order(from: &[char], to: &[char]) -> Option<Vec<i64>> {
     let at = |c: &char| i64::try_from(from.iter().position(|other| other == c)?).ok();

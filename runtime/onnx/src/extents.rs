@@ -1,5 +1,6 @@
-//! Sizes of the outputs of slices, concatenations and sliding windows.
+//! Sizes of the outputs of slices, concatenations, sliding windows and resized pictures, and types of quantized outputs.
 
+use super::array::Kind;
 use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::{Data, Value, broadcast, place};
@@ -259,6 +260,19 @@ pub fn resized(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
         shape[axis] = scaled(&shape[axis], scale)?;
     }
     Some(shape)
+}
+
+/// Returns the type of the output of `QuantizeLinear` or `DequantizeLinear`.
+#[must_use]
+pub fn quantized(node: &Node, inputs: &[Option<&Value>]) -> Option<Kind> {
+    let kind = |i: usize| Some(inputs.get(i).copied().flatten()?.kind);
+    match node.int("output_dtype").filter(|&kind| kind != 0) {
+        Some(given) => Some(Kind(given)),
+        None if node.op == "DequantizeLinear" => kind(1),
+        // The output has the type of the zero point.
+        None if node.input(2).is_some() => kind(2),
+        None => Some(Kind::U8),
+    }
 }
 
 /// Returns the shape of `Reshape` applied to `input`.

@@ -122,7 +122,7 @@ impl Site<'_> {
 
     /// Returns `true` if the elements of tensor `name` follow from constants and shapes.
     fn known(&self, name: &str) -> bool {
-        self.worlds.iter().all(|world| world.array(name).is_some())
+        self.worlds.iter().all(|world| world.is_known(name))
     }
 
     /// Returns `true` if tensor `name` has one element for all sizes of the free axes.
@@ -259,12 +259,12 @@ impl Site<'_> {
     fn exponents(&self, parts: &WrittenSoftmax<'_>, found: &mut AttentionPattern) -> Result<&Node, Reason> {
         self.read_by(parts.exponentials, 2, "its exponentials")?;
         self.reduces_last(parts.sum)?;
+        found.walk.push(parts.exponentials.to_owned());
         let sums = parts.sum.outputs.first().map_or("", String::as_str);
         for name in [Some(sums), parts.inverse].into_iter().flatten() {
             self.alone(name, "the sums of its exponentials")?;
             found.walk.push(name.to_owned());
         }
-        found.walk.push(parts.exponentials.to_owned());
         let exponents = self.producer(parts.exponentials).and_then(|(_, node)| node.input(0));
         let exponents = exponents.ok_or("its exponentials have no exponents")?;
         // The largest score of each row may be subtracted from the row.

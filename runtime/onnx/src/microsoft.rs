@@ -1,11 +1,10 @@
 //! Types and shapes of the outputs of ONNX Runtime's own operators, which its optimizers and quantizers write into models.
 
 use super::array::Kind;
-use super::extents::{convolved, matmul};
+use super::extents::{convolved, matmul, quantized};
 use super::node::Node;
-use super::shapes::{OutputTypes, quantized};
 use super::size::Size;
-use super::value::{Value, broadcast};
+use super::value::{OutputTypes, Value, broadcast};
 
 /// Derives the types and shapes of the outputs of `node`, an operator of ONNX Runtime; `None` if they cannot be derived.
 #[must_use]

@@ -7,16 +7,13 @@
 use super::array::Kind;
 use super::einsum;
 use super::extents::{
-    convolved, deconvolved, lengths, matmul, numbers, parts, reduced, reshape, resized, sizes, slices,
-    windowed,
+    convolved, deconvolved, lengths, matmul, numbers, parts, quantized, reduced, reshape, resized, sizes,
+    slices, windowed,
 };
 use super::microsoft;
 use super::node::{Attribute, MICROSOFT, Node};
 use super::size::Size;
-use super::value::{Data, Value, broadcast, place, sized};
-
-/// Type and shape of each output of a node.
-pub type OutputTypes = Vec<(Kind, Vec<Size>)>;
+use super::value::{Data, OutputTypes, Value, broadcast, place, sized};
 
 /// Returns two sizes that must be equal for `node` to be valid, although their expressions differ; `None` if there is
 /// no such pair.
@@ -390,19 +387,6 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTy
             }
         }
         _ => None,
-    }
-}
-
-/// Returns the type of the output of `QuantizeLinear` or `DequantizeLinear`.
-#[must_use]
-pub fn quantized(node: &Node, inputs: &[Option<&Value>]) -> Option<Kind> {
-    let kind = |i: usize| Some(inputs.get(i).copied().flatten()?.kind);
-    match node.int("output_dtype").filter(|&kind| kind != 0) {
-        Some(given) => Some(Kind(given)),
-        None if node.op == "DequantizeLinear" => kind(1),
-        // The output has the type of the zero point.
-        None if node.input(2).is_some() => kind(2),
-        None => Some(Kind::U8),
     }
 }
 

@@ -11,7 +11,7 @@ use super::node::Node;
 use super::ops::{self, Limits, expanded};
 use super::shapes;
 use super::size::Size;
-use super::value::{self, Data, Value, counts};
+use super::value::{self, Data, OutputTypes, Value, counts};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -110,7 +110,7 @@ impl Symbols {
                 read: &|tensor| stored(model, external, tensor, SMALL),
                 elements: &|node, inputs, made| elements(model, node, inputs, made, limits),
             };
-            let (made, data): (Option<shapes::OutputTypes>, Option<Vec<Data>>) =
+            let (made, data): (Option<OutputTypes>, Option<Vec<Data>>) =
                 match branch::outputs(node, &inputs, &around) {
                     Some(values) => {
                         let made = values.iter().map(|value| (value.kind, value.shape.clone())).collect();
@@ -269,7 +269,7 @@ pub fn elements(
     model: &Model<'_>,
     node: &Node,
     inputs: &[Option<&Value>],
-    made: &shapes::OutputTypes,
+    made: &OutputTypes,
     limits: Limits,
 ) -> Option<Vec<Data>> {
     if node.is("Shape") || node.is("Size") {
