@@ -408,13 +408,21 @@ fn mask(
     }
     let mut name = term.name.clone();
     if !direct {
-        if wanted.iter().filter(|size| size.known().is_none()).count() > 1 {
+        let free = |sizes: &[Size]| sizes.iter().filter(|size| size.known().is_none()).count();
+        if free(&wanted[..2]) > 1 {
             return Err("its mask has several free axes and cannot be broadcast as it is".into());
         }
-        let target = wanted.iter().map(|size| size.known().map_or(-1.0, |n| n as f64));
-        let target = b.constant("shape", Array::new(Kind::I64, vec![4], target.collect()));
         b.read(&term.name, role(term.action));
-        name = b.node("mask", "Reshape", &[&name, &target]);
+        let number = |size: &Size| size.known().unwrap_or(-1);
+        name = if free(&wanted) <= 1 {
+            let target = b.ints("shape", wanted.iter().map(number));
+            b.node("mask", "Reshape", &[&name, &target])
+        } else {
+            // The mask's last two axes stay as they are.
+            let first = b.ints("first", wanted[..2].iter().map(number));
+            let rest = b.sizes(&name, shape.len().saturating_sub(2)..shape.len());
+            b.reshaped(&name, &[&first, &rest])
+        };
     }
     b.read(&term.name, role(term.action));
     match term.action {

@@ -27,7 +27,7 @@ pub struct Symbols {
     /// shapes.
     told: HashSet<String>,
     /// The free axes. Each entry contains the name of the axis, the rank of its tensor, and its index among the axes of
-    /// this tensor.
+    /// this tensor. The rank of a floating-point matrix is given as 1, because its rows may be tokens instead of a batch.
     pub axes: Vec<(String, usize, usize)>,
     /// Groups of sizes that broadcast together.
     pub joints: BTreeSet<Vec<Size>>,
@@ -157,7 +157,8 @@ impl Symbols {
                 Axis::Any(name) => {
                     let name = free(declared, i, name);
                     if self.axes.iter().all(|(other, ..)| *other != name) {
-                        self.axes.push((name.clone(), axes.len(), i));
+                        let matrix = axes.len() == 2 && declared.kind.is_float();
+                        self.axes.push((name.clone(), if matrix { 1 } else { axes.len() }, i));
                     }
                     self.ties.get(&name).cloned().unwrap_or_else(|| Size::axis(&name))
                 }

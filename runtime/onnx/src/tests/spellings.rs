@@ -297,13 +297,22 @@ fn einsum_may_have_its_factors_in_any_order() {
 
 /// Builds attention of queries, keys and values with the given axes, without a mask.
 fn of_axes(q: &[&'static str], k: &[&'static str]) -> GraphBuilder {
+    masked(q, k, None)
+}
+
+/// Builds attention of queries, keys and values with the given axes, and a mask that is added to the scores.
+fn masked(q: &[&'static str], k: &[&'static str], mask: Option<&[&'static str]>) -> GraphBuilder {
     let mut g = GraphBuilder::new(17);
     let q = g.input("q", Kind::F32, q);
     let mut order: Vec<i64> = (0..).take(k.len()).collect();
     order.swap(k.len() - 2, k.len() - 1);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, k));
     let k = g.node("Transpose", &[&k], &[("perm", &order)]);
-    let scores = g.node("MatMul", &[&q, &k], &[]);
+    let mut scores = g.node("MatMul", &[&q, &k], &[]);
+    if let Some(axes) = mask {
+        let mask = g.input("mask", Kind::F32, axes);
+        scores = g.node("Add", &[&scores, &mask], &[]);
+    }
     weigh(&mut g, &scores, &v);
     g
 }
@@ -317,6 +326,18 @@ fn products_may_have_any_number_of_axes() {
     of_axes(&q, &k).becomes(1, "2 heads of 8, scale 1");
     // Keys of one of the three windows would serve all of them.
     of_axes(&["b", "3", "2", "n", "8"], &["b", "1", "2", "m", "8"]).stays("its products are of");
+}
+
+#[test]
+fn products_of_five_axes_may_have_masks() {
+    let (q, k) = (["b", "3", "2", "n", "8"], ["b", "3", "2", "m", "8"]);
+    for mask in [&["n", "m"][..], &["b", "3", "2", "n", "m"], &["b", "3", "1", "1", "m"]] {
+        masked(&q, &k, Some(mask)).becomes(1, "2 heads of 8, scale 1, mask");
+    }
+    let (q, k) = (["b", "2", "3", "n", "8"], ["b", "2", "1", "m", "8"]);
+    masked(&q, &k, Some(&["b", "1", "1", "n", "m"])).becomes(1, "6 heads of 8, scale 1, 2 KV heads, mask");
+    // A mask of each group is none of each head.
+    masked(&q, &k, Some(&["b", "1", "3", "n", "m"])).stays("cannot be broadcast");
 }
 
 #[test]
