@@ -185,12 +185,15 @@ pub fn deconvolved(node: &Node, input: &[Size], weight: &[Size]) -> Option<Vec<S
     let ([batch, _, input @ ..], [_, made, kernel @ ..]) = (input, weight) else { return None };
     let rank = input.len();
     (rank == kernel.len()).then_some(())?;
-    let mut shape = vec![batch.clone(), made.times(&Size::from(node.int("group").unwrap_or(1)))?];
+    let groups = node.int("group").unwrap_or(1);
+    (groups > 0).then_some(())?;
+    let mut shape = vec![batch.clone(), made.times(&Size::from(groups))?];
+    let is_size = |n: &Size| n.known().is_none_or(|n| n >= 0);
     if let Some(given) = node.ints("output_shape") {
         // Older versions of the operator also list the batch and the channels.
         let start = given.len().checked_sub(rank)?;
         shape.extend(given[start..].iter().map(|&n| Size::from(n)));
-        return Some(shape);
+        return shape.iter().all(is_size).then_some(shape);
     }
     let of = |name: &str, n: usize, default: i64| listed(node, name, n, default);
     let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
@@ -204,10 +207,9 @@ pub fn deconvolved(node: &Node, input: &[Size], weight: &[Size]) -> Option<Vec<S
         let reach = kernel[axis].minus(&one)?.times(&dilations[axis])?.plus(&one)?;
         let moved = input[axis].minus(&one)?.times(&strides[axis])?.plus(&reach)?.plus(&more[axis])?;
         let n = moved.minus(&pads[axis])?.minus(&pads[axis + rank])?;
-        n.known().is_none_or(|n| n >= 0).then_some(())?;
         shape.push(n);
     }
-    Some(shape)
+    shape.iter().all(is_size).then_some(shape)
 }
 
 /// Returns `n · scale`, rounded down as `Resize` rounds it. Returns `None` if the product is not known exactly: a free
@@ -229,7 +231,7 @@ fn scaled(n: &Size, scale: f64) -> Option<Size> {
 #[must_use]
 pub fn resized(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
     let get = |i: usize| inputs.get(i).copied().flatten();
-    // With any other policy, the sizes of the axes depend on each other.
+    // The sizes of the axes depend on each other under any other policy.
     match node.attributes.get("keep_aspect_ratio_policy") {
         Some(Attribute::Text(policy)) if policy.as_slice() == b"stretch" => {}
         Some(_) => return None,

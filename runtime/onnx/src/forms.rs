@@ -305,7 +305,7 @@ fn holds(
         let rows = |parts: i64| {
             Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
         };
-        // Without an axis of heads, and with several axes of the batch, a tensor has the axes of the products.
+        // A tensor has the axes of the products if these are not a batch and heads.
         let outer =
             if axes.outer[i].len() == 2 { vec![b.clone(), own.clone()] } else { axes.outer[i].clone() };
         Some(match form {

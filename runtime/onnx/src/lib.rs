@@ -85,7 +85,7 @@ pub struct Attention {
     pub replaced: bool,
     /// Description of the replacement, or the reason why the node is not replaced.
     pub words: String,
-    /// What the node computes: an attention, or a softmax of other numbers.
+    /// `attention`, or `softmax` for a softmax of other numbers.
     pub what: &'static str,
     /// Shape of the scores, if it is known.
     pub shape: Option<String>,
@@ -163,7 +163,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> Examine
         }
     }
     for operator in inner {
-        let words = "it stands in a subgraph or a function".to_owned();
+        let words = "it is in a subgraph or a function".to_owned();
         all.attentions.push(Attention {
             node: String::new(),
             operator: operator.clone(),
@@ -183,7 +183,7 @@ const ATTENTION: &str = "attention";
 /// Description of a softmax without products of queries, keys and values around it.
 const SOFTMAX: &str = "softmax";
 
-/// Describes a node: what it computes, the shape of its scores, and the number of multiply-adds of its products in
+/// Describes a node: its kind, the shape of its scores, and the number of multiply-adds of its products in
 /// `world`.
 fn described(
     site: &Site<'_>,

@@ -46,13 +46,13 @@ with weights next to the model are not changed, so OUT must be in the same folde
 
 /// The text below the flags of `elsa onnx list`.
 const LIST_HELP: &str = "\
-For each attention, the list gives the shape of its scores, the share of its two products in the multiply-adds of the
-model, and whether rewrite would replace it. If not, the reason follows, and a change of the model that would help if one
-is known. A softmax of other numbers is listed, too. If axes are dynamic, the shares hold for the sizes in the last line.
-Nodes inside If, Loop, Scan and functions are not counted.
+For each attention, the list gives the shape of its scores and the share of its two products in the multiply-adds of the
+model. If rewrite would not replace the attention, the list gives the reason, and a change of the model that would help
+if one is known. A softmax of other numbers is listed, too. If axes are dynamic, the shares hold for the sizes in the
+last line. Nodes inside If, Loop, Scan and functions are not counted.
 
-Weights in other files are not read, except small constants from which shapes and masks follow. These files must be in
-the folder of the model, also after links are followed.";
+Weights in other files are not read, except small constants and those that a proof needs. These files must be in the
+folder of the model, also after links are followed.";
 
 /// Action on a model.
 #[derive(Subcommand, Debug)]

@@ -67,7 +67,7 @@ fn shapes_follow_through_resize() {
     };
     build(None).becomes(1, ATTENDED);
     build(Some("stretch")).becomes(1, ATTENDED);
-    // With this policy, the sizes are only limits.
+    // The sizes are only limits under this policy.
     build(Some("not_larger")).stays("made by Resize, is not known");
 }
 
@@ -194,7 +194,7 @@ fn operators_of_other_domains_have_shapes() {
         g
     };
     build("com.microsoft", "SkipLayerNormalization", false).becomes(1, ATTENDED);
-    // The model declares what an unknown operator makes.
+    // The model declares the output of an unknown operator.
     build("ai.test", "Mystery", true).becomes(1, ATTENDED);
     build("ai.test", "Mystery", false).stays("made by ai.test.Mystery, is not known");
 }
