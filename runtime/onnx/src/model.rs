@@ -135,7 +135,7 @@ impl<'a> Model<'a> {
         for field in &fields {
             match field.number {
                 7 if graph.is_some() => return Err(rule("two graphs".into(), "one")),
-                7 => graph = Some(Graph::read(file, field.bytes()?)?),
+                7 => graph = Some(field.bytes()?),
                 8 => {
                     let (mut domain, mut version) = (String::new(), 0);
                     for field in wire::fields(file, field.bytes()?)? {
@@ -166,6 +166,7 @@ impl<'a> Model<'a> {
         else {
             return Err(rule("no opset_import of ONNX's operators".into(), "one"));
         };
+        let graph = Graph::read(file, graph, opset)?;
         graph.check()?;
         Ok(Model { file, fields, opset, imports, graph, functions })
     }
@@ -209,7 +210,7 @@ impl<'a> Model<'a> {
 }
 
 impl Graph {
-    fn read(file: &[u8], range: Range<usize>) -> Result<Graph, ModelError> {
+    fn read(file: &[u8], range: Range<usize>, opset: i64) -> Result<Graph, ModelError> {
         let mut graph = Graph { range: range.clone(), ..Graph::default() };
         for field in wire::fields(file, range)? {
             match field.number {
@@ -231,7 +232,7 @@ impl Graph {
             }
         }
         graph.input_names = graph.inputs.iter().map(|input| input.name.clone()).collect();
-        graph.read_products();
+        graph.read_products(opset);
         let unread: HashSet<usize> = graph.unread.values().copied().collect();
         for (n, node) in graph.nodes.iter().enumerate() {
             for name in node.outputs.iter().filter(|name| !name.is_empty()) {
@@ -256,7 +257,7 @@ impl Graph {
     }
 
     /// Replaces each Einsum that is a matrix product, and each product with transposed weights, with equivalent nodes.
-    fn read_products(&mut self) {
+    fn read_products(&mut self, opset: i64) {
         let mut mark = "_product".to_owned();
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
         let names: Vec<&String> = outputs.chain(&self.input_names).chain(self.initializers.keys()).collect();
@@ -264,7 +265,7 @@ impl Graph {
             mark.push('_');
         }
         for (place, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
-            let parts = einsum::product(&node, &mark).unwrap_or_else(|| vec![node]);
+            let parts = einsum::product(&node, &mark, opset).unwrap_or_else(|| vec![node]);
             self.places.extend(parts.iter().map(|_| place));
             self.nodes.extend(parts);
         }

@@ -291,6 +291,22 @@ fn einsum_may_have_its_factors_in_any_order() {
     };
     build("bhjd,bhid->bhij", "bhjd,bhij->bhid").becomes(1, "4 heads of 8, scale 1");
     build("bhjd,bhid->bhij", "bhjd,bhij->bihd").becomes(1, "4 heads of 8, scale 1");
+    // All heads share one head of keys and values, which has no axis.
+    for opset in [12, 17] {
+        let shared = |first: &str| {
+            let mut g = GraphBuilder::new(opset);
+            let q = g.input("q", Kind::F32, &["b", "4", "n", "8"]);
+            let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "m", "8"]));
+            let scores = g.einsum(first, &[&q, &k]);
+            let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
+            let y = g.einsum("bhij,bjd->bhid", &[&weights, &v]);
+            g.output(&y);
+            g
+        };
+        shared("bhid,bjd->bhij").becomes(1, "4 heads of 8, scale 1");
+        // The scores of all heads are added.
+        shared("bhid,bjd->bij").stays("");
+    }
     // The softmax is over the queries.
     build("bhid,bhjd->bhij", "bhid,bhij->bhjd").stays("");
 }
