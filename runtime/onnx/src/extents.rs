@@ -1,4 +1,5 @@
-//! Sizes of the outputs of slices, concatenations, sliding windows and resized pictures, and types of quantized outputs.
+//! Sizes of the outputs of slices, concatenations, sliding windows and resized pictures, and types of quantized
+//! outputs.
 
 use super::array::Kind;
 use super::node::{Attribute, Node};
@@ -213,7 +214,8 @@ pub fn deconvolved(node: &Node, input: &[Size], weight: &[Size]) -> Option<Vec<S
 }
 
 /// Returns `n · scale`, rounded down as `Resize` rounds it. Returns `None` if the product is not known exactly: a free
-/// axis with a scale that is neither an integer nor the inverse of one, or a product that f32 and f64 round differently.
+/// axis with a scale that is neither an integer nor the inverse of one, or a product that f32 and f64 round
+/// differently.
 fn scaled(n: &Size, scale: f64) -> Option<Size> {
     let whole = |x: f64| (x.fract() == 0.0 && (1.0..1e6).contains(&x)).then_some(Size::from(x as i64));
     if let Some(times) = whole(scale) {
@@ -247,6 +249,11 @@ pub fn resized(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
         (sizes.len() == axes.len()).then_some(())?;
         axes.into_iter().zip(sizes).for_each(|(axis, n)| shape[axis] = n);
         return Some(shape);
+    }
+    // A region of interest would scale the sizes, too.
+    let mode = node.attributes.get("coordinate_transformation_mode");
+    if matches!(mode, Some(Attribute::Text(mode)) if mode.starts_with(b"tf_crop")) {
+        return None;
     }
     let scales: Vec<f64> = match node.attributes.get("scales") {
         Some(Attribute::Floats(all)) => all.iter().map(|&x| f64::from(x)).collect(),

@@ -183,8 +183,7 @@ const ATTENTION: &str = "attention";
 /// Description of a softmax without products of queries, keys and values around it.
 const SOFTMAX: &str = "softmax";
 
-/// Describes a node: its kind, the shape of its scores, and the number of multiply-adds of its products in
-/// `world`.
+/// Describes a node: its kind, the shape of its scores, and the number of multiply-adds of its products in `world`.
 fn described(
     site: &Site<'_>,
     node: &node::Node,

@@ -1,4 +1,5 @@
-//! Types and shapes of the outputs of ONNX Runtime's own operators, which its optimizers and quantizers write into models.
+//! Types and shapes of the outputs of ONNX Runtime's own operators, which its optimizers and quantizers write into
+//! models.
 
 use super::array::Kind;
 use super::extents::{convolved, matmul, quantized};
@@ -6,7 +7,8 @@ use super::node::Node;
 use super::size::Size;
 use super::value::{OutputTypes, Value, broadcast};
 
-/// Derives the types and shapes of the outputs of `node`, an operator of ONNX Runtime; `None` if they cannot be derived.
+/// Derives the types and shapes of the outputs of `node`, an operator of ONNX Runtime; `None` if they cannot be
+/// derived.
 #[must_use]
 pub fn of(node: &Node, inputs: &[Option<&Value>]) -> Option<OutputTypes> {
     let get = |i: usize| inputs.get(i).copied().flatten();

@@ -48,6 +48,17 @@ fn shapes_follow_through_resize() {
     assert_eq!(resized(17, Some(&[1.0, 1.0, 1.5, 1.0]), None), None);
     assert_eq!(resized(17, Some(&[1.0, 1.0, 1.0, f64::from(0.7f32)]), None), None);
 
+    // A region of interest is scaled.
+    let mut g = GraphBuilder::new(17);
+    let x = g.input("x", Kind::F32, &["b", "3", "8", "8"]);
+    let region = g.constant(Kind::F32, &[8], vec![0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.5]);
+    let scales = g.constant(Kind::F32, &[4], vec![1.0, 1.0, 2.0, 2.0]);
+    let y = g.node("Resize", &[&x, &region, &scales], &[]);
+    assert_eq!(shape(&g, &y).as_deref(), Some("b 3 16 16"));
+    let mode = Attribute::Text("tf_crop_and_resize".into());
+    g.nodes.last_mut().unwrap().attributes.insert("coordinate_transformation_mode".into(), mode);
+    assert_eq!(shape(&g, &y), None);
+
     // Positions of a picture of 2 x 2 tokens are resized to 1 x 5 tokens.
     let build = |policy: Option<&str>| {
         let mut g = GraphBuilder::new(18);
