@@ -131,8 +131,10 @@ class Drawn:
         if self.layout == "own batch":
             self.axis("kb", 1, False)
         self.build()
-        # The axes of a product of five axes must be equal, and axes without names may differ.
-        if self.layout == "products of 5" and self.unnamed:
+        # The axes of a product of five axes must be equal, and axes without names may differ. Its first two axes are the
+        # operator's batch, to which a mask of the first axis alone cannot be broadcast.
+        by_batch = any(name == "mask" and "b" in dims for name, dims, _ in self.inputs)
+        if self.layout == "products of 5" and (self.unnamed or by_batch):
             self.expressible = False
         # A mask with a batch broadcasts the scores of one sequence.
         if self.layout == "matrix" and not self.axes["b"][1] and any("b" in dims for _, dims, _ in self.inputs):

@@ -361,6 +361,8 @@ fn products_of_five_axes_may_have_masks() {
     for mask in [&["n", "m"][..], &["b", "3", "2", "n", "m"], &["b", "3", "1", "1", "m"]] {
         masked(&q, &k, Some(mask)).becomes(1, "2 heads of 8, scale 1, mask");
     }
+    // The batch of the operator has the first two axes, and the mask only the first.
+    masked(&q, &k, Some(&["b", "1", "1", "1", "m"])).stays("cannot be broadcast");
     let (q, k) = (["b", "2", "3", "n", "8"], ["b", "2", "1", "m", "8"]);
     masked(&q, &k, Some(&["b", "1", "1", "n", "m"])).becomes(1, "6 heads of 8, scale 1, 2 KV heads, mask");
     // A mask of each group is none of each head.
