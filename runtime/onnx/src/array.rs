@@ -12,6 +12,10 @@ pub struct Kind(pub i64);
 impl Kind {
     /// f32.
     pub const F32: Kind = Kind(1);
+    /// 8-bit integers without a sign.
+    pub const U8: Kind = Kind(2);
+    /// 32-bit integers.
+    pub const I32: Kind = Kind(6);
     /// 64-bit integers.
     pub const I64: Kind = Kind(7);
     /// Booleans.

@@ -32,7 +32,7 @@ pub enum Role {
 /// Nodes that replace an attention.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// New nodes in order; the last is the operator.
+    /// New nodes in order. One of them is the operator.
     pub nodes: Vec<Node>,
     /// New constants that the new nodes read, by name.
     pub constants: Vec<(String, Array)>,
@@ -57,7 +57,7 @@ impl Change {
     /// Returns the new node that is the operator.
     #[must_use]
     pub fn operator(&self) -> Option<&Node> {
-        self.nodes.last()
+        self.nodes.iter().find(|node| node.op == OPERATOR)
     }
 }
 
@@ -89,6 +89,46 @@ impl Builder<'_> {
         let name = self.name(what);
         self.constants.push((name.clone(), array));
         name
+    }
+
+    /// Transposes a tensor.
+    fn transposed(&mut self, name: &str, order: &[i64]) -> String {
+        let turned = self.node("turned", "Transpose", &[name]);
+        self.set("perm", Attribute::Ints(order.to_vec()));
+        turned
+    }
+
+    /// Gives the output of the last node the name `output`.
+    fn rename_last(&mut self, output: &str) {
+        if let Some(node) = self.nodes.last_mut() {
+            node.outputs = vec![output.to_owned()];
+        }
+    }
+
+    /// Sets an attribute of the last node.
+    fn set(&mut self, name: &str, value: Attribute) {
+        if let Some(node) = self.nodes.last_mut() {
+            node.attributes.insert(name.to_owned(), value);
+        }
+    }
+
+    fn ints(&mut self, what: &str, all: impl IntoIterator<Item = i64>) -> String {
+        let data: Vec<f64> = all.into_iter().map(|n| n as f64).collect();
+        self.constant(what, Array::new(Kind::I64, vec![data.len()], data))
+    }
+
+    /// Adds nodes that compute the sizes of the axes `axes` of a tensor.
+    fn sizes(&mut self, name: &str, axes: std::ops::Range<usize>) -> String {
+        let shape = self.node("shape", "Shape", &[name]);
+        let axes = self.ints("axes", axes.map(|axis| i64::try_from(axis).unwrap_or(i64::MAX)));
+        self.node("sizes", "Gather", &[&shape, &axes])
+    }
+
+    /// Reshapes a tensor to the sizes in the tensors `parts`, one after another.
+    fn reshaped(&mut self, name: &str, parts: &[&str]) -> String {
+        let target = self.node("target", "Concat", parts);
+        self.set("axis", Attribute::Int(0));
+        self.node("reshaped", "Reshape", &[name, &target])
     }
 
     fn read(&mut self, name: &str, role: Role) {
@@ -134,16 +174,21 @@ pub fn of(
     let mut b = Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] };
     let masks = masks(site, found, &layout, kind, by_position, &mut b)?;
     let mut inputs = Vec::new();
-    for (name, form) in &layout.operands {
+    for (i, (name, form)) in layout.operands.iter().enumerate() {
         b.read(name, Role::Operand);
-        inputs.push(if *form == AxisOrder::Tokens {
-            let turned = b.node("turned", "Transpose", &[name]);
-            if let Some(node) = b.nodes.last_mut() {
-                node.attributes.insert("perm".into(), Attribute::Ints(vec![0, 2, 1, 3]));
-            }
-            turned
-        } else {
-            name.clone()
+        let reshaped = layout.axes.reshaped(i).filter(|_| layout.form == AxisOrder::Heads);
+        let own = [AxisOrder::Heads, AxisOrder::Components].contains(form);
+        let mut name = name.clone();
+        if let Some((first, start)) = reshaped.filter(|_| own) {
+            let rank = site.symbols.shape(&name).map_or(start, <[Size]>::len);
+            let (first, rest) = (b.ints("first", first.iter().copied()), b.sizes(&name, start..rank));
+            name = b.reshaped(&name, &[&first, &rest]);
+        }
+        inputs.push(match (form, layout.form) {
+            (AxisOrder::Tokens, _) => b.transposed(&name, &[0, 2, 1, 3]),
+            (AxisOrder::Components, AxisOrder::Rows) => b.transposed(&name, &[0, 2, 1]),
+            (AxisOrder::Components, _) => b.transposed(&name, &[0, 1, 3, 2]),
+            _ => name,
         });
     }
     if layout.form == AxisOrder::Packed {
@@ -171,7 +216,11 @@ pub fn of(
     }
     let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let pair = |[a, b]: [usize; 2]| Attribute::Ints(vec![size(a), size(b)]);
-    let mut node = plain(OPERATOR, vec![], layout.output.0.clone());
+    // The output has the axes of the products.
+    let outer = layout.axes.outer().filter(|_| layout.form == AxisOrder::Heads);
+    let output = &layout.output.0;
+    let attended = if outer.is_some() { b.name("attended") } else { output.clone() };
+    let mut node = plain(OPERATOR, vec![], attended.clone());
     node.name = prefix.to_owned();
     node.domain = DOMAIN.into();
     let mut set = |name: &str, value: Attribute| node.attributes.insert(name.to_owned(), value);
@@ -230,6 +279,15 @@ pub fn of(
     }
     node.inputs = inputs;
     b.nodes.push(node);
+    if let Some(outer) = outer {
+        let mut sizes = vec![b.sizes(&attended, 2..4)];
+        if outer > 0 {
+            sizes.insert(0, b.sizes(&layout.operands[0].0, 0..outer));
+        }
+        let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        b.reshaped(&attended, &sizes);
+        b.rename_last(output);
+    }
     Ok(Change {
         nodes: b.nodes,
         constants: b.constants,
@@ -298,9 +356,7 @@ fn masks(
         let half = site.symbols.kind(&term.name) == Some(Kind::F16);
         if !only && half && !matches!(term.action, Action::Choose { .. }) {
             name = b.node("wide", "Cast", &[&name]);
-            if let Some(node) = b.nodes.last_mut() {
-                node.attributes.insert("to".into(), Attribute::Int(Kind::F32.0));
-            }
+            b.set("to", Attribute::Int(Kind::F32.0));
         }
         all.mask = Some(match all.mask.take() {
             None => name,
@@ -352,13 +408,21 @@ fn mask(
     }
     let mut name = term.name.clone();
     if !direct {
-        if wanted.iter().filter(|size| size.known().is_none()).count() > 1 {
+        let free = |sizes: &[Size]| sizes.iter().filter(|size| size.known().is_none()).count();
+        if free(&wanted[..2]) > 1 {
             return Err("its mask has several free axes and cannot be broadcast as it is".into());
         }
-        let target = wanted.iter().map(|size| size.known().map_or(-1.0, |n| n as f64));
-        let target = b.constant("shape", Array::new(Kind::I64, vec![4], target.collect()));
         b.read(&term.name, role(term.action));
-        name = b.node("mask", "Reshape", &[&name, &target]);
+        let number = |size: &Size| size.known().unwrap_or(-1);
+        name = if free(&wanted) <= 1 {
+            let target = b.ints("shape", wanted.iter().map(number));
+            b.node("mask", "Reshape", &[&name, &target])
+        } else {
+            // The mask's last two axes stay as they are.
+            let first = b.ints("first", wanted[..2].iter().map(number));
+            let rest = b.sizes(&name, shape.len().saturating_sub(2)..shape.len());
+            b.reshaped(&name, &[&first, &rest])
+        };
     }
     b.read(&term.name, role(term.action));
     match term.action {

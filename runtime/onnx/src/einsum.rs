@@ -7,6 +7,9 @@
 //!                                             MatMul [batch, rows, columns] -> Transpose
 //! right -> Transpose [batch, inner, columns] /
 //! ```
+//!
+//! If the right operand lacks an axis of the batch, such as the heads in `bhid,bjd->bhij`, an Unsqueeze adds this axis
+//! with size 1.
 
 use super::node::{Attribute, Node};
 use super::size::Size;
@@ -108,6 +111,20 @@ pub fn shape(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
     answer.iter().map(|label| sizes.get(label).cloned()).collect()
 }
 
+/// Returns the number of multiply-adds of an `Einsum` whose operands have the given shapes.
+#[must_use]
+pub fn multiply_adds(node: &Node, shapes: &[&[usize]]) -> Option<f64> {
+    let equation = Equation::read(node)?;
+    let mut sizes: HashMap<Label, usize> = HashMap::new();
+    for (letters, shape) in equation.operands.iter().zip(shapes) {
+        for (label, &n) in letters.labels(shape.len())?.into_iter().zip(*shape) {
+            let size = sizes.entry(label).or_insert(1);
+            *size = n.max(*size);
+        }
+    }
+    Some(sizes.values().map(|&n| n as f64).product())
+}
+
 /// Returns the permutation of the axes `from` that yields the axes `to`; `None` if `from` lacks one of them.
 fn order(from: &[char], to: &[char]) -> Option<Vec<i64>> {
     let at = |c: &char| i64::try_from(from.iter().position(|other| other == c)?).ok();
@@ -115,9 +132,9 @@ fn order(from: &[char], to: &[char]) -> Option<Vec<i64>> {
 }
 
 /// Returns nodes that are equivalent to an `Einsum` of two matrices; `None` for other nodes. The names of new nodes
-/// begin with the name of the output and `mark`.
+/// begin with the name of the output and `mark`; `opset` is the version of the operator set.
 #[must_use]
-pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
+pub fn product(node: &Node, mark: &str, opset: i64) -> Option<Vec<Node>> {
     if !node.is("Einsum") {
         return None;
     }
@@ -144,7 +161,8 @@ pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
         [c] => Some(*c),
         _ => None,
     };
-    let row = only(&a, &|c| !b.contains(c))?;
+    // Only the left operand may have several axes of its own. The last of them in the output is the axis of the rows.
+    let row = *out.iter().rfind(|&c| a.contains(c) && !b.contains(c))?;
     let column = only(&b, &|c| !a.contains(c))?;
     let inner = only(&a, &|c| b.contains(c) && !out.contains(c))?;
     let is_batch = |c: &char| ![row, column, inner].contains(c);
@@ -177,25 +195,62 @@ pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
         Some(made)
     };
     let left = turned(&a, &with(batch.clone(), [row, inner]), left, None)?;
-    let right = turned(&b, &with(batch.clone(), [inner, column]), right, None)?;
-    let made = with(batch, [row, column]);
+    let shared: Vec<char> = batch.iter().copied().filter(|c| b.contains(c)).collect();
+    if shared.is_empty() && !batch.is_empty() {
+        return None;
+    }
+    let mut right = turned(&b, &with(shared, [inner, column]), right, None)?;
+    let made = with(batch.clone(), [row, column]);
     let is_last = made == out;
     let product = if is_last { answer.clone() } else { format!("{answer}{mark}") };
     if !is_last {
         turned(&made, &out, &product, Some(answer))?;
     }
     let at = nodes.len() - usize::from(!is_last);
-    nodes.insert(
-        at,
-        Node {
-            name: product.clone(),
-            op: "MatMul".into(),
-            inputs: vec![left, right],
-            outputs: vec![product],
-            ..Node::default()
-        },
-    );
+    let missing: Vec<i64> = (0..).zip(&batch).filter(|(_, c)| !b.contains(c)).map(|(axis, _)| axis).collect();
+    let mut new = Vec::new();
+    if !missing.is_empty() {
+        let wide = format!("{answer}{mark}_wide");
+        new = unsqueezed(&right, &wide, missing, opset);
+        right = wide;
+    }
+    new.push(Node {
+        name: product.clone(),
+        op: "MatMul".into(),
+        inputs: vec![left, right],
+        outputs: vec![product],
+        ..Node::default()
+    });
+    for (i, node) in new.into_iter().enumerate() {
+        nodes.insert(at + i, node);
+    }
     Some(nodes)
+}
+
+/// Returns nodes that insert axes of size 1 into the tensor `input`.
+fn unsqueezed(input: &str, output: &str, axes: Vec<i64>, opset: i64) -> Vec<Node> {
+    let axes = Attribute::Ints(axes);
+    let mut node = Node {
+        name: output.to_owned(),
+        op: "Unsqueeze".into(),
+        inputs: vec![input.to_owned()],
+        outputs: vec![output.to_owned()],
+        ..Node::default()
+    };
+    if opset < 13 {
+        node.attributes.insert("axes".into(), axes);
+        return vec![node];
+    }
+    let name = format!("{output}_axes");
+    node.inputs.push(name.clone());
+    let constant = Node {
+        name: name.clone(),
+        op: "Constant".into(),
+        outputs: vec![name],
+        attributes: [("value_ints".to_owned(), axes)].into(),
+        ..Node::default()
+    };
+    vec![constant, node]
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Sizes of the outputs of slices, concatenations and sliding windows.
+//! Sizes of the outputs of slices, concatenations, sliding windows and resized pictures, and types of quantized
+//! outputs.
 
+use super::array::Kind;
 use super::node::{Attribute, Node};
 use super::size::Size;
-use super::value::{Value, broadcast, place};
+use super::value::{Data, Value, broadcast, place};
 
 /// Returns integers that a node receives as attribute `name` in older opsets, or as input `i` in newer opsets.
 #[must_use]
@@ -129,27 +131,33 @@ pub fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
     (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
 }
 
+/// Returns the attribute `name`, a list of `n` integers. If the attribute is absent, each integer is `default`.
+fn listed(node: &Node, name: &str, n: usize, default: i64) -> Option<Vec<Size>> {
+    match node.ints(name) {
+        Some(all) if all.len() == n => Some(all.iter().map(|&x| Size::from(x)).collect()),
+        Some(_) => None,
+        None => Some(vec![Size::from(default); n]),
+    }
+}
+
+/// Returns `true` if the node pads its input so that the output's sizes depend only on the strides.
+fn pads_to_same(node: &Node) -> bool {
+    matches!(node.attributes.get("auto_pad"), Some(Attribute::Text(text)) if text.starts_with(b"SAME"))
+}
+
 /// Returns the sizes of the output's spatial axes if a window of size `kernel` slides over `input`, as in convolutions
 /// and poolings.
 #[must_use]
 pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size>> {
     let rank = input.len();
-    let of = |name: &str, n: usize, default: i64| match node.ints(name) {
-        Some(all) if all.len() == n => Some(all.iter().map(|&x| Size::from(x)).collect()),
-        Some(_) => None,
-        None => Some(vec![Size::from(default); n]),
-    };
+    let of = |name: &str, n: usize, default: i64| listed(node, name, n, default);
     let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
     let pads = of("pads", rank * 2, 0)?;
-    let auto = match node.attributes.get("auto_pad") {
-        Some(Attribute::Text(text)) => text.as_slice(),
-        _ => b"NOTSET",
-    };
     let one = Size::from(1);
     (0..rank)
         .map(|axis| {
             let stride = if strides[axis].is(0) { &one } else { &strides[axis] };
-            if auto.starts_with(b"SAME") {
+            if pads_to_same(node) {
                 return input[axis].over_up(stride);
             }
             let reach = kernel[axis].minus(&one)?.times(&dilations[axis])?.plus(&one)?;
@@ -160,6 +168,120 @@ pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size
             if up { moves.over_up(stride)? } else { moves.over(stride)? }.plus(&one)
         })
         .collect()
+}
+
+/// Returns the shape of the convolution of `input` with `weight`.
+#[must_use]
+pub fn convolved(node: &Node, input: &[Size], weight: &[Size]) -> Option<Vec<Size>> {
+    let ([batch, _, input @ ..], [made, _, kernel @ ..]) = (input, weight) else { return None };
+    (input.len() == kernel.len()).then_some(())?;
+    let mut shape = vec![batch.clone(), made.clone()];
+    shape.extend(windowed(node, input, kernel)?);
+    Some(shape)
+}
+
+/// Returns the shape of the transposed convolution of `input` with `weight`.
+#[must_use]
+pub fn deconvolved(node: &Node, input: &[Size], weight: &[Size]) -> Option<Vec<Size>> {
+    let ([batch, _, input @ ..], [_, made, kernel @ ..]) = (input, weight) else { return None };
+    let rank = input.len();
+    (rank == kernel.len()).then_some(())?;
+    let groups = node.int("group").unwrap_or(1);
+    (groups > 0).then_some(())?;
+    let mut shape = vec![batch.clone(), made.times(&Size::from(groups))?];
+    let is_size = |n: &Size| n.known().is_none_or(|n| n >= 0);
+    if let Some(given) = node.ints("output_shape") {
+        // Older versions of the operator also list the batch and the channels.
+        let start = given.len().checked_sub(rank)?;
+        shape.extend(given[start..].iter().map(|&n| Size::from(n)));
+        return shape.iter().all(is_size).then_some(shape);
+    }
+    let of = |name: &str, n: usize, default: i64| listed(node, name, n, default);
+    let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
+    let (pads, more) = (of("pads", rank * 2, 0)?, of("output_padding", rank, 0)?);
+    let one = Size::from(1);
+    for axis in 0..rank {
+        if pads_to_same(node) {
+            shape.push(input[axis].times(&strides[axis])?);
+            continue;
+        }
+        let reach = kernel[axis].minus(&one)?.times(&dilations[axis])?.plus(&one)?;
+        let moved = input[axis].minus(&one)?.times(&strides[axis])?.plus(&reach)?.plus(&more[axis])?;
+        let n = moved.minus(&pads[axis])?.minus(&pads[axis + rank])?;
+        shape.push(n);
+    }
+    shape.iter().all(is_size).then_some(shape)
+}
+
+/// Returns `n · scale`, rounded down as `Resize` rounds it. Returns `None` if the product is not known exactly: a free
+/// axis with a scale that is neither an integer nor the inverse of one, or a product that f32 and f64 round
+/// differently.
+fn scaled(n: &Size, scale: f64) -> Option<Size> {
+    let whole = |x: f64| (x.fract() == 0.0 && (1.0..1e6).contains(&x)).then_some(Size::from(x as i64));
+    if let Some(times) = whole(scale) {
+        return n.times(&times);
+    }
+    if let Some(parts) = whole(1.0 / scale) {
+        return n.over(&parts);
+    }
+    let n = n.known()? as f64;
+    let (exact, single) = ((n * scale).floor(), f64::from(n as f32 * scale as f32).floor());
+    (exact == single && (0.0..1e9).contains(&exact)).then_some(Size::from(exact as i64))
+}
+
+/// Returns the shape of the output of `Resize` or `Upsample`.
+#[must_use]
+pub fn resized(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
+    let get = |i: usize| inputs.get(i).copied().flatten();
+    // The sizes of the axes depend on each other under any other policy.
+    match node.attributes.get("keep_aspect_ratio_policy") {
+        Some(Attribute::Text(policy)) if policy.as_slice() == b"stretch" => {}
+        Some(_) => return None,
+        None => {}
+    }
+    let mut shape = get(0)?.shape.clone();
+    let axes: Vec<usize> = match node.ints("axes") {
+        Some(axes) => axes.iter().map(|&axis| place(axis, shape.len())).collect::<Option<_>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    if node.input(3).is_some() {
+        let sizes = lengths(get(3)?)?;
+        (sizes.len() == axes.len()).then_some(())?;
+        axes.into_iter().zip(sizes).for_each(|(axis, n)| shape[axis] = n);
+        return Some(shape);
+    }
+    // A region of interest would scale the sizes, too.
+    let mode = node.attributes.get("coordinate_transformation_mode");
+    if matches!(mode, Some(Attribute::Text(mode)) if mode.starts_with(b"tf_crop")) {
+        return None;
+    }
+    let scales: Vec<f64> = match node.attributes.get("scales") {
+        Some(Attribute::Floats(all)) => all.iter().map(|&x| f64::from(x)).collect(),
+        Some(_) => return None,
+        // From opset 11 on, the second input is the region of interest.
+        None => match &get(if node.inputs.len() == 2 { 1 } else { 2 })?.data {
+            Data::Numbers(all) => all.to_vec(),
+            _ => return None,
+        },
+    };
+    (scales.len() == axes.len()).then_some(())?;
+    for (axis, scale) in axes.into_iter().zip(scales) {
+        shape[axis] = scaled(&shape[axis], scale)?;
+    }
+    Some(shape)
+}
+
+/// Returns the type of the output of `QuantizeLinear` or `DequantizeLinear`.
+#[must_use]
+pub fn quantized(node: &Node, inputs: &[Option<&Value>]) -> Option<Kind> {
+    let kind = |i: usize| Some(inputs.get(i).copied().flatten()?.kind);
+    match node.int("output_dtype").filter(|&kind| kind != 0) {
+        Some(given) => Some(Kind(given)),
+        None if node.op == "DequantizeLinear" => kind(1),
+        // The output has the type of the zero point.
+        None if node.input(2).is_some() => kind(2),
+        None => Some(Kind::U8),
+    }
 }
 
 /// Returns the shape of `Reshape` applied to `input`.

@@ -1,11 +1,10 @@
 //! Files of models. The weights of a model may be in other files in the same folder.
 
 use super::array::{self, Array, Stored};
-use super::change::Change;
 use super::check::{self, CheckError};
 use super::model::{Model, ModelError};
 use super::ops::Limits;
-use super::{Attention, examine, write};
+use super::{Attention, Examined, examine, write};
 use elsa_onnxruntime::Runtime;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -36,10 +35,23 @@ impl ModelFile {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 
+    /// Returns `true` if the file at `location` is in the folder of the model after links have been followed, or in the
+    /// folder of the file to which a link to the model leads.
+    fn is_inside(&self, location: &str) -> bool {
+        let Ok(target) = fs::canonicalize(self.folder().join(location)) else { return false };
+        let linked = fs::canonicalize(&self.path).ok();
+        let folders = [
+            fs::canonicalize(self.folder()).ok(),
+            linked.as_deref().and_then(Path::parent).map(Path::to_path_buf),
+        ];
+        folders.iter().flatten().any(|folder| target.starts_with(folder))
+    }
+
     /// Parses the model, and checks that the files with its weights exist.
     ///
     /// # Errors
-    /// Returns an error if the bytes are not a model, or if a file with weights is missing from the folder.
+    /// Returns an error if the bytes are not a model, if a file with weights is missing from the folder, or if it is a
+    /// link that leaves the folder.
     pub fn parse(&self) -> Result<Parsed<'_>, ModelError> {
         let model = Model::read(&self.bytes)?;
         let locations = model.locations()?;
@@ -48,6 +60,14 @@ impl ModelFile {
                 return Err(ModelError::Rule {
                     found: format!("external data at '{location}', which is no file there"),
                     allowed: "a model with its data beside it",
+                });
+            }
+            if !self.is_inside(location) {
+                return Err(ModelError::Rule {
+                    found: format!(
+                        "external data at '{location}', a link that leaves the folder of the model"
+                    ),
+                    allowed: "data in the folder of the model",
                 });
             }
         }
@@ -92,23 +112,28 @@ impl Parsed<'_> {
     #[must_use]
     pub fn rewrite(&self) -> Rewrite<'_> {
         let external = |stored: &Stored, most| self.file.external(stored, most);
-        let (attentions, changes) = examine(&self.model, &external, Limits::WHOLE);
-        Rewrite { of: self, attentions, changes }
+        Rewrite { of: self, found: examine(&self.model, &external, Limits::WHOLE) }
     }
 }
 
 /// The proved replacements of a model.
 pub struct Rewrite<'a> {
     of: &'a Parsed<'a>,
-    attentions: Vec<Attention>,
-    changes: Vec<Change>,
+    found: Examined,
 }
 
 impl Rewrite<'_> {
     /// Returns every attention of the model, whether it is replaced or not.
     #[must_use]
     pub fn attentions(&self) -> &[Attention] {
-        &self.attentions
+        &self.found.attentions
+    }
+
+    /// Returns the sizes of the dynamic axes at which [`Attention::share`] is computed, such as `batch = 1, tokens =
+    /// 128`; an empty text if no axis is dynamic.
+    #[must_use]
+    pub fn sizes(&self) -> &str {
+        &self.found.sizes
     }
 
     /// Returns the bytes of the rewritten model.
@@ -116,7 +141,7 @@ impl Rewrite<'_> {
     /// # Errors
     /// Returns no error for a model that was parsed.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
-        Ok(write::write(&self.of.model, &self.changes)?)
+        Ok(write::write(&self.of.model, &self.found.changes)?)
     }
 
     /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, at up to three assignments

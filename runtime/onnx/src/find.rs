@@ -6,6 +6,8 @@
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
+//! A softmax may also be written out as Exp, ReduceSum and a quotient, with or without the largest score subtracted.
+//!
 //! From the operands and the output of the two products, the search continues through nodes that only move elements or
 //! multiply by a constant. The search only records these nodes; `prove` proves the replacement.
 
@@ -14,6 +16,8 @@ use super::model::Graph;
 use super::node::Node;
 use super::size::Size;
 use super::symbols::Symbols;
+use super::value::place;
+use super::written::WrittenSoftmax;
 
 /// Maximum number of nodes on one path.
 const LONGEST: usize = 40;
@@ -118,7 +122,7 @@ impl Site<'_> {
 
     /// Returns `true` if the elements of tensor `name` follow from constants and shapes.
     fn known(&self, name: &str) -> bool {
-        self.worlds.iter().all(|world| world.array(name).is_some())
+        self.worlds.iter().all(|world| world.is_known(name))
     }
 
     /// Returns `true` if tensor `name` has one element for all sizes of the free axes.
@@ -148,9 +152,10 @@ impl Site<'_> {
             "Slice",
             "Gather",
             "Expand",
+            "Tile",
         ];
         // The new place of each element depends only on the node's shapes or on constants.
-        let shaped = ["Reshape", "Expand", "Slice"].contains(&node.op.as_str());
+        let shaped = ["Reshape", "Expand", "Slice", "Tile"].contains(&node.op.as_str());
         let settled = |name: &String| {
             self.symbols.is_fixed(name) || shaped && self.symbols.sizes(name).is_some() && self.known(name)
         };
@@ -194,16 +199,22 @@ impl Site<'_> {
     /// Checks that exactly one node reads the tensor `name`, and that the tensor is not an output of the model. Error
     /// messages call the tensor `what`.
     fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
+        self.read_by(name, 1, what)
+    }
+
+    /// Checks that `count` nodes read the tensor `name`, and that the tensor is not an output of the model. Error
+    /// messages call the tensor `what`.
+    fn read_by(&self, name: &str, count: usize, what: &str) -> Result<(), Reason> {
         if self.graph.is_output(name) {
             return Err(format!("{what} are an output of the model"));
         }
         match self.graph.readers.get(name).map_or(0, Vec::len) {
-            1 => Ok(()),
+            n if n == count => Ok(()),
             n => Err(format!("{what} are read by {n} nodes")),
         }
     }
 
-    /// Finds the attention around a softmax.
+    /// Finds the attention around a softmax. If the softmax is written out, `softmax` is its last node.
     ///
     /// # Errors
     /// Returns the reason why the node is not attention, or why it is not replaced.
@@ -214,10 +225,6 @@ impl Site<'_> {
         let Some(rank) = self.symbols.shape(input).map(<[Size]>::len) else {
             return Err(self.unknown_shape(input));
         };
-        let axis = softmax.int("axis").unwrap_or(if self.opset < 13 { 1 } else { -1 });
-        if axis != -1 && usize::try_from(axis).ok() != rank.checked_sub(1) {
-            return Err(format!("its axis is {axis}, not the last of {rank}"));
-        }
         let mut found = AttentionPattern {
             operands: [vec![], vec![], vec![]],
             turned: true,
@@ -229,7 +236,16 @@ impl Site<'_> {
             walk: vec![],
             outputs: vec![],
         };
-        let product = self.scores(input, &mut found, 0)?;
+        let product = match WrittenSoftmax::of(self.graph, softmax) {
+            Some(parts) => self.exponents(&parts, &mut found)?,
+            None => {
+                let axis = softmax.int("axis").unwrap_or(if self.opset < 13 { 1 } else { -1 });
+                if axis != -1 && usize::try_from(axis).ok() != rank.checked_sub(1) {
+                    return Err(format!("its axis is {axis}, not the last of {rank}"));
+                }
+                self.scores(input, &mut found, 0)?
+            }
+        };
         self.weights(output, &mut found)?;
         let (Some(q), Some(k)) = (product.input(0), product.input(1)) else {
             return Err("a product without its factors".into());
@@ -237,6 +253,55 @@ impl Site<'_> {
         found.operands[0] = self.trace(q);
         found.operands[1] = self.trace(k);
         Ok(found)
+    }
+
+    /// Follows the exponentials of a softmax that is written out back to the product of queries and keys.
+    fn exponents(&self, parts: &WrittenSoftmax<'_>, found: &mut AttentionPattern) -> Result<&Node, Reason> {
+        self.read_by(parts.exponentials, 2, "its exponentials")?;
+        self.reduces_last(parts.sum)?;
+        found.walk.push(parts.exponentials.to_owned());
+        let sums = parts.sum.outputs.first().map_or("", String::as_str);
+        for name in [Some(sums), parts.inverse].into_iter().flatten() {
+            self.alone(name, "the sums of its exponentials")?;
+            found.walk.push(name.to_owned());
+        }
+        let exponents = self.producer(parts.exponentials).and_then(|(_, node)| node.input(0));
+        let exponents = exponents.ok_or("its exponentials have no exponents")?;
+        // The largest score of each row may be subtracted from the row.
+        if let Some((_, node)) = self.producer(exponents).filter(|(_, node)| node.is("Sub"))
+            && let (Some(scores), Some(largest)) = (node.input(0), node.input(1))
+            && let Some((_, most)) = self.producer(largest)
+            && most.is("ReduceMax")
+            && most.input(0) == Some(scores)
+        {
+            self.reduces_last(most)?;
+            self.alone(exponents, "its exponents")?;
+            self.alone(largest, "the largest scores of its rows")?;
+            self.read_by(scores, 2, "its scores")?;
+            found.walk.extend([exponents, largest].map(str::to_owned));
+            return self.scores_from(scores, found, 0);
+        }
+        self.scores(exponents, found, 0)
+    }
+
+    /// Checks that a reduction keeps all axes and reduces the last one alone.
+    fn reduces_last(&self, node: &Node) -> Result<(), Reason> {
+        let rank = node.input(0).and_then(|name| self.symbols.shape(name)).map_or(0, <[Size]>::len);
+        let axes = match (node.ints("axes"), node.input(1)) {
+            (Some(axes), _) => Some(axes.to_vec()),
+            (None, Some(name)) => {
+                self.symbols.sizes(name).and_then(|all| all.iter().map(Size::known).collect())
+            }
+            (None, None) => None,
+        };
+        let last = match axes.as_deref() {
+            Some(&[axis]) => place(axis, rank).is_some_and(|at| at + 1 == rank),
+            _ => false,
+        };
+        if last && node.int("keepdims").unwrap_or(1) != 0 {
+            return Ok(());
+        }
+        Err(format!("its softmax has a {} over other axes than the last", node.op))
     }
 
     /// Explains why the shape of `name` is unknown. The explanation names the tensor at which unknown shapes begin.
@@ -311,6 +376,11 @@ impl Site<'_> {
     /// Follows the scores back to the product of queries and keys, and records masks and factors in `found`.
     fn scores(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
         self.alone(name, "its scores")?;
+        self.scores_from(name, found, depth)
+    }
+
+    /// Continues [`Site::scores`] at the tensor `name`, whose readers have been checked.
+    fn scores_from(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
         found.walk.push(name.to_owned());
         let none = || "its scores come from no product of queries and keys".to_string();
         let Some((_, node)) = self.producer(name).filter(|_| depth < LONGEST) else { return Err(none()) };
@@ -506,23 +576,4 @@ impl Site<'_> {
             found.outputs.push(next);
         }
     }
-}
-
-/// Returns `true` if `node` is the division in a softmax that a graph computes with separate nodes: `Exp`, `ReduceSum`
-/// and `Div`.
-#[must_use]
-pub fn written_out(graph: &Graph, node: &Node) -> bool {
-    let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);
-    let (Some(a), Some(b)) = (node.input(0), node.input(1)) else { return false };
-    let exponentials = |name: &str| made(name).is_some_and(|node| node.is("Exp"));
-    let sums = |name: &str, of: &str| {
-        made(name).is_some_and(|node| node.is("ReduceSum") && node.input(0) == Some(of))
-    };
-    if node.is("Div") {
-        return exponentials(a) && sums(b, a);
-    }
-    let inverse = |name: &str, of: &str| {
-        made(name).is_some_and(|node| node.is("Reciprocal") && node.input(0).is_some_and(|sum| sums(sum, of)))
-    };
-    node.is("Mul") && (exponentials(a) && inverse(b, a) || exponentials(b) && inverse(a, b))
 }

@@ -29,9 +29,40 @@ pub struct Axes {
     /// Batch size, number of heads and number of tokens of the queries, of the keys and of the values, before
     /// broadcasting.
     own: [[Size; 3]; 3],
+    /// Axes of the queries, of the keys and of the values before their last two, as the products have them.
+    outer: [Vec<Size>; 3],
 }
 
 impl Axes {
+    /// Returns the number of key heads, if it is known and each key head serves a group along an axis of the products.
+    fn grouped(&self) -> Option<usize> {
+        let (kv_heads, heads) = (&self.own[1][1], &self.own[0][1]);
+        let count = kv_heads.known().filter(|_| self.outer[1].len() == 3 && kv_heads != heads)?;
+        usize::try_from(count).ok()
+    }
+
+    /// Returns the numbers with which the shape of operand `i` begins if it is reshaped to four axes, and the index of
+    /// the first of its own axes that follow. A 0 keeps the axis, and a -1 merges axes. Returns `None` if the operand
+    /// has four axes.
+    #[must_use]
+    pub fn reshaped(&self, i: usize) -> Option<(&'static [i64], usize)> {
+        let (own, rank) = (self.outer[i].len(), self.outer[0].len());
+        match own {
+            2 => None,
+            3 if self.own[1][1] != self.own[0][1] => Some((&[0, -1], 3)),
+            0 => Some((&[1, 1], 0)),
+            1 if rank == 1 => Some((&[0, 1], 1)),
+            1 => Some((&[1], 0)),
+            _ => Some((&[-1], own - 1)),
+        }
+    }
+
+    /// Returns the number of axes of the output before its last two, if it must be reshaped from four axes.
+    #[must_use]
+    pub fn outer(&self) -> Option<usize> {
+        Some(self.outer[0].len()).filter(|&rank| rank != 2)
+    }
+
     /// Returns the sizes of the axes of the scores.
     #[must_use]
     pub fn scores(&self) -> [&Size; 4] {
@@ -50,6 +81,8 @@ pub enum AxisOrder {
     Heads,
     /// `[batch, tokens, heads, dim]`.
     Tokens,
+    /// `[batch, heads, dim, tokens]`.
+    Components,
 }
 
 /// The layout that the operator will read and write, and the tensors that have this layout.
@@ -59,8 +92,8 @@ pub struct OperandLayout {
     pub form: AxisOrder,
     /// Number of heads of keys and values, if this number is known and differs from the number of heads of queries.
     pub kv_heads: Option<usize>,
-    /// Tensors of queries, keys and values, with their layouts. A tensor in [`AxisOrder::Tokens`] must be transposed for the
-    /// operator.
+    /// Tensors of queries, keys and values, with their layouts. A tensor in [`AxisOrder::Tokens`] or
+    /// [`AxisOrder::Components`] must be transposed for the operator.
     pub operands: [(String, AxisOrder); 3],
     /// Product of the constants that multiply the operands.
     pub factor: f64,
@@ -150,31 +183,34 @@ fn products(site: &Site<'_>, found: &AttentionPattern) -> Result<(bool, Axes), R
     {
         std::mem::swap(a, b);
     }
-    let one = Size::from(1);
-    let (flat, axes) = match (q, k.as_slice(), v, made) {
-        ([b, h, n, d], [b2, h2, d2, m], [b3, h3, m2, e], [batch, heads, queries, _]) if d == d2 => {
-            let own = [[b, h, n], [b2, h2, m], [b3, h3, m2]].map(|own| own.map(Size::clone));
-            let [batch, heads, queries] = [batch, heads, queries].map(Size::clone);
-            let (keys, dim, value_dim) = (m.clone(), d.clone(), e.clone());
-            (false, Axes { batch, heads, queries, keys, dim, value_dim, own })
-        }
-        ([x, n, d], [x2, d2, m], [x3, m2, e], [batch, queries, _])
-            if d == d2 && x == x2 && x == x3 && batch == x =>
-        {
-            let own = [[x, &one, n], [x, &one, m], [x, &one, m2]].map(|own| own.map(Size::clone));
-            let (batch, heads, queries) = (batch.clone(), one.clone(), queries.clone());
-            let (keys, dim, value_dim) = (m.clone(), d.clone(), e.clone());
-            (true, Axes { batch, heads, queries, keys, dim, value_dim, own })
-        }
-        _ => {
-            return Err(format!(
-                "its products are of {} and {}, then {}; those of 4 axes, or of 3 without broadcasting, are replaced",
-                shown(q),
-                shown(&k),
-                shown(v)
-            ));
-        }
+    let refuse = || {
+        format!(
+            "its products are of {} and {}, then {}; allowed: 4 axes, or other numbers of axes without broadcasting",
+            shown(q),
+            shown(&k),
+            shown(v)
+        )
     };
+    let last = [q, k.as_slice(), v, made].map(<[Size]>::split_last_chunk::<2>);
+    let [
+        Some((q_outer, [n, d])),
+        Some((k_outer, [d2, m])),
+        Some((v_outer, [m2, e])),
+        Some((outer, [queries, _])),
+    ] = last
+    else {
+        return Err(refuse());
+    };
+    let outers = [q_outer, k_outer, v_outer];
+    let merged = merged(outers, outer).filter(|_| d == d2).ok_or_else(refuse)?;
+    let own = [(0, n), (1, m), (2, m2)].map(|(i, tokens): (usize, &Size)| {
+        let [batch, heads] = merged[i].clone();
+        [batch, heads, tokens.clone()]
+    });
+    let [batch, heads] = merged[3].clone();
+    let flat = outer.len() == 1 && outers.iter().all(|own| *own == outer);
+    let (queries, keys, dim, value_dim) = (queries.clone(), m.clone(), d.clone(), e.clone());
+    let axes = Axes { batch, heads, queries, keys, dim, value_dim, own, outer: outers.map(<[Size]>::to_vec) };
     let [_, _, m2] = &axes.own[2];
     if !(axes.keys == *m2 || m2.joined().contains(&axes.keys)) {
         return Err(format!("it has {} keys and {m2} values", axes.keys));
@@ -184,6 +220,54 @@ fn products(site: &Site<'_>, found: &AttentionPattern) -> Result<(bool, Axes), R
         return Err("one of its axes is empty".into());
     }
     Ok((flat, axes))
+}
+
+/// Returns batch and heads of the queries, of the keys, of the values and of the output, whose axes before the last two
+/// are `operands` and `made`. The rules are:
+///
+/// - Two axes of the output are batch and heads. Operands may be broadcast to them; keys and values may also lack them.
+/// - One axis of the output is the batch. Keys and values may be broadcast to it, or lack it.
+/// - Otherwise the last axis is the axis of heads, and the others are the batch, without broadcasting.
+/// - If keys and values have size 1 along the last of three axes, the last two axes are heads: each head of keys serves
+///   a group of query heads.
+///
+/// Returns `None` for all other axes.
+fn merged(operands: [&[Size]; 3], made: &[Size]) -> Option<[[Size; 2]; 4]> {
+    let one = || Size::from(1);
+    let [q, k, v] = operands;
+    match made {
+        [_, _] if q.len() == 2 => {
+            let pair = |outer: &[Size]| match outer {
+                [] => Some([one(), one()]),
+                [heads] => Some([one(), heads.clone()]),
+                [batch, heads] => Some([batch.clone(), heads.clone()]),
+                _ => None,
+            };
+            Some([pair(q)?, pair(k)?, pair(v)?, pair(made)?])
+        }
+        [batch] if q == made => {
+            let pair = |outer: &[Size]| match outer {
+                [] => Some([one(), one()]),
+                [own] if own.is(1) || own == batch => Some([own.clone(), one()]),
+                _ => None,
+            };
+            Some([pair(q)?, pair(k)?, pair(v)?, pair(made)?])
+        }
+        _ if q == made && k == made && v == made => {
+            let pair = match made {
+                [batch @ .., heads] => [Size::product(batch)?, heads.clone()],
+                [] => [one(), one()],
+            };
+            Some([pair.clone(), pair.clone(), pair.clone(), pair])
+        }
+        [batch, kv, group] if q == made && k == v => {
+            let [own, heads, single] = k else { return None };
+            (own == batch && heads == kv && single.is(1)).then_some(())?;
+            let (whole, few) = ([batch.clone(), kv.times(group)?], [batch.clone(), kv.clone()]);
+            Some([whole.clone(), few.clone(), few, whole])
+        }
+        _ => None,
+    }
 }
 
 /// Returns the number of heads for which `parts` · heads · `dim` equals `width`, the size of a tensor's last axis.
@@ -221,11 +305,15 @@ fn holds(
         let rows = |parts: i64| {
             Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
         };
+        // A tensor has the axes of the products if these are not a batch and heads.
+        let outer =
+            if axes.outer[i].len() == 2 { vec![b.clone(), own.clone()] } else { axes.outer[i].clone() };
         Some(match form {
             AxisOrder::Packed => vec![b.clone(), n.clone(), rows(3)?],
             AxisOrder::Rows => vec![b.clone(), n.clone(), rows(1)?],
-            AxisOrder::Heads => vec![b.clone(), own, n.clone(), dim.clone()],
+            AxisOrder::Heads => [outer, vec![n.clone(), dim.clone()]].concat(),
             AxisOrder::Tokens => vec![b.clone(), n.clone(), own, dim.clone()],
+            AxisOrder::Components => [outer, vec![dim.clone(), n.clone()]].concat(),
         })
     };
     if site.symbols.shape(&links[at].name).map(<[Size]>::to_vec) != wanted() {
@@ -248,6 +336,7 @@ fn holds(
         let Some(numbers) = moved(site, world, links, at) else { return false };
         follows(&numbers.data, [b, h, n, dim], i == 1 && found.turned, |b, h, x, c| match form {
             AxisOrder::Heads => ((b * own + h / group) * n + x) * dim + c,
+            AxisOrder::Components => ((b * own + h / group) * dim + c) * n + x,
             _ => (b * n + x) * width + part + h / group * dim + c,
         })
     })
@@ -321,12 +410,13 @@ pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout
         (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
     let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
-    // Numbers of key heads to try: the number of query heads, then its divisors.
+    // Numbers of key heads to try: the divisors of the number of query heads, the smallest first. Keys that the graph
+    // repeats for a group of query heads are then read before they are repeated.
     let groups = |axes: &Axes| -> Vec<Option<usize>> {
         let whole = axes.own.iter().all(|own| own[1] == axes.heads);
         let heads = axes.heads.known().and_then(|n| usize::try_from(n).ok()).filter(|_| whole).unwrap_or(1);
-        let fewer = (1..heads).rev().filter(|kv| heads.is_multiple_of(*kv)).map(Some);
-        std::iter::once(None).chain(fewer).collect()
+        let fewer = (1..heads).filter(|kv| heads.is_multiple_of(*kv)).map(Some);
+        fewer.chain(std::iter::once(None)).collect()
     };
     let made = |form: AxisOrder,
                 kv_heads: Option<usize>,
@@ -334,7 +424,7 @@ pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout
                 out: usize,
                 axes: &Axes| OperandLayout {
         form,
-        kv_heads,
+        kv_heads: kv_heads.or_else(|| axes.grouped()),
         operands: [0, 1, 2].map(|i| (found.operands[i][operands[i].0].name.clone(), operands[i].1)),
         factor: (0..2).map(|i| found.operands[i][operands[i].0].factor).product(),
         output: found.outputs[out].clone(),
@@ -368,7 +458,11 @@ pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout
             }
         }
     }
-    let forms = if flat { &[AxisOrder::Rows][..] } else { &[AxisOrder::Heads, AxisOrder::Tokens][..] };
+    let forms = if flat {
+        &[AxisOrder::Rows, AxisOrder::Components][..]
+    } else {
+        &[AxisOrder::Heads, AxisOrder::Tokens, AxisOrder::Components][..]
+    };
     for kv in groups(&axes) {
         let found = [0, 1, 2].map(|i| forms.iter().find_map(|&form| Some((find(i, form, &axes, kv)?, form))));
         if let [Some(q), Some(k), Some(v)] = found {

@@ -6,6 +6,7 @@ use super::find::{Action, AttentionPattern, Reason, Site, Term};
 use super::node::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
+use super::symbols::Symbols;
 use half::f16;
 
 /// Attributes of a fused attention node.
@@ -51,6 +52,18 @@ fn said(node: &Node) -> Said {
         softcap: node.float("softcap").map_or(0.0, f64::from),
         mask: if own { 3 } else { 5 },
     }
+}
+
+/// Returns the shape of the scores of a fused node.
+#[must_use]
+pub fn scores(symbols: &Symbols, node: &Node) -> Option<Vec<Size>> {
+    let [q, k] = [0, 1].map(|i| symbols.shape(node.input(i)?));
+    let all = match (q?, k?) {
+        ([b, h, n, _], [_, _, m, _]) => [b.clone(), h.clone(), n.clone(), m.clone()],
+        ([b, n, _], [_, m, _]) => [b.clone(), Size::count(said(node).heads?)?, n.clone(), m.clone()],
+        _ => return None,
+    };
+    Some(all.to_vec())
 }
 
 /// Checks that the node uses no unsupported feature. The error is the reason why the node is not replaced.

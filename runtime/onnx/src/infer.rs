@@ -7,12 +7,13 @@
 //! broadcast together.
 
 use super::array::{Array, Kind, count};
+use super::branch::{self, Surroundings};
 use super::model::{External, Model, SMALL, stored};
 use super::node::{Attribute, Node};
 use super::ops::{self, Limits};
 use super::shapes;
 use super::size::Size;
-use super::symbols::Symbols;
+use super::symbols::{Symbols, elements};
 use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -44,6 +45,12 @@ struct Known {
 }
 
 impl Known {
+    fn of(value: Value) -> Option<Known> {
+        let shape = value.counts()?;
+        let data = if let Data::Numbers(all) = value.data { Some(all) } else { None };
+        Some(Known { kind: value.kind, shape, data })
+    }
+
     fn array(&self) -> Option<Array> {
         let data = Rc::clone(self.data.as_ref()?);
         Some(Array { kind: self.kind, shape: self.shape.clone(), data })
@@ -197,6 +204,21 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
+/// Rule for the sizes at which the multiply-adds of a model are counted.
+const TYPICAL: Way = Way { batch: 0, tokens: |_, _, _| 128, ones: 0 };
+
+/// Builds the world in which the first batch has size 1, images have sides of 224, and token axes have size 128.
+pub fn typical<'a>(
+    model: &'a Model<'a>,
+    external: External<'a>,
+    limits: Limits,
+    symbols: &'a Symbols,
+) -> World<'a> {
+    let pictures = model.graph.nodes.iter().any(|node| node.is("Conv"));
+    let sizes = sizes(symbols, TYPICAL, pictures.then_some(SIDES[0]), 0);
+    World::new(model, external, limits, symbols, sizes)
+}
+
 /// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Counts the softmaxes
 /// and matrix products of known shape in each world, and keeps only the worlds with the largest count.
 pub fn worlds<'a>(
@@ -291,6 +313,15 @@ impl<'a> World<'a> {
         let inputs: Vec<Option<Value>> =
             node.inputs.iter().map(|name| self.values.get(name)?.value()).collect();
         let inputs: Vec<Option<&Value>> = inputs.iter().map(Option::as_ref).collect();
+        let around = Surroundings {
+            opset: model.opset,
+            outer: &|name| self.values.get(name)?.value(),
+            read: &|tensor| stored(model, self.external, tensor, SMALL),
+            elements: &|node, inputs, made| elements(model, node, inputs, made, self.limits),
+        };
+        if let Some(values) = branch::outputs(node, &inputs, &around) {
+            return values.into_iter().map(Known::of).collect();
+        }
         let mut made = Vec::new();
         for (kind, shape) in shapes::of(node, model.opset, &inputs)? {
             made.push((kind, counts(&shape)?));
@@ -339,7 +370,9 @@ impl<'a> World<'a> {
         Some(vec![Array::ints(shape.get(start..end.max(start))?.iter().copied())])
     }
 
-    fn is_known(&self, name: &str) -> bool {
+    /// Returns `true` if the elements of tensor `name` follow from constants and shapes. Reads no elements.
+    #[must_use]
+    pub fn is_known(&self, name: &str) -> bool {
         let known = self.values.get(name).is_some_and(|value| value.data.is_some());
         known
             || (self.model.graph.initializers.get(name))
@@ -378,6 +411,14 @@ impl<'a> World<'a> {
     #[must_use]
     pub fn count(&self, size: &Size) -> Option<usize> {
         usize::try_from(size.at(&self.sizes)?).ok()
+    }
+
+    /// Returns the names and the sizes of the free axes for a message; an empty text if no axis is free.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut sizes: Vec<String> = self.sizes.iter().map(|(name, n)| format!("{name} = {n}")).collect();
+        sizes.sort();
+        sizes.join(", ")
     }
 
     /// Returns the limits of this world's computations.

@@ -27,9 +27,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod advice;
 mod array;
+mod branch;
 mod change;
 mod check;
+mod cost;
 mod einsum;
 mod extents;
 mod file;
@@ -39,6 +42,7 @@ mod fused;
 mod infer;
 mod key;
 mod masks;
+mod microsoft;
 mod model;
 mod node;
 mod ops;
@@ -50,16 +54,20 @@ mod size;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod turned;
 mod value;
 mod wire;
 mod write;
+mod written;
 
 use change::Change;
 use find::{AttentionPattern, Reason, Site};
+use infer::World;
 use model::{External, Model};
 use serde::Serialize;
 use std::collections::HashSet;
 use symbols::Symbols;
+use written::WrittenSoftmax;
 
 pub use check::CheckError;
 pub use file::{ModelFile, Parsed, Rewrite};
@@ -77,6 +85,23 @@ pub struct Attention {
     pub replaced: bool,
     /// Description of the replacement, or the reason why the node is not replaced.
     pub words: String,
+    /// `attention`, or `softmax` for a softmax of other numbers.
+    pub what: &'static str,
+    /// Shape of the scores, if it is known.
+    pub shape: Option<String>,
+    /// Share of the attention's two products in the multiply-adds of the model, from 0 to 1, if it is known. Nodes in
+    /// subgraphs are not counted. Dynamic axes have the sizes in [`Rewrite::sizes`].
+    pub share: Option<f64>,
+    /// Change of the model that would help if the node is not replaced, if one is known.
+    pub help: Option<&'static str>,
+}
+
+/// Attentions of a model.
+struct Examined {
+    attentions: Vec<Attention>,
+    changes: Vec<Change>,
+    /// Sizes of the free axes at which shares are computed.
+    sizes: String,
 }
 
 /// Returns the attentions of a model, and the bytes of the model after the replacement. Weights in external files are
@@ -87,15 +112,14 @@ pub struct Attention {
 pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>), ModelError> {
     let model = Model::read(file)?;
     model.locations()?;
-    let (attentions, changes) = examine(&model, &|_, _| None, limits);
-    Ok((attentions, write::write(&model, &changes)?))
+    let found = examine(&model, &|_, _| None, limits);
+    Ok((found.attentions, write::write(&model, &found.changes)?))
 }
 
 /// Finds every attention of the model, and returns the changes that have been proved.
-fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
+fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> Examined {
     let graph = &model.graph;
-    let mut attentions: Vec<Attention> = Vec::new();
-    let mut changes = Vec::new();
+    let mut all = Examined { attentions: Vec::new(), changes: Vec::new(), sizes: String::new() };
     let mut inner: Vec<&String> = model.functions.iter().collect();
     inner.extend(graph.nodes.iter().flat_map(|node| &node.inner));
     let sites = sites(graph);
@@ -103,34 +127,78 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
         let symbols = Symbols::new(model, external, limits);
         let worlds = infer::worlds(model, external, limits, &symbols);
         let site = Site { graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
+        let typical = symbols.is_free().then(|| infer::typical(model, external, limits, &symbols));
+        let counted = typical.as_ref().or(worlds.first());
+        let total = counted.and_then(|world| cost::of_graph(world, graph));
+        all.sizes = counted.map(World::words).unwrap_or_default();
         let prefix = prefix(graph);
         let mut proved = HashSet::new();
         for n in sites {
             let node = &graph.nodes[n];
             let made = node.outputs.first().cloned().unwrap_or_default();
             let name = if node.name.is_empty() { made } else { node.name.clone() };
-            let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()), &mut proved);
+            let change = replacement(&site, n, &format!("{prefix}_{}", all.changes.len()), &mut proved);
             let (replaced, words) = match change {
                 Ok(change) => {
                     let words = change.words.clone();
-                    changes.push(change);
+                    all.changes.push(change);
                     (true, words)
                 }
                 Err(reason) => (false, reason),
             };
-            attentions.push(Attention { node: name, operator: node.op.clone(), replaced, words });
+            let (what, shape, own) = described(&site, node, counted);
+            let share = own.zip(total).map(|(own, total)| own / total).filter(|share| share.is_finite());
+            let help = if replaced { None } else { advice::help(&words) };
+            let operator = node.op.clone();
+            all.attentions.push(Attention {
+                node: name,
+                operator,
+                replaced,
+                words,
+                what,
+                shape,
+                share,
+                help,
+            });
         }
     }
     for operator in inner {
-        let words = "it stands in a subgraph or a function".into();
-        attentions.push(Attention {
+        let words = "it is in a subgraph or a function".to_owned();
+        all.attentions.push(Attention {
             node: String::new(),
             operator: operator.clone(),
             replaced: false,
+            help: advice::help(&words),
             words,
+            what: if operator == "Softmax" { SOFTMAX } else { ATTENTION },
+            shape: None,
+            share: None,
         });
     }
-    (attentions, changes)
+    all
+}
+
+/// Description of a node that computes attention.
+const ATTENTION: &str = "attention";
+/// Description of a softmax without products of queries, keys and values around it.
+const SOFTMAX: &str = "softmax";
+
+/// Describes a node: its kind, the shape of its scores, and the number of multiply-adds of its products in `world`.
+fn described(
+    site: &Site<'_>,
+    node: &node::Node,
+    world: Option<&World<'_>>,
+) -> (&'static str, Option<String>, Option<f64>) {
+    if node.is_fused() || fused::refusal(node).is_some() {
+        let shape = fused::scores(site.symbols, node).filter(|_| node.is_fused());
+        let own = world.filter(|_| node.is_fused()).and_then(|world| cost::of_fused(world, node));
+        return (ATTENTION, shape.as_deref().map(size::shown), own);
+    }
+    let scores = node.outputs.first().and_then(|name| site.symbols.shape(name)).map(size::shown);
+    let found = site.around(node).ok();
+    let own = found.as_ref().zip(world).and_then(|(found, world)| cost::of_products(world, found));
+    let is_attention = found.is_some() || node.inputs.iter().any(|name| site.is_product(name));
+    (if is_attention { ATTENTION } else { SOFTMAX }, scores, own)
 }
 
 /// Finds the nodes that compute attention or its softmax.
@@ -139,7 +207,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
         node.is("Softmax")
             || node.is_fused()
             || fused::refusal(node).is_some()
-            || find::written_out(graph, node)
+            || WrittenSoftmax::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -155,12 +223,7 @@ fn replacement(
     if let Some(reason) = fused::refusal(node) {
         return Err(reason);
     }
-    if find::written_out(site.graph, node) {
-        return Err(
-            "its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into()
-        );
-    }
-    if node.is("Softmax") {
+    if !node.is_fused() {
         return changed(site, &site.around(node)?, prefix, proved);
     }
     // If the nodes behind the inputs cannot be read, the operator reads the node's own inputs.

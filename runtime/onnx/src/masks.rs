@@ -66,6 +66,8 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
                 (outer, _) if outer.iter().all(|n| n.is(1)) => [one.clone(), one],
                 // Batch and heads share one axis.
                 ([_], [_]) => [s.batch.clone(), s.heads.clone()],
+                // All heads share the mask, and they have two axes or one.
+                ([p, w, h], [batch, ..]) if w.is(1) && h.is(1) && *batch == s.batch => [p.clone(), one],
                 (outer, whole) if s.heads.is(1) && outer == whole => [s.batch.clone(), one],
                 // Axes of pictures, windows and heads: a mask with one picture repeats with every picture of the batch.
                 ([p, w, h], [pictures, all, heads]) if *heads == s.heads => {

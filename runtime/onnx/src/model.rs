@@ -2,7 +2,8 @@
 
 use super::array::{Array, Kind, Stored, count, text};
 use super::einsum;
-use super::node::{Attribute, Node};
+use super::node::{Attribute, Branch, Node};
+use super::turned;
 use super::wire::{self, Field, Payload, WireError};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -48,6 +49,9 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// Index of the original node in the file for each entry of `nodes`. One node of the file may become several entries.
     pub places: Vec<usize>,
+    /// Transposes of weights that `nodes` no longer reads, although the file does. The key is the index of the product
+    /// of the weights, and the value is the index of the Transpose.
+    pub unread: HashMap<usize, usize>,
     /// Constants by name, each with the range of its field in the file.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
     /// Declarations of the inputs.
@@ -131,7 +135,7 @@ impl<'a> Model<'a> {
         for field in &fields {
             match field.number {
                 7 if graph.is_some() => return Err(rule("two graphs".into(), "one")),
-                7 => graph = Some(Graph::read(file, field.bytes()?)?),
+                7 => graph = Some(field.bytes()?),
                 8 => {
                     let (mut domain, mut version) = (String::new(), 0);
                     for field in wire::fields(file, field.bytes()?)? {
@@ -162,6 +166,7 @@ impl<'a> Model<'a> {
         else {
             return Err(rule("no opset_import of ONNX's operators".into(), "one"));
         };
+        let graph = Graph::read(file, graph, opset)?;
         graph.check()?;
         Ok(Model { file, fields, opset, imports, graph, functions })
     }
@@ -178,6 +183,11 @@ impl<'a> Model<'a> {
                 Attribute::Tensor(stored) => Some(&**stored),
                 _ => None,
             }));
+            let mut branches: Vec<&Branch> = node.branches.iter().collect();
+            while let Some(branch) = branches.pop() {
+                stored.extend(&branch.constants);
+                branches.extend(branch.nodes.iter().flat_map(|node| &node.branches));
+            }
         }
         for entries in stored.into_iter().filter_map(Stored::external) {
             let location = entries.iter().find(|(key, _)| key == "location").map_or("", |(_, value)| value);
@@ -200,7 +210,7 @@ impl<'a> Model<'a> {
 }
 
 impl Graph {
-    fn read(file: &[u8], range: Range<usize>) -> Result<Graph, ModelError> {
+    fn read(file: &[u8], range: Range<usize>, opset: i64) -> Result<Graph, ModelError> {
         let mut graph = Graph { range: range.clone(), ..Graph::default() };
         for field in wire::fields(file, range)? {
             match field.number {
@@ -222,7 +232,8 @@ impl Graph {
             }
         }
         graph.input_names = graph.inputs.iter().map(|input| input.name.clone()).collect();
-        graph.read_products();
+        graph.read_products(opset);
+        let unread: HashSet<usize> = graph.unread.values().copied().collect();
         for (n, node) in graph.nodes.iter().enumerate() {
             for name in node.outputs.iter().filter(|name| !name.is_empty()) {
                 let twice = graph.producer.insert(name.clone(), n).is_some();
@@ -232,7 +243,9 @@ impl Graph {
                 graph.names.insert(name.clone());
             }
             for name in node.inputs.iter().chain(&node.captured).filter(|name| !name.is_empty()) {
-                graph.readers.entry(name.clone()).or_default().push(n);
+                if !unread.contains(&n) {
+                    graph.readers.entry(name.clone()).or_default().push(n);
+                }
                 graph.names.insert(name.clone());
             }
             graph.names.insert(node.name.clone());
@@ -243,8 +256,8 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Replaces each Einsum that is a matrix product with equivalent nodes.
-    fn read_products(&mut self) {
+    /// Replaces each Einsum that is a matrix product, and each product with transposed weights, with equivalent nodes.
+    fn read_products(&mut self, opset: i64) {
         let mut mark = "_product".to_owned();
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
         let names: Vec<&String> = outputs.chain(&self.input_names).chain(self.initializers.keys()).collect();
@@ -252,8 +265,32 @@ impl Graph {
             mark.push('_');
         }
         for (place, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
-            let parts = einsum::product(&node, &mark).unwrap_or_else(|| vec![node]);
+            let parts = einsum::product(&node, &mark, opset).unwrap_or_else(|| vec![node]);
             self.places.extend(parts.iter().map(|_| place));
+            self.nodes.extend(parts);
+        }
+        self.turn_weights(&mark);
+    }
+
+    /// Replaces each product with transposed weights with equivalent nodes.
+    fn turn_weights(&mut self, mark: &str) {
+        let products = turned::products(&self.nodes, self.outputs.iter().map(|output| &output.name));
+        if products.is_empty() {
+            return;
+        }
+        let (nodes, places) = (std::mem::take(&mut self.nodes), std::mem::take(&mut self.places));
+        // The new index of each node.
+        let mut moved = Vec::with_capacity(nodes.len());
+        for (n, node) in nodes.iter().enumerate() {
+            moved.push(self.nodes.len());
+            let parts = products.get(&n).and_then(|&at| {
+                let parts = turned::parts(node, &nodes[at], mark)?;
+                // The product is the second of the parts.
+                self.unread.insert(self.nodes.len() + 1, moved[at]);
+                Some(parts.to_vec())
+            });
+            let parts = parts.unwrap_or_else(|| vec![node.clone()]);
+            self.places.extend(parts.iter().map(|_| places[n]));
             self.nodes.extend(parts);
         }
     }
@@ -321,6 +358,9 @@ fn node(file: &[u8], range: Range<usize>, depth: usize) -> Result<Node, ModelErr
             _ => {}
         }
     }
+    if !node.is("If") {
+        node.branches.clear();
+    }
     Ok(node)
 }
 
@@ -331,7 +371,7 @@ fn attribute(
     depth: usize,
 ) -> Result<(String, Attribute), ModelError> {
     let (mut name, mut value, mut kind) = (String::new(), None, None);
-    let (mut ints, mut floats) = (Vec::new(), Vec::new());
+    let (mut ints, mut floats, mut graphs) = (Vec::new(), Vec::new(), Vec::new());
     for field in wire::fields(file, range)? {
         match (field.number, &field.payload) {
             (1, _) => name = text(file, field.bytes()?)?,
@@ -339,7 +379,7 @@ fn attribute(
             (3, _) => value = Some(Attribute::Int(field.int()?)),
             (4, _) => value = Some(Attribute::Text(file[field.bytes()?].to_vec())),
             (5, _) => value = Some(Attribute::Tensor(Box::new(Stored::read(file, field.bytes()?)?))),
-            (6 | 11, _) => within(file, field.bytes()?, node, depth + 1)?,
+            (6 | 11, _) => graphs.push(within(file, field.bytes()?, node, depth + 1)?),
             (7, Payload::Fixed32(bits)) => floats.push(f32::from_bits(*bits)),
             (7, Payload::Bytes(range)) => {
                 floats.extend(
@@ -351,6 +391,7 @@ fn attribute(
             _ => {}
         }
     }
+    node.branches.extend(graphs.into_iter().map(|branch| Branch { name: name.clone(), ..branch }));
     // Some exporters omit a value that is zero or empty, but they state its type.
     let value = match (kind, value) {
         (Some(6), _) => Attribute::Floats(floats),
@@ -366,24 +407,31 @@ fn attribute(
 
 /// Reads a graph in an attribute of the node `outer`. Adds to `outer` the names that this graph reads, and the
 /// attention nodes that it contains.
-fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
+fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<Branch, ModelError> {
     if depth > DEPTH {
         return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));
     }
+    let mut branch = Branch::default();
     for field in wire::fields(file, range)? {
         match field.number {
             1 => {
                 let inner = node(file, field.bytes()?, depth)?;
-                outer.captured.extend(inner.inputs.into_iter().chain(inner.captured));
-                outer.inner.extend(inner.inner);
-                outer.inner.extend(ATTENTION.contains(&inner.op.as_str()).then_some(inner.op));
+                outer.captured.extend(inner.inputs.iter().chain(&inner.captured).cloned());
+                outer.inner.extend(inner.inner.iter().cloned());
+                outer.inner.extend(ATTENTION.contains(&inner.op.as_str()).then(|| inner.op.clone()));
+                branch.nodes.push(inner);
             }
+            5 => branch.constants.push(Stored::read(file, field.bytes()?)?),
             // An output of a branch may name a tensor of the enclosing graph.
-            12 => outer.captured.push(declared(file, field)?.name),
+            12 => {
+                let output = declared(file, field)?.name;
+                outer.captured.push(output.clone());
+                branch.outputs.push(output);
+            }
             _ => {}
         }
     }
-    Ok(())
+    Ok(branch)
 }
 
 fn declared(file: &[u8], field: Field) -> Result<Declared, ModelError> {

@@ -25,6 +25,19 @@ pub enum Attribute {
     Other,
 }
 
+/// A branch of `If`.
+#[derive(Clone, Debug, Default)]
+pub struct Branch {
+    /// Name of the attribute that contains the branch.
+    pub name: String,
+    /// Nodes, in the order of the file.
+    pub nodes: Vec<Node>,
+    /// Constants of the branch.
+    pub constants: Vec<Stored>,
+    /// Names of the outputs.
+    pub outputs: Vec<String>,
+}
+
 /// A node of a graph.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
@@ -44,6 +57,8 @@ pub struct Node {
     pub captured: Vec<String>,
     /// Operators of the attention nodes that are contained in graphs in the node's attributes.
     pub inner: Vec<String>,
+    /// The branches, if the node is an `If`.
+    pub branches: Vec<Branch>,
 }
 
 impl Node {

@@ -187,6 +187,7 @@ pub fn eval(
     inputs: &[Option<&Array>],
     limits: Limits,
 ) -> Option<Vec<Array>> {
+    node.domain.is_empty().then_some(())?;
     let values: Vec<Option<Value>> =
         inputs.iter().map(|array| array.map(|array| array.clone().into())).collect();
     let values: Vec<Option<&Value>> = values.iter().map(Option::as_ref).collect();
@@ -297,6 +298,19 @@ pub fn eval(
             one(strided(&from.data, &shape, 0, &strides)?)
         }
         "Expand" => one(expanded(get(0)?, &shape)?),
+        "Tile" => {
+            let from = get(0)?;
+            let own = steps(&from.shape);
+            let place = |mut at: usize| {
+                let mut place = 0;
+                for axis in (0..shape.len()).rev() {
+                    place += at % shape[axis] % from.shape[axis] * own[axis].cast_unsigned();
+                    at /= shape[axis];
+                }
+                from.data.get(place).copied()
+            };
+            one((0..n).map(place).collect::<Option<_>>()?)
+        }
         "Slice" => {
             let from = get(0)?;
             let mut strides = steps(&from.shape);

@@ -338,8 +338,10 @@ fn new(
     for node in &change.nodes {
         let mut inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
         let target: Array;
-        if let ("Reshape", [Some(_), Some(shape)], Some(taken)) =
+        // A mask has been cut before it is reshaped; an operand is whole.
+        if let ("Reshape", [Some(from), Some(shape)], Some(taken)) =
             (node.op.as_str(), &inputs[..], sample.taken.as_ref().filter(|_| sample.cut))
+            && from.shape.iter().rev().nth(1) != Some(&sample.whole)
         {
             let mut data = shape.data.to_vec();
             let axis = data.len().saturating_sub(2);

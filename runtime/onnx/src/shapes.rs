@@ -6,13 +6,14 @@
 
 use super::array::Kind;
 use super::einsum;
-use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
+use super::extents::{
+    convolved, deconvolved, lengths, matmul, numbers, parts, quantized, reduced, reshape, resized, sizes,
+    slices, windowed,
+};
+use super::microsoft;
 use super::node::{Attribute, MICROSOFT, Node};
 use super::size::Size;
-use super::value::{Data, Value, broadcast, place, sized};
-
-/// Type and shape of each output of a node.
-pub type OutputTypes = Vec<(Kind, Vec<Size>)>;
+use super::value::{Data, OutputTypes, Value, broadcast, place, sized};
 
 /// Returns two sizes that must be equal for `node` to be valid, although their expressions differ; `None` if there is
 /// no such pair.
@@ -48,11 +49,8 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
 pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTypes> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let first = get(0);
-    if node.op == "MultiHeadAttention" && node.domain == MICROSOFT && node.outputs.len() == 1 {
-        let ([b, n, _], [_, _, width]) = (first?.shape.as_slice(), get(2)?.shape.as_slice()) else {
-            return None;
-        };
-        return Some(vec![(first?.kind, vec![b.clone(), n.clone(), width.clone()])]);
+    if node.domain == MICROSOFT {
+        return microsoft::of(node, inputs);
     }
     if !node.domain.is_empty() {
         return None;
@@ -283,17 +281,33 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTy
                 ],
             )
         }
-        "Conv" => {
-            let ([batch, _, input @ ..], [made, _, kernel @ ..]) =
-                (first?.shape.as_slice(), get(1)?.shape.as_slice())
+        "Conv" => one(first?.kind, convolved(node, &first?.shape, &get(1)?.shape)?),
+        "ConvTranspose" => one(first?.kind, deconvolved(node, &first?.shape, &get(1)?.shape)?),
+        "ConvInteger" => one(Kind::I32, convolved(node, &first?.shape, &get(1)?.shape)?),
+        "QLinearConv" => one(get(7)?.kind, convolved(node, &first?.shape, &get(3)?.shape)?),
+        "MatMulInteger" => one(Kind::I32, matmul(&first?.shape, &get(1)?.shape)?),
+        "QLinearMatMul" => one(get(7)?.kind, matmul(&first?.shape, &get(3)?.shape)?),
+        "QuantizeLinear" | "DequantizeLinear" => one(quantized(node, inputs)?, first?.shape.clone()),
+        "DynamicQuantizeLinear" => {
+            Some(vec![(Kind::U8, first?.shape.clone()), (Kind::F32, vec![]), (Kind::U8, vec![])])
+        }
+        "Resize" | "Upsample" => one(first?.kind, resized(node, inputs)?),
+        "GridSample" => {
+            let ([n, c, ..], [_, places @ .., _]) = (first?.shape.as_slice(), get(1)?.shape.as_slice())
             else {
                 return None;
             };
-            (input.len() == kernel.len()).then_some(())?;
-            one(
-                first?.kind,
-                [&[batch.clone(), made.clone()], windowed(node, input, kernel)?.as_slice()].concat(),
-            )
+            one(first?.kind, [&[n.clone(), c.clone()], places].concat())
+        }
+        "TopK" => {
+            let mut shape = first?.shape.clone();
+            let axis = place(node.int("axis").unwrap_or(-1), shape.len())?;
+            shape[axis] = match node.int("k") {
+                Some(k) => Size::from(k),
+                None => get(1)?.sizes()?.first()?.clone(),
+            };
+            shape[axis].known().is_none_or(|k| k >= 0).then_some(())?;
+            Some(vec![(first?.kind, shape.clone()), (Kind::I64, shape)])
         }
         "MaxPool" | "AveragePool" => {
             let [batch, channels, input @ ..] = first?.shape.as_slice() else { return None };

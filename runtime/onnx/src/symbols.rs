@@ -5,12 +5,13 @@
 //! because either may be 1.
 
 use super::array::{Array, Kind, count};
+use super::branch::{self, Surroundings};
 use super::model::{Axis, Declared, External, Model, SMALL, stored};
 use super::node::Node;
 use super::ops::{self, Limits, expanded};
 use super::shapes;
 use super::size::Size;
-use super::value::{self, Data, Value, counts};
+use super::value::{self, Data, OutputTypes, Value, counts};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -26,7 +27,7 @@ pub struct Symbols {
     /// shapes.
     told: HashSet<String>,
     /// The free axes. Each entry contains the name of the axis, the rank of its tensor, and its index among the axes of
-    /// this tensor.
+    /// this tensor. The rank of a floating-point matrix is given as 1, because its rows may be tokens instead of a batch.
     pub axes: Vec<(String, usize, usize)>,
     /// Groups of sizes that broadcast together.
     pub joints: BTreeSet<Vec<Size>>,
@@ -103,8 +104,25 @@ impl Symbols {
                 }
             }
             let pairs = fixed_pairs(node, &inputs);
-            let made = shapes::of(node, model.opset, &inputs);
-            let data = made.as_ref().and_then(|made| elements(model, node, &inputs, made, limits));
+            let around = Surroundings {
+                opset: model.opset,
+                outer: &|name| self.values.get(name).cloned(),
+                read: &|tensor| stored(model, external, tensor, SMALL),
+                elements: &|node, inputs, made| elements(model, node, inputs, made, limits),
+            };
+            let (made, data): (Option<OutputTypes>, Option<Vec<Data>>) =
+                match branch::outputs(node, &inputs, &around) {
+                    Some(values) => {
+                        let made = values.iter().map(|value| (value.kind, value.shape.clone())).collect();
+                        (Some(made), Some(values.into_iter().map(|value| value.data).collect()))
+                    }
+                    None => {
+                        let made = shapes::of(node, model.opset, &inputs);
+                        let data =
+                            made.as_ref().and_then(|made| elements(model, node, &inputs, made, limits));
+                        (made, data)
+                    }
+                };
             let all = node.inputs.iter().all(|name| name.is_empty() || self.fixed.contains(name));
             let fixed = made.is_some() && all && node.captured.is_empty();
             self.joints.extend(pairs);
@@ -139,7 +157,8 @@ impl Symbols {
                 Axis::Any(name) => {
                     let name = free(declared, i, name);
                     if self.axes.iter().all(|(other, ..)| *other != name) {
-                        self.axes.push((name.clone(), axes.len(), i));
+                        let matrix = axes.len() == 2 && declared.kind.is_float();
+                        self.axes.push((name.clone(), if matrix { 1 } else { axes.len() }, i));
                     }
                     self.ties.get(&name).cloned().unwrap_or_else(|| Size::axis(&name))
                 }
@@ -247,11 +266,11 @@ fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
 }
 
 /// Computes the elements of each output of `node`, if they are few and can be derived from constants and shapes.
-fn elements(
+pub fn elements(
     model: &Model<'_>,
     node: &Node,
     inputs: &[Option<&Value>],
-    made: &shapes::OutputTypes,
+    made: &OutputTypes,
     limits: Limits,
 ) -> Option<Vec<Data>> {
     if node.is("Shape") || node.is("Size") {
@@ -321,7 +340,7 @@ fn elements(
     let first = inputs.first().copied().flatten()?;
     if node.is("Cast") {
         // A cast to a wide type does not change an integer.
-        let wide = [Kind::I64, Kind(6), Kind::F32, Kind::F64].contains(&made.first()?.0);
+        let wide = [Kind::I64, Kind::I32, Kind::F32, Kind::F64].contains(&made.first()?.0);
         return (wide && whole(first)).then(|| vec![data(exact(first).unwrap_or_default())]);
     }
     // Returns the elements of an input as sizes, broadcast to the shape of the output.

@@ -4,6 +4,7 @@
 mod builder;
 mod causal;
 mod sizes;
+mod spellings;
 
 use super::array::Kind;
 use super::model::Model;

@@ -16,6 +16,9 @@ pub enum Data {
     Sizes(Rc<Vec<Size>>),
 }
 
+/// Type and shape of each output of a node.
+pub type OutputTypes = Vec<(Kind, Vec<Size>)>;
+
 /// Facts about a tensor.
 #[derive(Clone, Debug)]
 pub struct Value {

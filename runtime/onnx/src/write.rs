@@ -25,6 +25,7 @@ fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
         if !gone.insert(n) {
             continue;
         }
+        work.extend(graph.unread.get(&n));
         let node = &graph.nodes[n];
         for name in node.inputs.iter().chain(&node.captured).filter(|name| !name.is_empty()) {
             if let Some(count) = readers.get_mut(name.as_str()) {

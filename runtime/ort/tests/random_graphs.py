@@ -92,9 +92,8 @@ class Drawn:
         self.axes, self.inputs, self.limits = {}, [], [3]
         self.outputs, self.scores, self.v = ["y"], None, "v"
         self.batch_axis, self.token_axis = 0, 2
-        # A product of five axes or of two is not a call of the operator; neither are keys with a broadcast batch.
-        beyond = ("products of 2", "products of 5", "own batch")
-        self.expressible = self.layout not in beyond and self.mask != "weak fill"
+        # Keys with a broadcast batch are not a call of the operator.
+        self.expressible = self.layout != "own batch" and self.mask != "weak fill"
         self.heads, self.dim = pick([2, 2, 3, 4]), pick([4, 8, 8, 16])
         self.kv_heads = self.heads
         if self.layout == "grouped":
@@ -132,6 +131,11 @@ class Drawn:
         if self.layout == "own batch":
             self.axis("kb", 1, False)
         self.build()
+        # The axes of a product of five axes must be equal, and axes without names may differ. Its first two axes are the
+        # operator's batch, to which a mask of the first axis alone cannot be broadcast.
+        by_batch = any(name == "mask" and "b" in dims for name, dims, _ in self.inputs)
+        if self.layout == "products of 5" and (self.unnamed or by_batch):
+            self.expressible = False
         # A mask with a batch broadcasts the scores of one sequence.
         if self.layout == "matrix" and not self.axes["b"][1] and any("b" in dims for _, dims, _ in self.inputs):
             self.expressible = False
@@ -212,7 +216,7 @@ class Drawn:
         self.n, self.m = (g.size(x, self.rank - 2) for x in (q, k))
         scores = self.masked(self.scaled(q, k))
         self.scores, self.v = scores, v
-        weights = g.op("Softmax", scores, axis=-1)
+        weights = self.softmax(scores)
         self.token_axis, self.batch_axis = self.rank - 2, None if self.rank == 2 else 0
         if out == "rows":
             y = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])
@@ -222,8 +226,20 @@ class Drawn:
             else:
                 g.op("Reshape", y, g.ints(0, 0, h * e), to_name="y")
                 self.token_axis = 1
+        elif self.random.random() < 0.2:
+            turn = list(range(self.rank - 2)) + [self.rank - 1, self.rank - 2]
+            turned = g.op("MatMul", g.op("Transpose", v, perm=turn), g.op("Transpose", weights, perm=turn))
+            g.op("Transpose", turned, perm=turn, to_name="y")
         else:
             g.op("MatMul", weights, v, to_name="y")
+
+    def softmax(self, scores):
+        """Returns the weights: the output of a Softmax, or of the nodes that compute it."""
+        g = self.g
+        if self.random.random() < 0.8:
+            return g.op("Softmax", scores, axis=-1)
+        exponentials = g.op("Exp", g.op("Sub", scores, g.op("ReduceMax", scores, axes=[-1])))
+        return g.op("Div", exponentials, g.op("ReduceSum", exponentials, g.ints(-1)))
 
     def split(self, x, heads, dim):
         shape = [1, -1] if self.layout == "matrix" else [0, 0]

@@ -8,7 +8,7 @@ use crate::report::{self, object};
 use clap::{Args, Subcommand};
 use elsa_files::temporary::folder;
 use elsa_files::{FileError, Target};
-use elsa_onnx::{Attention, ModelError, ModelFile};
+use elsa_onnx::{Attention, ModelError, ModelFile, Rewrite};
 use elsa_onnxruntime::Model;
 use std::fs;
 use std::io::Write;
@@ -44,10 +44,21 @@ report gives the reason. Nothing is compared where the original returns NaN.
 Everything else in the file stays the same, byte by byte, except that the domain ai.elsa is added to its imports. Files
 with weights next to the model are not changed, so OUT must be in the same folder.";
 
+/// The text below the flags of `elsa onnx list`.
+const LIST_HELP: &str = "\
+For each attention, the list gives the shape of its scores and the share of its two products in the multiply-adds of the
+model. If rewrite would not replace the attention, the list gives the reason, and a change of the model that would help
+if one is known. A softmax of other numbers is listed, too. If axes are dynamic, the shares hold for the sizes in the
+last line. Nodes inside If, Loop, Scan and functions are not counted.
+
+Weights in other files are not read, except small constants and those that a proof needs. These files must be in the
+folder of the model, also after links are followed.";
+
 /// Action on a model.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// List the attention of a model: what would be replaced, what stays and why
+    #[command(after_help = LIST_HELP)]
     List(ListArgs),
     /// Replace attention by the operator ElsaAttention, each replacement proved, and write the model
     #[command(after_help = HELP)]
@@ -103,7 +114,7 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
         Verb::List(args) => {
             let file = open(&args.model)?;
             let model = file.parse().map_err(|e| refused(&args.model, e))?;
-            tell(&args.model, model.rewrite().attentions(), None, None, args.json)
+            list(&args.model, &model.rewrite(), args.json)
         }
         Verb::Rewrite(args) => rewrite(args),
     }
@@ -144,6 +155,52 @@ fn refused(path: &Path, source: ModelError) -> Error {
     Error::Model { argument: "IN", path: path.to_path_buf(), source }
 }
 
+/// Prints the attentions of a model with their shapes and shares.
+fn list(model: &Path, rewrite: &Rewrite<'_>, json: bool) -> Result<(), Error> {
+    let mut out = crate::foreign::stdout();
+    let attentions = rewrite.attentions();
+    let replaced = attentions.iter().filter(|attention| attention.replaced).count();
+    if json {
+        let told = object! {
+            what: "onnx",
+            model: model.display().to_string(),
+            replaced: replaced,
+            attentions: attentions,
+            // Sizes of the dynamic axes at which the shares hold.
+            sizes: rewrite.sizes(),
+        };
+        return Ok(report::json(&mut out, &told)?);
+    }
+    for attention in attentions {
+        writeln!(out, "{}", crate::error::one_line(&line(attention, false)))?;
+        let shape = attention.shape.as_ref().map(|shape| format!("scores {shape}"));
+        let share = attention.share.map(|share| format!("{:.1} % of the multiply-adds", share * 100.0));
+        let facts: Vec<String> =
+            [Some(attention.what.to_owned()), shape, share].into_iter().flatten().collect();
+        writeln!(out, "    {}", crate::error::one_line(&facts.join(", ")))?;
+        if let Some(help) = attention.help {
+            writeln!(out, "    this would help: {help}")?;
+        }
+    }
+    let mut end = format!("{replaced} would be replaced, {} stay", attentions.len() - replaced);
+    if !rewrite.sizes().is_empty() {
+        end += &format!("; multiply-adds at {}", rewrite.sizes());
+    }
+    writeln!(out, "{}", crate::error::one_line(&end))?;
+    Ok(())
+}
+
+/// Returns the line about an attention: whether it is or would be replaced, and the description or the reason.
+fn line(attention: &Attention, written: bool) -> String {
+    let state = match (attention.replaced, written) {
+        (true, true) => "replaced",
+        (true, false) => "replaced by rewrite",
+        (false, _) => "stays",
+    };
+    let name = if attention.node.is_empty() { "(inner)" } else { &attention.node };
+    format!("{state:<9} {} {name}: {}", attention.operator, attention.words)
+}
+
 fn tell(
     model: &Path,
     attentions: &[Attention],
@@ -166,12 +223,8 @@ fn tell(
         };
         return Ok(report::json(&mut out, &told)?);
     }
-    let done = if written.is_some() { "replaced" } else { "replaced by rewrite" };
     for attention in attentions {
-        let state = if attention.replaced { done } else { "stays" };
-        let name = if attention.node.is_empty() { "(inner)" } else { &attention.node };
-        let line = format!("{state:<9} {} {name}: {}", attention.operator, attention.words);
-        writeln!(out, "{}", crate::error::one_line(&line))?;
+        writeln!(out, "{}", crate::error::one_line(&line(attention, written.is_some())))?;
     }
     let stay = attentions.len() - replaced;
     let end = match written {

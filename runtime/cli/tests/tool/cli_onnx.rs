@@ -60,7 +60,16 @@ fn attention_is_listed_and_replaced() {
     fs::write(desk.path("in.onnx"), model(&[])).unwrap();
     let line = "Softmax the Softmax: 2 heads of 4, scale 1, mask";
     let words = format!("replaced by rewrite {line}\n1 would be replaced, 0 stay");
-    assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), words);
+    let facts = "attention, scores [batch, 2, 5, 5], 100.0 % of the multiply-adds";
+    let listed = format!(
+        "replaced by rewrite {line}\n    {facts}\n1 would be replaced, 0 stay; multiply-adds at batch = 1"
+    );
+    assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), listed);
+    let told = desk.json("onnx list @in.onnx --json");
+    let attention = &told["attentions"][0];
+    assert_eq!((&attention["what"], &attention["shape"]), (&"attention".into(), &"[batch, 2, 5, 5]".into()));
+    assert_eq!((&attention["share"], &attention["help"]), (&1.0.into(), &().into()));
+    assert_eq!(told["sizes"], "batch = 1");
     assert_eq!(desk.ok("onnx rewrite @in.onnx @out.onnx --dry-run").trim_end(), words);
     assert_eq!(desk.list(), ["in.onnx"]);
     assert!(
@@ -72,7 +81,7 @@ fn attention_is_listed_and_replaced() {
         assert!(out.windows(part.len()).any(|window| window == part));
     }
     let told = desk.json("onnx list @out.onnx --json");
-    assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
+    assert_eq!((&told["what"], &told["replaced"]), (&"onnx".into(), &0.into()));
     assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
     // IN is replaced only with --force. A link to it and another name for it count as the same file.
     let before = fs::read(desk.path("in.onnx")).unwrap();
@@ -85,6 +94,54 @@ fn attention_is_listed_and_replaced() {
     }
     desk.ok("onnx rewrite @in.onnx @in.onnx --force --check off");
     assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), out);
+}
+
+#[test]
+fn the_list_names_shares_and_help() {
+    let desk = Desk::new();
+    // A projection of the output has 2 · 5 · 4 · 4 multiply-adds, and the attention has 2 · (2 · 5 · 5 · 4).
+    let tensor = [vec![1 << 3, 4, 1 << 3, 4, 2 << 3, 1], field(8, b"c"), field(9, &[0; 64])].concat();
+    let project = [field(5, &tensor), node("MatMul", &["y", "c"], "z", &[])].concat();
+    fs::write(desk.path("in.onnx"), model(&project)).unwrap();
+    assert!(desk.ok("onnx list @in.onnx").contains("71.4 % of the multiply-adds"));
+    // The scores are an output of the model.
+    fs::write(desk.path("in.onnx"), model(&info(12, "s", &[0, 2, 5, 5]))).unwrap();
+    let said = desk.ok("onnx list @in.onnx");
+    assert!(said.contains("stays     Softmax the Softmax: its scores are an output of the model"), "{said}");
+    assert!(said.contains("\n    this would help: export the model without this output\n"), "{said}");
+    let told = desk.json("onnx list @in.onnx --json");
+    assert_eq!(told["attentions"][0]["help"], "export the model without this output");
+    // A softmax of an input is no attention.
+    let other = [info(11, "x", &[0, 2, 5, 4]), node("Softmax", &["x"], "p", &ints("axis", &[3]))].concat();
+    fs::write(desk.path("in.onnx"), model(&other)).unwrap();
+    assert!(desk.ok("onnx list @in.onnx").contains("\n    softmax, scores [batch, 2, 5, 4]\n"));
+}
+
+#[test]
+fn links_do_not_leave_the_folder_of_the_model() {
+    use std::os::unix::fs::symlink;
+    let desk = Desk::new();
+    for folder in ["models", "models/inner", "store"] {
+        fs::create_dir(desk.path(folder)).unwrap();
+    }
+    fs::write(desk.path("models/in.onnx"), model(&external("in.data"))).unwrap();
+    fs::write(desk.path("store/data"), [0; 8]).unwrap();
+    symlink("../store/data", desk.path("models/in.data")).unwrap();
+    for verb in ["list @models/in.onnx", "rewrite @models/in.onnx @models/out.onnx"] {
+        let reasons = ["IN: ", "external data at 'in.data', a link that leaves the folder", "allowed: "];
+        desk.refuses(&format!("onnx {verb}"), &reasons);
+    }
+    // A link within the folder, and links to a model and its data in one other folder.
+    fs::remove_file(desk.path("models/in.data")).unwrap();
+    fs::write(desk.path("models/inner/data"), [0; 8]).unwrap();
+    symlink("inner/data", desk.path("models/in.data")).unwrap();
+    desk.ok("onnx list @models/in.onnx");
+    fs::write(desk.path("store/model"), model(&external("in.data"))).unwrap();
+    for (name, target) in [("in.onnx", "../store/model"), ("in.data", "../store/data")] {
+        fs::remove_file(desk.path("models").join(name)).unwrap();
+        symlink(target, desk.path("models").join(name)).unwrap();
+    }
+    desk.ok("onnx list @models/in.onnx");
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub struct GraphBuilder {
     pub constants: Vec<(String, Array)>,
     pub inputs: Vec<(String, Kind, Vec<&'static str>)>,
     pub outputs: Vec<(String, Kind)>,
+    /// Declared shapes of tensors that nodes produce.
+    pub infos: Vec<(String, Kind, Vec<&'static str>)>,
     pub opset: i64,
 }
 
@@ -147,6 +149,16 @@ impl GraphBuilder {
         let mut graph = Writer::default();
         for node in &self.nodes {
             let mut message = Writer(write::message(node));
+            for branch in &node.branches {
+                let mut inner = Writer::default();
+                branch.nodes.iter().for_each(|node| inner.bytes(1, &write::message(node)));
+                branch.outputs.iter().for_each(|name| inner.bytes(12, &info(name, Kind::F32, None)));
+                let mut attribute = Writer::default();
+                attribute.bytes(1, branch.name.as_bytes());
+                attribute.bytes(6, &inner.0);
+                attribute.int(20, 5);
+                message.bytes(5, &attribute.0);
+            }
             // Each node has an unknown field, and so has the graph.
             message.bytes(900, b"unknown of a node");
             graph.bytes(1, &message.0);
@@ -160,6 +172,9 @@ impl GraphBuilder {
         }
         for (name, kind) in &self.outputs {
             graph.bytes(12, &info(name, *kind, None));
+        }
+        for (name, kind, axes) in &self.infos {
+            graph.bytes(13, &info(name, *kind, Some(axes)));
         }
         graph.bytes(901, b"unknown of a graph");
         let mut model = Writer::default();
