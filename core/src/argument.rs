@@ -292,7 +292,10 @@ impl fmt::Display for ArgumentError {
         match *self {
             E::Rank { argument, found, allowed } => write!(f, "{argument}: rank {found}; allowed: {allowed}"),
             E::DimStride { argument, found } => {
-                write!(f, "{argument}: stride {found} along the head size; allowed: 1")
+                write!(
+                    f,
+                    "{argument}: stride {found} along the head size; allowed: 1; copy the tensor to make it dense"
+                )
             }
             E::TooLarge { argument, shape: [b, h, n, d] } => {
                 write!(

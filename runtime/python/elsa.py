@@ -212,12 +212,12 @@ class _Inputs(_Sized):
     _fields_ = (
         _each(_Memory, "q k v past_k past_v mask")
         + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
-        + [("bias", _Memory), ("bias_index", _Integers)]
+        + [("bias", _Memory), ("bias_index", _Integers), ("ready_event", ctypes.c_void_p)]
     )
 
 
 class _Outputs(_Sized):
-    _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v")
+    _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v") + [("done_event", ctypes.c_void_p)]
 
 
 class _StreamOptions(_Sized):

@@ -68,7 +68,7 @@ pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
 pub use cpu::limits::{AvailableMemory, MemoryLimit, available_memory};
 pub use cpu::spin::Spin;
-pub use cuda::driver::RawStream;
+pub use cuda::driver::{RawEvent, RawStream};
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};

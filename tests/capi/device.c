@@ -1,6 +1,6 @@
 /* elsa_run_device, and workspaces in the caller's memory, with NVIDIA's driver or the stand-in, which does the work of a
-   stream only when something waits for it. Correct answers on the caller's stream, the null stream and the default one;
-   and all refusals. */
+   stream only when something waits for it. Correct answers on the caller's stream, the null stream and the default one,
+   after an event and before one, and in memory that the host shares; and all refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 #include "driver.h"
@@ -243,6 +243,121 @@ static void refusals(elsa_engine engine) {
     end(&c);
 }
 
+/* Makes the queries on the device unknown, enqueues their copy in the stream `camera`, and records `taken` after it. */
+static void camera_takes(const tensors *t, void *camera, void *taken) {
+    memset(out, 0xff, sizeof out);
+    CHECK(cuMemcpyHtoD(t->q, out, sizeof out) == 0 && cuMemcpyHtoD(t->out, out, sizeof out) == 0);
+    CHECK(cuMemcpyHtoDAsync(t->q, q, sizeof q, camera) == 0 && cuEventRecord(taken, camera) == 0);
+}
+
+/* Checks that the work waits for an event of another stream or another context, and that an event recorded after the
+   work lets another stream wait for it. Only elsa_run_device accepts events. */
+static void events(elsa_engine engine) {
+    call c = make(engine), d, bad;
+    tensors t = upload_all();
+    elsa_bound bound = {77};
+    void *camera = NULL, *stream = NULL, *next = NULL, *taken = NULL, *done = NULL;
+    void *foreign = NULL, *popped = NULL, *elsewhere = NULL, *other = NULL;
+    d = on(&c, &t);
+    /* Streams that do not wait for the default one, and events without times. */
+    CHECK(cuStreamCreate(&camera, 1) == 0 && cuStreamCreate(&stream, 1) == 0 && cuStreamCreate(&next, 1) == 0);
+    CHECK(cuEventCreate(&taken, 2) == 0 && cuEventCreate(&done, 2) == 0);
+
+    /* Events that have not been recorded count as done. */
+    d.in.ready_event = taken;
+    OK(run(&d, NULL, NULL));
+    CHECK(download(&t) < 1e-5);
+
+    /* No host waits until the end. */
+    camera_takes(&t, camera, taken);
+    d.to.done_event = done;
+    OK(run(&d, stream, NULL));
+    CHECK(!STANDIN || !(download(&t) < 1e-5));
+    CHECK(cuStreamWaitEvent(next, done, 0) == 0 && cuStreamSynchronize(next) == 0);
+    CHECK(download(&t) < 1e-5);
+
+    /* The call's own stream waits, too. */
+    camera_takes(&t, camera, taken);
+    OK(run(&d, NULL, NULL));
+    CHECK(download(&t) < 1e-5);
+
+    /* Another context: its event can be waited for, but not recorded. */
+    CHECK(cuCtxCreate(&foreign, 0, 0) == 0);
+    CHECK(cuStreamCreate(&elsewhere, 1) == 0 && cuEventCreate(&other, 2) == 0 && cuEventRecord(other, elsewhere) == 0);
+    CHECK(cuCtxPopCurrent(&popped) == 0 && popped == foreign);
+    d.in.ready_event = other;
+    memset(out, 0xff, sizeof out);
+    CHECK(cuMemcpyHtoD(t.out, out, sizeof out) == 0);
+    OK(run(&d, NULL, NULL));
+    CHECK(download(&t) < 1e-5);
+    d.to.done_event = other;
+    CHECK(run(&d, NULL, NULL) == ELSA_STATUS_DEVICE);
+    CHECK(strstr(elsa_last_error(), "cuEventRecord") != NULL);
+    CHECK(cuCtxPushCurrent(foreign) == 0 && cuEventDestroy(other) == 0 && cuStreamDestroy(elsewhere) == 0);
+    CHECK(cuCtxPopCurrent(&popped) == 0 && cuCtxDestroy(foreign) == 0);
+
+    /* Calls on host memory. */
+    bad = c;
+    bad.in.ready_event = taken;
+    CHECK(elsa_run(bad.plan, bad.room, &bad.in, &bad.to, NULL) == ELSA_STATUS_ARGUMENT);
+    CHECK(strstr(elsa_last_error(), "ready_event: given; allowed: null") != NULL);
+    bad.in.ready_event = NULL;
+    bad.to.done_event = done;
+    CHECK(elsa_bind(bad.plan, bad.room, &bad.in, &bad.to, &bound) == ELSA_STATUS_ARGUMENT && bound.id == 77);
+    CHECK(strstr(elsa_last_error(), "done_event: given; allowed: null") != NULL);
+
+    CHECK(cuEventDestroy(taken) == 0 && cuEventDestroy(done) == 0);
+    CHECK(cuStreamDestroy(camera) == 0 && cuStreamDestroy(stream) == 0 && cuStreamDestroy(next) == 0);
+    free_all(&t);
+    end(&c);
+}
+
+/* Runs a call on tensors in `memory`, which both the host and the device can use at this address, as a call on device
+   tensors and as one on host tensors. Returns the bytes that the latter copied. */
+static size_t on_both_sides(elsa_engine engine, float *memory) {
+    call c = make(engine);
+    float *const answer = memory + 3 * COUNT;
+    elsa_report report;
+    elsa_report_init(&report);
+    memcpy(memory, q, sizeof q);
+    memcpy(memory + COUNT, k, sizeof k);
+    memcpy(memory + 2 * COUNT, v, sizeof v);
+    c.in.q.data = memory;
+    c.in.k.data = memory + COUNT;
+    c.in.v.data = memory + 2 * COUNT;
+    c.to.out.data = answer;
+    memset(answer, 0xff, sizeof out);
+    OK(run(&c, NULL, &report));
+    CHECK(report.copied_bytes == 0);
+    memcpy(out, answer, sizeof out);
+    CHECK(error() < 1e-5);
+    memset(answer, 0xff, sizeof out);
+    OK(elsa_run(c.plan, c.room, &c.in, &c.to, &report));
+    CHECK(report.backend == ELSA_BACKEND_CUDA && !report.fallback);
+    memcpy(out, answer, sizeof out);
+    CHECK(error() < 1e-5);
+    end(&c);
+    return report.copied_bytes;
+}
+
+/* Checks memory that the program has page-locked itself: an integrated device uses it in place even for host tensors.
+   Also checks managed memory, which the stand-in does not have. */
+static void shared_memory(elsa_engine engine) {
+    elsa_engine_info info;
+    address managed = 0;
+    void *locked = NULL;
+    elsa_engine_info_init(&info);
+    OK(elsa_engine_describe(engine, &info));
+    CHECK(cuMemHostAlloc(&locked, 4 * sizeof out, 3) == 0);
+    CHECK(on_both_sides(engine, (float *)locked) == (info.integrated ? 0 : 4 * sizeof out));
+    CHECK(cuMemFreeHost(locked) == 0);
+    CHECK((cuMemAllocManaged(&managed, 4 * sizeof out, 1) != 0) == STANDIN);
+    if (managed != 0) {
+        on_both_sides(engine, (float *)(size_t)managed);
+        CHECK(cuMemFree(managed) == 0);
+    }
+}
+
 /* Bytes of a workspace in the caller's memory. */
 static elsa_status made(const call *c, address memory, size_t bytes, elsa_workspace *room) {
     return elsa_workspace_create_on_device(c->plan, (void *)(size_t)memory, bytes, room);
@@ -352,6 +467,8 @@ int main(void) {
     CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxPushCurrent(context) == 0);
     if (STANDIN) a_call_that_fails_waits(engine);
     streams(engine);
+    events(engine);
+    shared_memory(engine);
     refusals(engine);
     workspaces(engine);
     CHECK(cuCtxPopCurrent(&popped) == 0 && cuDevicePrimaryCtxRelease(0) == 0);

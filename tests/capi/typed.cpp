@@ -21,6 +21,12 @@ void memory() {
     CHECK(elsa::input<float>(row).get().bytes == 8 && elsa::output<float>(row).get().bytes == 8);
     CHECK(elsa::input<float>().get().data == nullptr && elsa::output<float>().get().bytes == 0);
     CHECK(elsa::input<float>(elsa::output<float>(row)).get().bytes == 8);
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
+    CHECK(in.get().ready_event == nullptr && to.get().done_event == nullptr);
+    in.ready_event = row;
+    to.done_event = row + 1;
+    CHECK(in.get().ready_event == row && to.get().done_event == row + 1);
     // A count whose bytes overflow is not accepted as a small one.
     CHECK(elsa::input<float>(row, SIZE_MAX / 2).get().bytes == SIZE_MAX);
     const std::vector<std::int64_t> lengths = {1, 2, 3};

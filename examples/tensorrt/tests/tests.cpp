@@ -6,6 +6,8 @@
 #include <memory>
 #include <thread>
 
+#include <elsa/tensorrt.hpp>
+
 #include "oracle.hpp"
 
 int checks = 0;
@@ -491,6 +493,9 @@ int main(int count, char **arguments) {
     CHECK(library != nullptr && host::registry().creators.size() == 1);
     const PluginFieldCollection *const names = creator().getFieldNames();
     CHECK(names->nbFields == 11 && std::string(names->fields[0].name) == "num_heads");
+    // The adaptor for bindings compiles with TensorRT's own header.
+    const auto adaptor = &elsa::from_tensorrt<float>;
+    CHECK(adaptor != nullptr);
     void *stream = nullptr;
     CHECK(driver::cu().stream(&stream, 1) == 0);
     nodes(stream);

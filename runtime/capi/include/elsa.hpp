@@ -12,7 +12,9 @@
 //
 // Thread safety is that of elsa.h.
 //
-// The headers in elsa/, one per operator, may be included individually; engine.hpp includes them all.
+// The headers in elsa/, one per operator, may be included individually; engine.hpp includes them all. The adaptors for
+// tensors of other libraries are included individually only: elsa/dlpack.hpp, elsa/nvbufsurface.hpp,
+// elsa/opencv_cuda.hpp and elsa/tensorrt.hpp.
 #ifndef ELSA_HPP
 #define ELSA_HPP
 

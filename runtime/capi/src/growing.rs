@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 4 * 4);
         assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + added);
-        assert_eq!(size_of::<elsa_inputs>(), word + 11 * inputs);
-        assert_eq!(size_of::<elsa_outputs>(), word + 7 * inputs);
+        assert_eq!(size_of::<elsa_inputs>(), 2 * word + 11 * inputs);
+        assert_eq!(size_of::<elsa_outputs>(), 2 * word + 7 * inputs);
         assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
         assert_eq!(size_of::<elsa_certified>(), 4 * word + 2 * 4 + 7 * 8 + ELSA_REASON_BYTES);

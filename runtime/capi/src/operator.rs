@@ -11,9 +11,10 @@ use crate::pointer::{aligned, put};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_runtime::operators::{Addresses, Bound, LengthsOf, Operator, Plan, Workspace};
-use elsa_runtime::{BindError, Engine, RawStream, Report, RunError};
+use elsa_runtime::{BindError, Engine, RawEvent, RawStream, Report, RunError};
 use std::any::Any;
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Operator of the runtime, as exposed by the C interface.
@@ -52,6 +53,12 @@ pub(crate) trait Called: Operator {
 
     /// Returns the addresses of all tensors and lists that `read` and `written` name.
     fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
+
+    /// Returns the CUDA events that a run on device tensors waits for and records. An event is null if `read` or
+    /// `written` names none.
+    fn events(_read: &Self::Read, _written: &Self::Written) -> [*mut c_void; 2] {
+        [ptr::null_mut(); 2]
+    }
 
     /// Checks tensors in host memory.
     ///
@@ -358,8 +365,8 @@ pub(crate) unsafe fn run<O: Called>(
 /// The report may be null.
 ///
 /// # Safety
-/// The caller keeps the crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream` is
-/// null or has not been destroyed.
+/// The caller keeps the crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream`
+/// and each event of the inputs and outputs is null or has not been destroyed.
 pub(crate) unsafe fn run_device<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -375,13 +382,22 @@ pub(crate) unsafe fn run_device<O: Called>(
     let (plan, mut workspace) = (plan_of::<O>(&*plan)?, lock(&workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(&inputs, &outputs);
-    // SAFETY: the caller keeps the clause *tensors* and the one on the stream. `device` rejects outputs that overlap.
+    // SAFETY: the caller keeps the clause *tensors* and the one on the stream and the events. `device` rejects outputs
+    // that overlap.
     unsafe {
+        let event = |event: *mut c_void| (!event.is_null()).then(|| RawEvent::new(event));
+        let [ready, completed] = O::events(&inputs, &outputs).map(event);
         let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
         let mut bound = plan.plan.bind_device(&inputs, &outputs, stream, workspace)?;
-        let done = bound.run();
+        if let Some(event) = ready {
+            bound.follow(event)?;
+        }
+        let done = bound.run().and_then(|report| {
+            completed.map_or(Ok(()), |event| bound.mark(event))?;
+            Ok(report)
+        });
         // The call waits even if the run failed, because a failed run may have enqueued part of its work.
         let waited = if own { bound.wait() } else { Ok(()) };
         let done = done?;

@@ -16,6 +16,7 @@ use elsa_core::attention::{
 };
 use elsa_core::memory::Memory;
 use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
+use std::ffi::c_void;
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
 fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Unchecked); Operand::ALL.len()] {
@@ -141,6 +142,13 @@ unsafe fn host<'a>(
     outputs: &elsa_outputs,
     chunk: Option<Chunk>,
 ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
+    for (name, event) in [("ready_event", inputs.ready_event), ("done_event", outputs.done_event)] {
+        if !event.is_null() {
+            return Err(Fault::argument(format_args!(
+                "{name}: given; allowed: null, except in elsa_run_device"
+            )));
+        }
+    }
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
     let at = |operand| &tensors.operands[operand];
@@ -211,6 +219,10 @@ impl Called for Attention {
         tensors.into_iter().chain(lists)
     }
 
+    fn events(i: &elsa_inputs, o: &elsa_outputs) -> [*mut c_void; 2] {
+        [i.ready_event, o.done_event]
+    }
+
     unsafe fn host<'a>(
         of: &PlanOf<Attention>,
         inputs: &elsa_inputs,
@@ -276,7 +288,8 @@ mod tests {
     use elsa_core::series::{convolution, recurrence, selective};
     use elsa_core::{attention, linear};
 
-    /// Checks that the input and output structs have exactly the fields for the operands and the lists of lengths.
+    /// Checks that the input and output structs have exactly the fields for the operands, the lists of lengths and the
+    /// events.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
         let abi: &'static str = include_str!("../abi.txt");
@@ -284,7 +297,9 @@ mod tests {
             let lines = abi.lines().filter_map(|line| line.strip_prefix("field ")?.strip_prefix(of));
             let names = lines.filter_map(|line| line.strip_prefix(' ')?.split(' ').next_back());
             let lengths = ["size", "key_lengths", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k"];
-            let mut names: Vec<_> = names.filter(|name| !lengths.contains(name)).collect();
+            let events = ["*ready_event", "*done_event"];
+            let mut names: Vec<_> =
+                names.filter(|name| !lengths.contains(name) && !events.contains(name)).collect();
             names.sort_unstable();
             names
         };

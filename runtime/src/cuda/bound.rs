@@ -1,7 +1,7 @@
 //! Binds tensors in device memory to a plan of a GPU.
 
 use super::device::DeviceCall;
-use super::driver::RawStream;
+use super::driver::{RawEvent, RawStream};
 use super::plan::GpuPlan;
 use crate::backend::Backend;
 use crate::error::{BindError, DeviceError, RunError};
@@ -90,6 +90,23 @@ impl<O: Operator> DeviceBound<'_, O> {
         let Plan { execution, problem, .. } = self.plan;
         *self.record = execution.gpu().and_then(|gpu| O::record_of_gpu(gpu, problem));
         Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
+    }
+
+    /// Makes the stream wait for `event` before it executes the work of later runs. The calling thread does not wait.
+    /// An event that has not been recorded counts as done. The event may be of another context.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub fn follow(&self, event: RawEvent) -> Result<(), RunError> {
+        self.call.follow(event).map_err(|e| RunError::Device(Arc::new(e)))
+    }
+
+    /// Records `event`, which must be of the plan's context, after the work of earlier runs.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub fn mark(&self, event: RawEvent) -> Result<(), RunError> {
+        self.call.mark(event).map_err(|e| RunError::Device(Arc::new(e)))
     }
 
     /// Waits until all work in the stream is done.

@@ -1,6 +1,6 @@
 //! Runs a plan on device tensors, which are used in place.
 
-use super::driver::{Entered, RawStream};
+use super::driver::{Entered, RawEvent, RawStream};
 use super::launch::Launches;
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
@@ -101,6 +101,24 @@ impl<'a> DeviceCall<'a> {
     /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
         self.launches.blocks()
+    }
+
+    /// Makes the stream wait for `event` before it executes the work of later runs.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub fn follow(&self, event: RawEvent) -> Result<(), DeviceError> {
+        let entered = self.workspace.context.enter()?;
+        event.precede(&entered, self.stream)
+    }
+
+    /// Records `event` after the work of earlier runs.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub fn mark(&self, event: RawEvent) -> Result<(), DeviceError> {
+        let entered = self.workspace.context.enter()?;
+        event.record(&entered, self.stream)
     }
 
     /// Enqueues the computation. It starts after the work that earlier runs in the workspace have enqueued in any

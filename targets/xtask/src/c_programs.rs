@@ -2,6 +2,8 @@
 
 /// Folder of the programs.
 pub const SOURCES: &str = "tests/capi";
+/// Folder with declarations in place of other libraries' headers, which the adaptors of `elsa.hpp` include.
+pub const FOREIGN: &str = "tests/capi/foreign";
 /// Compiler flags for the programs.
 pub const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 /// System libraries that a program linked with the static library needs. The CMake and pkg-config packages list the

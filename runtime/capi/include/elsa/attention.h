@@ -381,6 +381,11 @@ typedef struct {
    Index of the table entry for each pair of query and key, [queries, keys].
    */
   elsa_integers bias_index;
+  /*
+   CUDA event, a CUevent or cudaEvent_t, for which the work of elsa_run_device waits on the GPU; see there. Null in
+   all other calls.
+   */
+  void *ready_event;
 } elsa_inputs;
 
 /*
@@ -428,6 +433,11 @@ typedef struct {
    Past and new values; the rules of present_k apply.
    */
   elsa_output present_v;
+  /*
+   CUDA event, a CUevent or cudaEvent_t, that elsa_run_device records after its work; see there. Null in all other
+   calls.
+   */
+  void *done_event;
 } elsa_outputs;
 
 /*
@@ -629,6 +639,18 @@ elsa_status elsa_partial(elsa_plan plan,
  device's default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There
  is no fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 
+ Tensors may have any strides, such as the pitch of a picture, except that the last axis is dense. Their memory may
+ be that of cudaMalloc or cudaMallocManaged in the engine's context, memory of a pool of the device, or page-locked
+ memory of the host. An address of other memory returns ELSA_STATUS_ARGUMENT. Managed memory has a rule of NVIDIA for
+ boards such as the Jetson TX2: the CPU must not access it while the GPU executes any work, because both sides cache
+ it, and the driver updates the caches only before and after the work. The CPU does not cache page-locked memory on
+ these boards, so it reads such memory slowly.
+
+ If ready_event of the inputs is not null, the work waits on the GPU until the event is done; the call does not wait
+ for it. The event may be of another context. If done_event of the outputs is not null, the call records the event
+ after the work. This event must be of the engine's context. If the call fails, the event is not recorded. In a
+ captured stream, ready_event must have been recorded in the same capture, and done_event becomes part of it.
+
  A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
  work outside the capture, the call itself then waits for earlier runs in the workspace. Plans and workspaces may be
  created during the capture. Each launch of the graph reads the current contents of the tensors and uses the
@@ -642,7 +664,7 @@ elsa_status elsa_partial(elsa_plan plan,
  Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
  pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
  the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
- stream is null or has not been destroyed.
+ stream and each event is null or has not been destroyed.
  */
 elsa_status elsa_run_device(elsa_plan plan,
                             elsa_workspace workspace,

@@ -257,6 +257,8 @@ struct inputs : private detail::check_tensor<T> {
     input<T> q, k, v, past_k, past_v;
     elsa::mask mask, bias;
     integers key_lengths, cu_seqlens_q, cu_seqlens_k, bias_index;
+    // CUDA event for which the work of run_device waits; null in other calls.
+    void *ready_event = nullptr;
 
     elsa_inputs get() const noexcept {
         elsa_inputs all;
@@ -272,6 +274,7 @@ struct inputs : private detail::check_tensor<T> {
         all.cu_seqlens_k = cu_seqlens_k.get();
         all.bias = bias.get();
         all.bias_index = bias_index.get();
+        all.ready_event = ready_event;
         return all;
     }
 };
@@ -282,6 +285,8 @@ struct outputs : private detail::check_tensor<T> {
     output<T> out;
     output<float> lse, state_m, state_s, state_w;
     output<T> present_k, present_v;
+    // CUDA event that run_device records after its work; null in other calls.
+    void *done_event = nullptr;
 
     outputs &with_states(elsa::states &states) noexcept {
         const elsa_states_out to = states.write();
@@ -301,6 +306,7 @@ struct outputs : private detail::check_tensor<T> {
         all.state_w = state_w.get();
         all.present_k = present_k.get();
         all.present_v = present_v.get();
+        all.done_event = done_event;
         return all;
     }
 };

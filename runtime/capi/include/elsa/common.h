@@ -894,8 +894,9 @@ elsa_status elsa_engine_destroy(elsa_engine engine);
 
  Copies:
   - elsa_run and bound calls, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
-    place. Every other tensor is copied completely to or from GPU memory, before or after the kernels. copied_bytes
-    of the report is the sum of the sizes of the copied tensors.
+    place, and so are tensors in memory that the program has page-locked itself. Every other tensor is copied
+    completely to or from GPU memory, before or after the kernels. copied_bytes of the report is the sum of the sizes
+    of the copied tensors.
   - elsa_run and bound calls, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
     faster than copies from and to ordinary memory.
   - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer on the GPU; a

@@ -64,6 +64,9 @@ pub struct elsa_inputs {
     pub bias: elsa_input,
     /// Index of the table entry for each pair of query and key, [queries, keys].
     pub bias_index: elsa_integers,
+    /// CUDA event, a CUevent or cudaEvent_t, for which the work of elsa_run_device waits on the GPU; see there. Null in
+    /// all other calls.
+    pub ready_event: *mut c_void,
 }
 
 /// Output tensors of an attention call. No output may share memory with another tensor of the call.
@@ -95,6 +98,9 @@ pub struct elsa_outputs {
     pub present_k: elsa_output,
     /// Past and new values; the rules of present_k apply.
     pub present_v: elsa_output,
+    /// CUDA event, a CUevent or cudaEvent_t, that elsa_run_device records after its work; see there. Null in all other
+    /// calls.
+    pub done_event: *mut c_void,
 }
 
 /// States (m, S, W) of rows in host memory, for reading; see state_m of elsa_outputs.

@@ -44,4 +44,4 @@ pub use device::{Device, Driver};
 pub use graph::Graph;
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use module::{Function, Module};
-pub use stream::{Event, RawStream, Stream};
+pub use stream::{Event, RawEvent, RawStream, Stream};

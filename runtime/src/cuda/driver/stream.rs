@@ -147,6 +147,46 @@ impl RawStream {
     }
 }
 
+/// The handle of an event that belongs to the caller or that this library created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawEvent(CUevent);
+
+// SAFETY: every thread that makes the context current may use its handles.
+unsafe impl Send for RawEvent {}
+// SAFETY: as for `Send` above.
+unsafe impl Sync for RawEvent {}
+
+impl RawEvent {
+    /// Wraps the handle of a caller's event (`CUevent`).
+    ///
+    /// # Safety
+    /// `handle` is an event of the driver that has not been destroyed. It stays valid while this value is in use.
+    pub unsafe fn new(handle: *mut c_void) -> RawEvent {
+        RawEvent(handle.cast())
+    }
+
+    /// Records the event after all work in the stream, which must be of the event's context.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn record(self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        // SAFETY: *handle* for the event and the stream, *current*.
+        let code = unsafe { (entered.context.api().cuEventRecord)(self.0, stream.0) };
+        entered.check("cuEventRecord", code)
+    }
+
+    /// Makes `stream` wait for the event before it executes work that is enqueued after this call. The calling thread
+    /// does not wait. An event that has not been recorded counts as done. The event may be of another context.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn precede(self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        // SAFETY: *handle* for the event and the stream, *current*.
+        let code = unsafe { (entered.context.api().cuStreamWaitEvent)(stream.0, self.0, 0) };
+        entered.check("cuStreamWaitEvent", code)
+    }
+}
+
 /// A stream created by this library.
 #[derive(Debug)]
 pub struct Stream {
@@ -213,25 +253,25 @@ impl Event {
         self.raw.unwrap_or(ptr::null_mut())
     }
 
-    /// Records the event after all work in the stream.
+    /// Returns the handle of the event.
+    pub fn raw(&self) -> RawEvent {
+        RawEvent(self.handle())
+    }
+
+    /// Records the event; see `RawEvent::record`.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn record(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        // SAFETY: *handle* for the event and the stream, *current*.
-        let code = unsafe { (entered.context.api().cuEventRecord)(self.handle(), stream.0) };
-        entered.check("cuEventRecord", code)
+        self.raw().record(entered, stream)
     }
 
-    /// Makes `stream` wait for the event before it executes work that is enqueued after this call. The calling thread
-    /// does not wait. An event that has not been recorded counts as done.
+    /// Makes `stream` wait for the event; see `RawEvent::precede`.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn precede(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        // SAFETY: *handle* for the event and the stream, *current*.
-        let code = unsafe { (entered.context.api().cuStreamWaitEvent)(stream.0, self.handle(), 0) };
-        entered.check("cuStreamWaitEvent", code)
+        self.raw().precede(entered, stream)
     }
 
     /// Waits until the work before the event is done. An event that has not been recorded counts as done.

@@ -1,6 +1,7 @@
 //! Follows the quick starts of the guide in empty folders outside the tree. Each fenced block of a page is written to the
 //! file named in its first line, or run by the shell. The last printed line must be the one that the page states.
 
+use crate::c_programs::{FOREIGN, WARNINGS};
 use crate::files;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
@@ -14,7 +15,7 @@ const PAGE: &str = "docs/src";
 const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];
 
 /// First lines of the blocks that this module runs.
-pub const FOLLOWED: [&str; 9] = [
+pub const FOLLOWED: [&str; 10] = [
     "# Cargo.toml, at its end",
     "// src/main.rs",
     "# in pipeline",
@@ -22,6 +23,7 @@ pub const FOLLOWED: [&str; 9] = [
     "# in pipeline, with a plan",
     "# CMakeLists.txt",
     "// main.cpp",
+    ADAPTORS,
     "# the same machine",
     "# a board",
 ];
@@ -141,6 +143,19 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Res
     let run = script(tree, dir.path(), &text.replace(named, &dist.display().to_string()));
     let run = if let Some(cmake) = cmake { run.front(cmake.to_owned()) } else { run };
     prints(ran, "C++", run, promise(text)?);
+    Ok(())
+}
+
+/// First line of the block with the examples of the adaptors.
+const ADAPTORS: &str = "// adaptors.cpp";
+
+/// Compiles the examples of the adaptors against the folder `dist`, with declarations in place of the other libraries'
+/// headers.
+pub fn adaptors(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
+    let dir = folder(&page(tree)?, &[("adaptors.cpp", ADAPTORS)])?;
+    let run = Run::new(tree, &format!("g++ -std=c++14 {WARNINGS} -fsyntax-only -I{FOREIGN} -I"));
+    let out = run.arg(dist.join("include")).arg(dir.path().join("adaptors.cpp")).quiet().run();
+    ran.note("the adaptors of the guide", if out.ok { Ok("compile".to_owned()) } else { Err(out.stderr) });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Tests of device tensors: they lead to the same bits as host tensors, runs use the caller's streams, and every error
 //! is returned before a launch.
 
-use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
+use crate::cuda::driver::{Context, DeviceBuffer, Event, RawStream, Stream};
 use crate::testing::{bits, gpu_engine, noise};
 use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
@@ -193,6 +193,45 @@ fn device_tensors_give_the_bits_of_host_tensors() {
         drop(bound);
         assert_eq!(bits(&fixture.read(&context)), bits(&want));
     }
+}
+
+/// Enqueues the copy of the queries in one stream and the run in another. A third stream waits for the run. The events
+/// are the only order between the streams.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn a_run_waits_for_an_event_and_marks_another() {
+    let engine = gpu_engine();
+    let context = context(&engine);
+    let fixture = Fixture::new(&context);
+    let plan = engine.plan(&problem(QUERIES), &PlanOptions::default()).unwrap();
+    let want = bits(&by_host(&plan, &fixture.host));
+    let (camera, next) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (taken, done) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
+    let entered = context.enter().unwrap();
+    let unknown = vec![f32::NAN; HEADS * QUERIES * D];
+    let fill = |x: &[f32]| {
+        let (to, bytes) = (fixture.q.address(), size_of_val(x));
+        // SAFETY: *room*: source and destination have these bytes; *alive*: the test waits before it drops either.
+        unsafe { camera.raw().copy_in(&entered, to, x.as_ptr().cast(), bytes) }.unwrap();
+    };
+    fill(&unknown);
+    camera.raw().synchronize(&entered).unwrap();
+    fill(&fixture.host[0]);
+    taken.record(&entered, camera.raw()).unwrap();
+
+    let mut workspace = plan.workspace().unwrap();
+    let stream = Some(fixture.stream.raw());
+    // SAFETY: the fixture outlives the waits, and nothing else uses its tensors after the event.
+    let bound = unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), stream, &mut workspace) };
+    let mut bound = bound.unwrap();
+    bound.follow(taken.raw()).unwrap();
+    // SAFETY: as for the binding above.
+    unsafe { bound.run() }.unwrap();
+    bound.mark(done.raw()).unwrap();
+    done.precede(&entered, next.raw()).unwrap();
+    next.raw().synchronize(&entered).unwrap();
+    assert_eq!(bits(&fixture.read(&context)), want);
+    bound.wait().unwrap();
 }
 
 /// Checks errors that a caller in C cannot reach, because the C interface rejects such tensors earlier: misaligned

@@ -42,6 +42,7 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
     programs::under_valgrind(tree, ran, &home);
     programs::through_the_standin(tree, ran, dist, driver, &home);
     hpp::refused(tree, ran, &["g++"], dist)?;
+    readme::adaptors(tree, ran, dist)?;
     readme::cpp(tree, ran, dist, None)
 }
 

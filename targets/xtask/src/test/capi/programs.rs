@@ -1,6 +1,7 @@
 //! Compiles the programs of `tests/capi` without warnings, links and runs them, and counts their checks.
 
 use super::super::cargo::with_standin;
+use crate::c_programs::FOREIGN;
 pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::ran::Ran;
 use crate::setup;
@@ -49,7 +50,9 @@ pub const PROGRAMS: [(&str, &str); 27] = [
 ];
 /// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
 /// device that the driver simulates.
-const ON_A_GPU: [(&str, &str, &str); 26] = [
+const ON_A_GPU: [(&str, &str, &str); 28] = [
+    ("adaptors.cpp", "", ""),
+    ("adaptors_later.cpp", "", ""),
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -125,7 +128,7 @@ impl Compilers {
         let is_c = source.extension().is_some_and(|extension| extension == "c");
         let (compiler, standard) = if is_c { (&self.c, "c99") } else { (&self.cpp, "c++14") };
         let run = Run::new(tree, compiler)
-            .args(&format!("-std={standard} {WARNINGS} -I"))
+            .args(&format!("-std={standard} {WARNINGS} -I{FOREIGN} -I"))
             .arg(include)
             .arg("-o")
             .arg(program)

@@ -7,6 +7,7 @@
 //! | `address test …`, `thread test …` | as `test`, under a sanitizer, for code that works with memory |
 //! | `aarch64 test …` | as `test`, built for boards, on an emulated Cortex-A57 |
 //! | `program FILE` | runs a program of `tests/capi`, compiled by gcc |
+//! | `standin program FILE` | as `program`, with the stand-in GPU |
 //! | `valgrind program FILE` | as `program`, under valgrind |
 //! | `address program FILE` | as `program`, with library and program under AddressSanitizer |
 //! | `xtask …` | runs a command of the project, such as a short stage |
@@ -72,7 +73,7 @@ impl Kind<'_> {
         let kind = match (how, rest.split_once(' ')) {
             (How::Valgrind, Some(("test", _))) => None,
             (_, Some(("test", rest))) => Some(Kind::Tests(how, rest)),
-            (How::Plain | How::Address | How::Valgrind, Some(("program", file))) => {
+            (How::Plain | How::Standin | How::Address | How::Valgrind, Some(("program", file))) => {
                 Some(Kind::Program(how, file))
             }
             (How::Plain, Some(("xtask", rest))) => Some(Kind::Xtask(rest)),
@@ -184,6 +185,7 @@ fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
             "ASAN_OPTIONS",
             "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
         ),
+        How::Standin => with_standin(Run::new(tree, "").arg(path), &standin::build(tree, Variant::Plain)?),
         _ => Run::new(tree, "").arg(path),
     };
     Ok(Command { build: vec![library, linked], run })
@@ -199,6 +201,7 @@ mod tests {
         assert_eq!(kind("test --lib"), Kind::Tests(How::Plain, "--lib"));
         assert_eq!(kind("standin test a -- b"), Kind::Tests(How::Standin, "a -- b"));
         assert_eq!(kind("program a.c"), Kind::Program(How::Plain, "a.c"));
+        assert_eq!(kind("standin program a.c"), Kind::Program(How::Standin, "a.c"));
         assert_eq!(kind("valgrind program a.c"), Kind::Program(How::Valgrind, "a.c"));
         assert_eq!(kind("xtask test --only abi"), Kind::Xtask("test --only abi"));
         for line in ["", "cargo build", "thread program a.c", "valgrind test a", "rm -r x", "standin xtask a"]
