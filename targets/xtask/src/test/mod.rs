@@ -31,6 +31,7 @@ mod readme;
 mod release;
 mod results;
 mod robot;
+mod ros;
 mod sanitizers;
 mod seeds;
 mod stages;

@@ -2,7 +2,7 @@
 
 use super::ask::Ask;
 use super::{
-    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot,
+    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot, ros,
     sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
@@ -101,6 +101,9 @@ pub const STAGES: &[Stage] = &[
     long("robot", 0, 60.0, |tree, _| robot::robot(tree))
         .about("the robot: 1,000 frames at 100 Hz under load, PyTorch's answers, an emulated board")
         .guards(&["examples/robot"]),
+    long("ros", 0, 90.0, |tree, _| ros::ros(tree))
+        .about("the node of ROS 1 under its own master: the C++ example's answers, no allocation")
+        .guards(&["examples/ros", "examples/cpp-realtime", "examples/cpp-vision"]),
     long("ort", 0, 120.0, |tree, _| ort::every(tree))
         .about("the operator in every supported ONNX Runtime, here and emulated, and Python 3.6")
         .guards(&["runtime/ort"]),
