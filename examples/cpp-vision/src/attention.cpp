@@ -62,7 +62,8 @@ void AttentionReport::add(const AttentionReport &later) noexcept {
     backend = later.backend;
     fallback = fallback || later.fallback;
     const bool first = certified.size == 0;
-    if (first || (certified.claims != 0 && !(later.certified.claims != 0 && later.certified.bound <= certified.bound))) {
+    const bool covered = later.certified.claims != 0 && later.certified.bound <= certified.bound;
+    if (first || (certified.claims != 0 && !covered)) {
         certified = later.certified;
     }
 }

@@ -41,8 +41,8 @@ struct AttentionReport {
     const char *backend = "";
     /// True if the CPU computed instead of a failing GPU. The reason is logged once.
     bool fallback = false;
-    /// Certificate of the run, or of the least certain of several runs: a run without a bound, otherwise the run with the
-    /// largest bound. All zero unless AttentionOptions::certify is set.
+    /// Certificate of the run, or of the least certain of several runs: a run without a bound, otherwise the run with
+    /// the largest bound. All zero unless AttentionOptions::certify is set.
     elsa_certified certified = {};
 
     /// Adds the report of a later run.

@@ -30,9 +30,9 @@ inline std::uint64_t overlap(std::size_t cell, std::size_t n, std::size_t pixel)
     return std::min((cell + 1) * n, (pixel + 1) * side) - std::max(cell * n, pixel * side);
 }
 
-/// Reduces a picture of w x h pixels to `side` x `side` cells by area averaging: each cell is the mean over its share of
-/// the picture, and a pixel on a border counts in proportion to its area inside. `grey(y, x)` returns the grey value of a
-/// pixel, 0 to 255. Cells are on a scale from 0 to 1. Allocates nothing.
+/// Reduces a picture of w x h pixels to `side` x `side` cells by area averaging: each cell is the mean over its share
+/// of the picture, and a pixel on a border counts in proportion to its area inside. `grey(y, x)` returns the grey value
+/// of a pixel, 0 to 255. Cells are on a scale from 0 to 1. Allocates nothing.
 ///
 /// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers [8 p, 8
 /// p + 8), so that every overlap is an integer and the sums are exact.

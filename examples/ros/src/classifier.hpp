@@ -34,8 +34,8 @@ enum Value : std::size_t {
     value_certificate,
     /// The bound, relative to sum_j p_j |v_j|; the largest of all blocks.
     value_bound,
-    /// Counts since the start: answered and refused pictures, periods without a picture, late answers, periods that passed
-    /// during a long picture, and answers by the CPU in place of a failing GPU.
+    /// Counts since the start: answers, refused pictures and failures of the device, periods without a picture, late
+    /// answers, periods that passed during a long picture, and answers by the CPU in place of a failing GPU.
     value_answered,
     value_refused,
     value_idle,
@@ -48,15 +48,15 @@ enum Value : std::size_t {
 /// Classifies the picture of a period, and describes it as diagnostics. All memory is allocated by the constructor.
 class Classifier {
 public:
-    /// Reads the network, plans its attention and computes one picture, so that the first picture of a camera takes as long
-    /// as later ones. `name` is the name of the diagnostics. Throws vision::Error.
+    /// Reads the network, plans its attention and computes one picture, so that the first picture of a camera takes as
+    /// long as later ones. `name` is the name of the diagnostics. Throws vision::Error.
     Classifier(const std::string &name, const vision::SafeTensors &weights, const vision::AttentionOptions &options);
 
     /// Starts a period.
     void begin(const realtime::Tick &period) noexcept;
 
-    /// Classifies the picture of the current period. A second picture of a period replaces the first. Allocates nothing,
-    /// unless the device fails.
+    /// Classifies the picture of the current period. A second picture of a period replaces the first. Allocates
+    /// nothing, unless the device fails.
     void take(const sensor_msgs::Image &image);
 
     /// Ends the current period, and returns its diagnostics with this time stamp. The message is valid until the next

@@ -35,8 +35,8 @@ typedef std::array<char, 192> Line;
 typedef std::array<float, vision::side * vision::side> Cells;
 
 /// Reduces the picture of a message to cells, without a copy of the picture. A colour becomes grey as in
-/// vision::read_picture. If the picture is refused, `why` receives the field, the value found and the values allowed, and
-/// the cells stay as they are. Allocates nothing.
+/// vision::read_picture. If the picture is refused, `why` receives the field, the value found and the values allowed,
+/// and the cells stay as they are. Allocates nothing.
 Refusal read(const sensor_msgs::Image &image, Cells &cells, Line &why) noexcept;
 
 } // namespace node
