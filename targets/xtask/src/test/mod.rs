@@ -28,7 +28,7 @@ mod printed;
 mod prove;
 mod python;
 mod readme;
-mod release;
+pub mod release;
 mod results;
 mod robot;
 mod ros;

@@ -122,8 +122,8 @@ pub const STAGES: &[Stage] = &[
     long("msrv", 1, 60.0, |tree, _| release::msrv(tree))
         .about("published packages with the oldest compiler")
         .guards(&["Cargo.toml", "Cargo.lock"]),
-    long("package", 1, 10.0, |tree, _| release::package(tree))
-        .about("what is published, packed; its interface; the guide's Rust from an empty folder"),
+    long("package", 1, 200.0, |tree, _| release::package(tree))
+        .about("crates: packed, published in a rehearsal, documented; their interface; the guide's Rust"),
     long("fuzz", 1, 120.0, fuzz::fuzz).about("fuzz targets, for half of the minutes").guards(&["tests/fuzz"]),
     long("hunt", 1, 5.0, bounds::bounds)
         .about("a hunt for a violation of an error bound, for the other half")
