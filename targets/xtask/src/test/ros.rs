@@ -53,6 +53,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let defines = [
         "-DCMAKE_CXX_STANDARD=17".to_owned(),
         "-DPYTHON_EXECUTABLE=/usr/bin/python3".to_owned(),
+        "-DCMAKE_PREFIX_PATH=/usr".to_owned(),
         format!("-DCATKIN_DEVEL_PREFIX={}", devel.display()),
     ];
     make(tree, EXAMPLE, &PROGRAMS, None, &dir, &here, &defines)?;
@@ -120,7 +121,7 @@ fn ended(tree: &Tree, home: &Path, limit: Duration) -> Vec<u32> {
     }
     let left = processes(home);
     for id in &left {
-        Run::new(tree, &format!("kill -KILL {id}")).quiet().run();
+        Run::new(tree, "sh -c").arg(format!("kill -KILL {id}")).quiet().run();
     }
     left
 }
