@@ -58,7 +58,18 @@ void run(const elsa::bound &bound, AttentionReport &told) {
 
 } // namespace
 
-Attention::Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim) {
+void AttentionReport::add(const AttentionReport &later) noexcept {
+    backend = later.backend;
+    fallback = fallback || later.fallback;
+    const bool first = certified.size == 0;
+    const bool covered = later.certified.claims != 0 && later.certified.bound <= certified.bound;
+    if (first || (certified.claims != 0 && !covered)) {
+        certified = later.certified;
+    }
+}
+
+Attention::Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim)
+    : certify_(options.certify) {
     elsa::engine_options wanted;
     wanted.backend = backend_named(options.backend);
     wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
@@ -83,7 +94,9 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     inputs.v = {qkv_.data() + 2 * width, qkv_.size() - 2 * width};
     elsa::outputs<float> outputs;
     outputs.out = out_;
-    plan_ = take(engine_.plan(problem));
+    elsa::plan_options certified;
+    certified.certify = options.certify ? 1 : 0;
+    plan_ = take(engine_.plan(problem, certified));
     if (!options.probabilities) {
         workspace_ = take(plan_.workspace());
     } else {
@@ -120,6 +133,10 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
 AttentionReport Attention::run() {
     AttentionReport report;
     vision::run(bound_, report);
+    if (certify_) {
+        // The workspace describes its last run, so this comes before the run for the probabilities.
+        report.certified = take(workspace_.certified());
+    }
     if (probability_bound_) {
         vision::run(probability_bound_, report);
     }

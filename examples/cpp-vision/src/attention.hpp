@@ -17,6 +17,8 @@ struct AttentionOptions {
     bool fallback = true;
     /// True if probabilities are computed too.
     bool probabilities = false;
+    /// True if each run is certified: the library measures the tensors and proves a bound on the error.
+    bool certify = false;
     /// Real-time priority (SCHED_FIFO) of the worker threads; 0 is the priority of the thread that creates them.
     int priority = 0;
 };
@@ -33,12 +35,18 @@ struct AttentionDevice {
     std::string reason;
 };
 
-/// The report of one run.
+/// The report of one run, or of several.
 struct AttentionReport {
     /// Name of the back end that computed.
     const char *backend = "";
     /// True if the CPU computed instead of a failing GPU. The reason is logged once.
     bool fallback = false;
+    /// Certificate of the run, or of the least certain of several runs: a run without a bound, otherwise the run with
+    /// the largest bound. All zero unless AttentionOptions::certify is set.
+    elsa_certified certified = {};
+
+    /// Adds the report of a later run.
+    void add(const AttentionReport &later) noexcept;
 };
 
 /// Exact softmax attention of every block: planned, bound and warmed up once, run for each block. The blocks share the
@@ -68,6 +76,7 @@ public:
 
 private:
     AttentionDevice device_;
+    bool certify_;
     elsa::engine engine_;
     elsa::buffer<float> qkv_, out_, identity_, probabilities_;
     elsa::plan<float> plan_, probability_plan_;

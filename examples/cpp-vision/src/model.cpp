@@ -77,9 +77,7 @@ Answer Model::classify(const std::array<float, side * side> &cells) {
         const Block &block = blocks_[l];
         block.norm1.apply(x_.data(), tokens, normed_.data());
         block.qkv.apply(normed_.data(), tokens, attention_.qkv());
-        const AttentionReport report = attention_.run();
-        answer.attention.backend = report.backend;
-        answer.attention.fallback = answer.attention.fallback || report.fallback;
+        answer.attention.add(attention_.run());
         block.proj.apply(attention_.out(), tokens, mapped_.data());
         add(x_.data(), mapped_.data(), x_.size());
         block.norm2.apply(x_.data(), tokens, normed_.data());

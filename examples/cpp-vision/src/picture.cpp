@@ -42,10 +42,6 @@ const std::size_t map_side = 256;
 const float most_opaque = 0.7f;
 const std::array<float, 3> orange = {{255.0f, 110.0f, 0.0f}};
 
-std::uint64_t overlap(std::size_t cell, std::size_t n, std::size_t pixel) {
-    return std::min((cell + 1) * n, (pixel + 1) * side) - std::max(cell * n, pixel * side);
-}
-
 void append(void *to, void *data, int size) {
     const char *bytes = static_cast<const char *>(data);
     static_cast<std::vector<char> *>(to)->insert(static_cast<std::vector<char> *>(to)->end(), bytes, bytes + size);
@@ -77,21 +73,8 @@ Picture read_picture(const std::string &path) {
 }
 
 void reduce(const Picture &picture, std::array<float, side * side> &cells) {
-    const std::size_t w = picture.width, h = picture.height;
-    for (std::size_t cy = 0; cy < side; ++cy) {
-        for (std::size_t cx = 0; cx < side; ++cx) {
-            std::uint64_t sum = 0;
-            for (std::size_t y = cy * h / side; y * side < (cy + 1) * h; ++y) {
-                const std::uint8_t *row = &picture.grey[y * w];
-                std::uint64_t of_row = 0;
-                for (std::size_t x = cx * w / side; x * side < (cx + 1) * w; ++x) {
-                    of_row += overlap(cx, w, x) * row[x];
-                }
-                sum += overlap(cy, h, y) * of_row;
-            }
-            cells[cy * side + cx] = static_cast<float>(sum) / static_cast<float>(w * h) / 255.0f;
-        }
-    }
+    const auto grey = [&picture](std::size_t y, std::size_t x) { return picture.grey[y * picture.width + x]; };
+    reduce(picture.width, picture.height, grey, cells);
 }
 
 void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid) {

@@ -185,10 +185,39 @@ void network(const vision::SafeTensors &weights) {
     plain.classify(cells);
     const bool none = allocations == before;
     check(none, "a frame allocates nothing");
+    options.certify = true;
+    vision::Model certified(weights, options);
+    const elsa_certified proven = certified.classify(cells).attention.certified;
+    check(certified.scores() == model.scores(), "a certificate changes no score");
+    check(proven.claims != 0 && proven.bound > 0.0 && proven.bound < 0.01, "the bound of a certificate");
+    cells[0] = std::nanf("");
+    const elsa_certified none_proven = certified.classify(cells).attention.certified;
+    check(none_proven.claims == 0 && none_proven.reason[0] != 0, "no bound for NaN");
     options.backend = "abacus";
     check(refusal([&] { vision::Model(weights, options); }) ==
               "--backend: abacus; allowed: auto, scalar, neon, avx2, avx512, cuda",
           "an unknown back end");
+}
+
+/// The certificate of several runs is that of the least certain one, in any order.
+void certificates() {
+    const auto report = [](std::uint32_t claims, double bound) {
+        vision::AttentionReport one;
+        one.certified.size = sizeof one.certified;
+        one.certified.claims = claims;
+        one.certified.bound = bound;
+        return one;
+    };
+    const vision::AttentionReport small = report(1, 0.25), large = report(1, 0.5), none = report(0, std::nan(""));
+    const auto sum = [](const std::vector<vision::AttentionReport> &reports) {
+        vision::AttentionReport all;
+        for (const auto &one : reports) {
+            all.add(one);
+        }
+        return all.certified;
+    };
+    check(sum({small, large}).bound == 0.5 && sum({large, small}).bound == 0.5, "the largest bound");
+    check(sum({small, none, large}).claims == 0 && sum({none, small}).claims == 0, "a run without a bound");
 }
 
 void maps(const std::string &folder) {
@@ -239,6 +268,7 @@ int main(int count, char **words) {
         areas();
         layers();
         network(weights);
+        certificates();
         maps(words[2]);
     } catch (const std::exception &error) {
         check(false, error.what());

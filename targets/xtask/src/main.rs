@@ -25,8 +25,8 @@
 //!
 //! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board, verifies and
 //! measures there. `board-day` adds the test programs and answers all that only a board can answer. Both fetch one
-//! archive, which `board-report` judges. `package` makes Debian packages and wheels from such folders. Measurements,
-//! separate from the tests:
+//! archive, which `board-report` judges. `package` makes Debian packages and wheels from such folders, and `release` the
+//! folder of a release. Measurements, separate from the tests:
 //!
 //! | command | measurement |
 //! |---|---|
@@ -51,6 +51,7 @@ mod gpu;
 mod measure;
 mod package;
 mod ran;
+mod release;
 mod setup;
 mod shell;
 mod test;
@@ -167,6 +168,8 @@ enum Command {
         #[arg(long, value_parser = Target::names(), default_values = [X86_64, REFERENCE])]
         target: Vec<String>,
     },
+    /// Check the commit, and make the folder of a release from it: packages, crates, bills of materials, sums.
+    Release(release::Asked),
     /// Build, copy to a board over ssh, verify and measure there, and fetch the results.
     Deploy(day::Arguments),
     /// Build for a board with all test programs, answer there what only a board can answer, and fetch the results.
@@ -210,6 +213,7 @@ fn main() -> ExitCode {
         Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, additions } => build::run(&tree, &target, additions),
         Command::Package { target } => package::run(&tree, &target),
+        Command::Release(asked) => release::run(&tree, &asked),
         Command::Deploy(arguments) => day::deploy(&tree, arguments),
         Command::BoardDay(arguments) => day::run(&tree, &arguments),
         Command::BoardReport(arguments) => day::report::run(&tree, &arguments),

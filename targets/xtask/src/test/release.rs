@@ -108,7 +108,7 @@ fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> 
 }
 
 /// Returns the packages of the workspace that are published.
-fn published(tree: &Tree) -> Result<Vec<Value>, String> {
+pub fn published(tree: &Tree) -> Result<Vec<Value>, String> {
     let what = "cargo metadata --format-version 1 --no-deps";
     let value: Value = serde_json::from_str(&Run::new(tree, what).quiet().run().text(what)?)
         .map_err(|error| format!("{what}: {error}"))?;
@@ -119,7 +119,8 @@ fn published(tree: &Tree) -> Result<Vec<Value>, String> {
     if packages.is_empty() { Err(format!("{what}: no package is published")) } else { Ok(packages) }
 }
 
-fn name(package: &Value) -> &str {
+/// Returns the name of a package.
+pub fn name(package: &Value) -> &str {
     package["name"].as_str().unwrap_or_default()
 }
 
@@ -148,21 +149,13 @@ pub fn msrv(tree: &Tree) -> Ran {
 pub fn package(tree: &Tree) -> Ran {
     Ran::of("packages", |ran| {
         let packages = published(tree)?;
-        let mut run = Run::new(tree, "cargo package --locked --no-verify --allow-dirty");
-        for package in &packages {
-            run = run.arg("-p").arg(name(package));
-        }
-        let run = run.arg("--target-dir").arg(tree.target.join("package"));
-        let line = run.line();
-        let out = run.run();
-        out.text(&line)?;
-        ran.faults.extend(out.stderr.lines().filter(|line| line.contains(YANKED)).map(str::to_owned));
+        ran.faults
+            .extend(pack(tree, &packages)?.lines().filter(|line| line.contains(YANKED)).map(str::to_owned));
         for package in &packages {
             let mut faults = missing(package);
-            let version = package["version"].as_str().unwrap_or_default();
-            let file = format!("package/{}-{version}.crate", name(package));
-            if !tree.target.join("package").join(&file).is_file() {
-                faults.push(format!("{}: {file} was not made", name(package)));
+            let file = packed(tree, package);
+            if !file.is_file() {
+                faults.push(format!("{}: {} was not made", name(package), file.display()));
             }
             let listed = format!("cargo package --list --allow-dirty -p {}", name(package));
             let files = Run::new(tree, &listed).quiet().run().text(&listed)?;
@@ -175,9 +168,53 @@ pub fn package(tree: &Tree) -> Ran {
             ran.failed += u64::from(!faults.is_empty());
             ran.faults.extend(faults);
         }
+        rehearse(tree, ran);
+        documents(tree, ran, &packages)?;
         compatible(tree, ran)?;
         readme::rust(tree, ran)
     })
+}
+
+/// Packs the published packages. Returns the messages of cargo.
+pub fn pack(tree: &Tree, packages: &[Value]) -> Result<String, String> {
+    let run = Run::new(tree, "cargo package --locked --no-verify --allow-dirty");
+    let run = packages.iter().fold(run, |run, package| run.arg("-p").arg(name(package)));
+    let run = run.arg("--target-dir").arg(tree.target.join("package"));
+    let line = run.line();
+    let out = run.run();
+    out.text(&line).map(|_| out.stderr)
+}
+
+/// Returns the file into which [`pack`] packs a package.
+pub fn packed(tree: &Tree, package: &Value) -> PathBuf {
+    let version = package["version"].as_str().unwrap_or_default();
+    tree.target.join("package/package").join(format!("{}-{version}.crate", name(package)))
+}
+
+/// Publishes every package in a rehearsal: cargo builds each one from its packed files, and uploads nothing.
+fn rehearse(tree: &Tree, ran: &mut Ran) {
+    let run = Run::new(tree, "cargo publish --workspace --dry-run --locked --allow-dirty");
+    let run = run.arg("--target-dir").arg(tree.target.join("publish"));
+    let line = run.line();
+    let out = run.run();
+    ran.add(&line, out.ok, u64::from(out.ok), u64::from(!out.ok));
+}
+
+/// Builds the pages of the published packages as docs.rs does: with a nightly compiler, the features in a package's
+/// metadata, and the setting `docsrs`. Counts one check for each package.
+fn documents(tree: &Tree, ran: &mut Ran, packages: &[Value]) -> Result<(), String> {
+    setup::nightly(tree, &[])?;
+    for package in packages {
+        let on_docs_rs = &package["metadata"]["docs"]["rs"];
+        let features = if on_docs_rs["all-features"] == true { "--all-features" } else { "" };
+        let run = Run::new(tree, "cargo +nightly doc --locked --no-deps --lib").args(features);
+        let run = run.arg("-p").arg(name(package)).arg("--target-dir").arg(tree.target.join("docsrs"));
+        let run = run.env("DOCS_RS", "1").env("RUSTDOCFLAGS", "--cfg docsrs");
+        let line = run.line();
+        let out = run.run();
+        ran.add(&line, out.ok, u64::from(out.ok), u64::from(!out.ok));
+    }
+    Ok(())
 }
 
 /// Checks that the changes of the interface since the last release follow the rules of semantic versioning.

@@ -2,7 +2,7 @@
 
 use super::ask::Ask;
 use super::{
-    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot,
+    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot, ros,
     sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
@@ -101,6 +101,9 @@ pub const STAGES: &[Stage] = &[
     long("robot", 0, 60.0, |tree, _| robot::robot(tree))
         .about("the robot: 1,000 frames at 100 Hz under load, PyTorch's answers, an emulated board")
         .guards(&["examples/robot"]),
+    long("ros", 0, 90.0, |tree, _| ros::ros(tree))
+        .about("the node of ROS 1 under its own master: the C++ example's answers, no allocation")
+        .guards(&["examples/ros", "examples/cpp-realtime", "examples/cpp-vision"]),
     long("ort", 0, 120.0, |tree, _| ort::every(tree))
         .about("the operator in every supported ONNX Runtime, here and emulated, and Python 3.6")
         .guards(&["runtime/ort"]),
@@ -119,8 +122,8 @@ pub const STAGES: &[Stage] = &[
     long("msrv", 1, 60.0, |tree, _| release::msrv(tree))
         .about("published packages with the oldest compiler")
         .guards(&["Cargo.toml", "Cargo.lock"]),
-    long("package", 1, 10.0, |tree, _| release::package(tree))
-        .about("what is published, packed; its interface; the guide's Rust from an empty folder"),
+    long("package", 1, 200.0, |tree, _| release::package(tree))
+        .about("crates: packed, published in a rehearsal, documented; their interface; the guide's Rust"),
     long("fuzz", 1, 120.0, fuzz::fuzz).about("fuzz targets, for half of the minutes").guards(&["tests/fuzz"]),
     long("hunt", 1, 5.0, bounds::bounds)
         .about("a hunt for a violation of an error bound, for the other half")
