@@ -33,6 +33,7 @@ mod results;
 mod robot;
 mod sanitizers;
 mod seeds;
+mod slices;
 mod stages;
 mod tensorrt;
 mod vision;
