@@ -73,7 +73,8 @@ pub const LIBRARIES: Part<'static> = Part {
 };
 /// The tool, which aborts on panic. Its compiler flag differs from the flag of the libraries, so its profile has a
 /// separate folder. If the folder were shared, cargo would rebuild everything.
-const TOOL: Part<'static> = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
+const TOOL: Part<'static> =
+    Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
 /// The tool's package without the verb backward.
 const WITHOUT_GRADIENTS: &str = "-p elsa-cli --no-default-features";
