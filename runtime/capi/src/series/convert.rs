@@ -1,5 +1,5 @@
-//! Conversion of the problems and the options of a recurrence, a selective scan and a convolution between the ABI and the
-//! runtime.
+//! Conversion of the problems and the options of a recurrence, a selective scan and a convolution between the ABI and
+//! the runtime.
 
 use crate::convert::unknown;
 use crate::fault::Fault;

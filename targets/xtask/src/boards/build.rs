@@ -60,7 +60,7 @@ pub struct Part<'a> {
     /// Arguments that select the packages and their features.
     pub packages: &'a str,
     /// Compiler flag that makes the code of these packages smaller.
-    flag: &'static str,
+    pub flag: &'static str,
 }
 
 /// The libraries. Their functions catch panics, so they need unwinding tables. The flag makes LLVM move repeated

@@ -162,7 +162,8 @@ fn gpu_code(bytes: &[u8], wanted: bool) -> check::Found {
 mod tests {
     use super::*;
 
-    const LISTED: &str = "[features]\ndefault = [\"a\", \"b\", \"c\"]\na = []\nb = [\"a\", \"other/b\"]\nc = []\ninject = []\n";
+    const LISTED: &str = "[features]\ndefault = ['a', 'b', 'c']\na = []\nb = ['a', 'other/b']\nc = []\n\
+        inject = []\n";
 
     #[test]
     fn features_bring_those_that_they_need() {
