@@ -22,6 +22,7 @@ mod install;
 mod limit;
 mod links;
 mod log;
+mod musl;
 mod ort;
 mod plan;
 mod printed;
