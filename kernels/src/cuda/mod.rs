@@ -19,23 +19,31 @@ pub use kernel::{GpuKernel, Ptx, Role};
 #[cfg(feature = "cuda")]
 pub static GPU_KERNELS: &[GpuKernel] = &all();
 
+/// Kernels of linear attention; none without the feature `linear`.
+#[cfg(feature = "cuda")]
+const OF_LINEAR: &[GpuKernel] = if cfg!(feature = "linear") { linear::KERNELS } else { &[] };
+
+/// Kernels of the operators on separate channels; none without the feature `series`.
+#[cfg(feature = "cuda")]
+const OF_SERIES: &[GpuKernel] = if cfg!(feature = "series") { series::KERNELS } else { &[] };
+
 /// Number of kernels of all operators.
 #[cfg(feature = "cuda")]
-const COUNT: usize = attention::KERNELS.len() + linear::KERNELS.len() + series::KERNELS.len();
+const COUNT: usize = attention::KERNELS.len() + OF_LINEAR.len() + OF_SERIES.len();
 
 /// Concatenates the kernel tables of all operators.
 #[cfg(feature = "cuda")]
 const fn all() -> [GpuKernel; COUNT] {
-    let (first, second) = (attention::KERNELS.len(), linear::KERNELS.len());
+    let (first, second) = (attention::KERNELS.len(), OF_LINEAR.len());
     let mut all = [attention::KERNELS[0]; COUNT];
     let mut i = 1;
     while i < all.len() {
         all[i] = if i < first {
             attention::KERNELS[i]
         } else if i < first + second {
-            linear::KERNELS[i - first]
+            OF_LINEAR[i - first]
         } else {
-            series::KERNELS[i - first - second]
+            OF_SERIES[i - first - second]
         };
         i += 1;
     }

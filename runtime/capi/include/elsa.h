@@ -10,7 +10,10 @@
  * also do so itself. Zero means the default in every field, or absent, so a program sets only the fields that it needs.
  * A program compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR. An older library
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
- * its own. A function that the library lacks is a loader error.
+ * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
+ * a static library. A library built as a slice has the functions of some features only. The features attention, linear,
+ * series and stream have the names of the headers with their functions. Without attention, elsa_workspace_certified of
+ * common.h is absent too.
  *
  * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
  * concurrent second call returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes,

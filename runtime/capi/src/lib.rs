@@ -21,18 +21,32 @@
 //!
 //! | functions of `elsa.h` | built on |
 //! |---|---|
-//! | `library`, `log`, `view`, `mask` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs |
-//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
-//! | `run`, `bound`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a call; `memory`: the memory of one tensor |
-//! | `stream` | `rows`: its callbacks as source and sink of the runtime |
-//! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
+//! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs; `fault`: status, message, the panic wall; `text`: strings for C |
+//! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
+//! | `attention`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
+//! | `stream` | `rows` in its folder: its callbacks as source and sink of the runtime |
+//!
+//! # Features
+//!
+//! Each of the folders `attention`, `linear`, `series` and `stream` is compiled only with the feature of its name. The
+//! library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU computes
+//! too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
+// What operators share, a library with some of them uses only in part.
+#![cfg_attr(
+    not(all(feature = "attention", feature = "linear", feature = "series", feature = "stream")),
+    allow(dead_code)
+)]
 
+#[cfg(not(any(feature = "attention", feature = "linear", feature = "series")))]
+compile_error!("features: no operator; allowed: at least one of attention, linear and series");
+
+#[cfg(feature = "attention")]
+mod attention;
 mod bound;
 mod buffer;
-mod certify;
 mod convert;
 mod engine;
 mod fault;
@@ -40,40 +54,37 @@ mod growing;
 mod handles;
 mod lend;
 mod library;
+#[cfg(feature = "linear")]
 mod linear;
-mod linear_tensors;
 mod log;
-mod mask;
 mod memory;
 mod objects;
 mod operands;
 mod operator;
 mod plan;
 mod pointer;
-mod rows;
-mod run;
+#[cfg(feature = "series")]
 mod series;
-mod series_tensors;
-mod states;
+#[cfg(feature = "stream")]
 mod stream;
-mod tensors;
 mod text;
 mod types;
 mod view;
 mod workspace;
 
 pub use self::log::*;
+#[cfg(feature = "attention")]
+pub use attention::*;
 pub use bound::*;
 pub use buffer::*;
-pub use certify::*;
 pub use engine::*;
 pub use library::*;
+#[cfg(feature = "linear")]
 pub use linear::*;
-pub use mask::*;
 pub use plan::*;
-pub use run::*;
+#[cfg(feature = "series")]
 pub use series::*;
-pub use states::*;
+#[cfg(feature = "stream")]
 pub use stream::*;
 pub use types::*;
 pub use view::*;

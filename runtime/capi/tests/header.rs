@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 23] = [
+const SOURCES: [&str; 25] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -17,18 +17,20 @@ const SOURCES: [&str; 23] = [
     "library",
     "log",
     "view",
-    "mask",
+    "attention/mask",
     "engine",
     "buffer",
+    "attention/plan",
     "plan",
     "workspace",
-    "run",
+    "attention/run",
+    "attention/bound",
     "bound",
-    "certify",
-    "states",
-    "stream",
-    "linear",
-    "series",
+    "attention/certify",
+    "attention/states",
+    "stream/calls",
+    "linear/calls",
+    "series/calls",
 ];
 
 /// Part of `elsa.h` that users may also include alone.

@@ -15,7 +15,7 @@
 //!   CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
-use super::ptx;
+use super::{ptx, with_kernels};
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
 use elsa_core::setters;
@@ -110,9 +110,6 @@ impl Gpu {
     /// # Errors
     /// Returns an error if the GPU cannot be used.
     pub fn probe(options: &CudaOptions) -> Result<(Device, Option<Arc<Context>>), DeviceError> {
-        if !GPU_KERNELS.iter().any(|k| k.attention().is_some()) {
-            return Err(DeviceError::NoKernel { role: "attention" });
-        }
         let driver = Driver::open()?;
         let (device, current) = match options.context {
             CudaContext::Primary => (driver.device(options.device)?, None),
@@ -148,12 +145,13 @@ impl Gpu {
 
     /// Returns the properties of the device.
     pub fn info(&self) -> &DeviceInfo {
+        with_kernels();
         &self.info
     }
 
     /// Returns the chooser's description of the device.
     pub fn profile(&self) -> &GpuProfile {
-        &self.info.profile
+        &self.info().profile
     }
 
     /// Locks the state. A holder of the lock must not log anything, neither directly nor by dropping a value, because a

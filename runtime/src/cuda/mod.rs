@@ -21,3 +21,12 @@ pub mod plan;
 mod ptx;
 pub mod staging;
 pub mod workspace;
+
+/// Tells the compiler that the code after this call needs GPU kernels. A build without them opens no driver
+/// ([`driver::Driver::open`]), so it never has a GPU, and the compiler leaves this code out.
+#[inline(always)]
+fn with_kernels() {
+    if !cfg!(feature = "cuda") {
+        unreachable!("a GPU in a build without GPU kernels");
+    }
+}

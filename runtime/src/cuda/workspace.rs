@@ -3,6 +3,7 @@
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
+use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
@@ -350,6 +351,7 @@ impl GpuWorkspace {
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
     pub fn check(&self, gpu: &Arc<Gpu>, needs: &Needs, room: usize) -> Result<(), BindError> {
+        with_kernels();
         if !Arc::ptr_eq(&self.gpu, gpu) {
             return Err(BindError::Foreign);
         }

@@ -57,7 +57,7 @@ mod shell;
 mod test;
 
 use boards::target::{Target, X86_64};
-use boards::{build, day};
+use boards::{build, day, slice};
 use clap::{Parser, Subcommand};
 use elsa_targets::REFERENCE;
 use gpu::{gpu_bench, ptx, standin};
@@ -159,6 +159,10 @@ enum Command {
         /// Build target: a board, or this machine.
         #[arg(long, value_parser = Target::names())]
         target: String,
+        /// Features of the C library, such as attention,cuda: build only this slice of the library, into
+        /// target/dist/NAME-FEATURES.
+        #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["cubins", "gradients"])]
+        features: Vec<String>,
         #[command(flatten)]
         additions: build::Additions,
     },
@@ -211,7 +215,10 @@ fn main() -> ExitCode {
             .and_then(|(plugin, rust)| if through_c { calls::run(&tree, &plugin, &rust) } else { Ok(()) }),
         Command::Ptx { costs: true } => ptx::write_costs(&tree),
         Command::Ptx { costs: false } => ptx::write(&tree),
-        Command::Build { target, additions } => build::run(&tree, &target, additions),
+        Command::Build { target, features, additions } if features.is_empty() => {
+            build::run(&tree, &target, additions)
+        }
+        Command::Build { target, features, .. } => slice::run(&tree, &target, &features),
         Command::Package { target } => package::run(&tree, &target),
         Command::Release(asked) => release::run(&tree, &asked),
         Command::Deploy(arguments) => day::deploy(&tree, arguments),

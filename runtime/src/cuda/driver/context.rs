@@ -2,6 +2,7 @@
 
 use super::api::{Api, CONTEXT_BLOCKING, code};
 use super::device::{Device, Driver};
+use crate::cuda::with_kernels;
 use crate::error::DeviceError;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::marker::PhantomData;
@@ -96,6 +97,7 @@ impl Context {
 
     /// Returns `true` if the context is lost and must not be used.
     pub fn is_lost(&self) -> bool {
+        with_kernels();
         self.lost.load(Ordering::Acquire)
     }
 

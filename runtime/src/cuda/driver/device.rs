@@ -2,6 +2,7 @@
 
 use super::api::{Api, CAPABILITY, attribute};
 use crate::cpu::process::Process;
+use crate::cuda::with_kernels;
 use crate::error::DeviceError;
 use cudarc::driver::sys::CUdevice;
 use elsa_core::profile::GpuProfile;
@@ -29,9 +30,13 @@ impl Driver {
     /// Opens the library, looks up every function, and initialises the driver.
     ///
     /// # Errors
-    /// Returns an error if the library or a function is missing, or if the driver cannot be initialised. Also returns
-    /// an error if this process is a child of `fork` and the parent has initialised the driver.
+    /// Returns an error if this build has no GPU kernels, if the library or a function is missing, or if the driver
+    /// cannot be initialised. Also returns an error if this process is a child of `fork` and the parent has initialised
+    /// the driver.
     pub fn open() -> Result<Driver, DeviceError> {
+        if !cfg!(feature = "cuda") {
+            return Err(DeviceError::NoKernel { role: "attention" });
+        }
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
         static INITIALIZED: OnceLock<Process> = OnceLock::new();
@@ -60,6 +65,7 @@ impl Driver {
     /// # Errors
     /// Returns [`DeviceError::Forked`] in a child whose parent has initialised the driver.
     pub fn usable(self) -> Result<(), DeviceError> {
+        with_kernels();
         if self.process.is_current() { Ok(()) } else { Err(DeviceError::Forked) }
     }
 

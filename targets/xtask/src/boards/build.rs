@@ -53,32 +53,36 @@ const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('inc
     print(path if there and sys.version_info >= (3, 8) else '')";
 
 /// Packages that one cargo command builds, and the name of the command's profile. The profile keeps symbols.
-struct Part {
-    profile: &'static str,
-    packages: &'static str,
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    /// Name of the profile.
+    pub profile: &'static str,
+    /// Arguments that select the packages and their features.
+    pub packages: &'a str,
     /// Compiler flag that makes the code of these packages smaller.
-    flag: &'static str,
+    pub flag: &'static str,
 }
 
 /// The libraries. Their functions catch panics, so they need unwinding tables. The flag makes LLVM move repeated
 /// instructions into a separate function only if that saves at least 36 bytes. The reason is that each new function
 /// also adds an entry of 36 bytes to the unwinding tables, and LLVM does not count this entry.
-const LIBRARIES: Part = Part {
+pub const LIBRARIES: Part<'static> = Part {
     profile: "shipped",
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
 /// The tool, which aborts on panic. Its compiler flag differs from the flag of the libraries, so its profile has a
 /// separate folder. If the folder were shared, cargo would rebuild everything.
-const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
+const TOOL: Part<'static> =
+    Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
 /// The tool's package without the verb backward.
 const WITHOUT_GRADIENTS: &str = "-p elsa-cli --no-default-features";
 
-/// Compiler flag that leaves the scalar kernels out of a board's tool. A board's processor always has NEON, so these
-/// kernels would run only if a user named them. The libraries keep the scalar kernels, because elsa.py uses them to
-/// check its structs.
-const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
+/// Compiler flag that leaves the scalar kernels out of a board's tool and slices. A board's processor always has NEON,
+/// so these kernels would run only if a user named them. The whole libraries keep the scalar kernels, because elsa.py
+/// uses them to check its structs.
+pub const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
 
 /// Flags that [`quick`] adds to a cargo command. They include an example, because only then does cargo select the same
 /// features as for the tests and build nothing twice.
@@ -204,11 +208,11 @@ fn compile(
 }
 
 /// Runs cargo for `part`, with additional compiler flags. Returns the folder of the build outputs.
-fn part(
+pub fn part(
     tree: &Tree,
     target: &Target,
     assembled: &[PathBuf],
-    part: &Part,
+    part: &Part<'_>,
     mut flags: Vec<String>,
 ) -> Result<PathBuf, String> {
     flags.push(part.flag.to_owned());
@@ -258,7 +262,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
-/// Assembles the folder `dist` from cargo's build outputs.
+/// Assembles the folder `dist` of the whole build from cargo's build outputs.
 fn assemble(
     tree: &Tree,
     target: &Target,
@@ -267,23 +271,34 @@ fn assemble(
     library: &Library,
     dist: &Path,
 ) -> Result<(), String> {
+    assemble_library(tree, target, abi, library, dist)?;
+    strip(tree, &products.tool.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
+    strip(tree, &products.libraries.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
+    copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
+    match target {
+        Target::Host(_) => module(tree, None, &dist.join(MODULE)).map(|_| ()),
+        Target::Board(_) | Target::Desktop(_) => {
+            copy(&tree.root.join(SOURCE), &dist.join("share/python/_elsa.c"))
+        }
+    }
+}
+
+/// Assembles the folder `dist` of the C library: the library, its headers, its package descriptions, the files of the
+/// board and the licences.
+pub fn assemble_library(
+    tree: &Tree,
+    target: &Target,
+    abi: &Abi,
+    library: &Library,
+    dist: &Path,
+) -> Result<(), String> {
     if dist.exists() {
         fs::remove_dir_all(dist).map_err(at(dist))?;
     }
-    strip(tree, &products.tool.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
     strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
-    strip(tree, &products.libraries.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
     strip(tree, &library.archive, &dist.join("lib/libelsa.a"), "--strip-debug")?;
     link(abi, &dist.join("lib"))?;
-    let capi = tree.root.join("runtime/capi");
-    copy(&capi.join("include"), &dist.join("include"))?;
-    copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
-    match target {
-        Target::Host(_) => module(tree, None, &dist.join(MODULE)).map(|_| ())?,
-        Target::Board(_) | Target::Desktop(_) => {
-            copy(&tree.root.join(SOURCE), &dist.join("share/python/_elsa.c"))?
-        }
-    }
+    copy(&tree.root.join("runtime/capi/include"), &dist.join("include"))?;
     describe(tree, abi, "..", &dist.join("lib"))?;
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;

@@ -13,7 +13,8 @@
 //!    do this: it passes its own version script to the linker, and that script cannot be combined with one that names
 //!    versions.)
 //!
-//! `runtime/capi/elsa.map` determines the functions, their versions and the number in the library's name.
+//! `runtime/capi/elsa.map` determines the functions, their versions and the number in the library's name. A slice
+//! (`super::slice`) has some of these functions.
 
 use super::target::Target;
 use crate::files::{self, at};
@@ -76,6 +77,12 @@ impl Abi {
         }
     }
 
+    /// Returns a version script with this node and these functions.
+    fn script(&self) -> String {
+        let functions: String = self.functions.iter().map(|name| format!(" {name};")).collect();
+        format!("{} {{ global:{functions} local: *; }};\n", self.node())
+    }
+
     /// Returns the symbol version of all functions, such as `ELSA_1.0`.
     pub fn node(&self) -> String {
         format!("ELSA_{}.{}", self.major, self.minor)
@@ -110,8 +117,9 @@ pub struct Library {
 pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Library, String> {
     files::empty(dir)?;
     let archive = enclosed(tree, abi, cargos, dir)?;
-    let shared = dir.join(abi.file());
-    link(tree, target, abi, &archive, &shared)?;
+    let (shared, script) = (dir.join(abi.file()), dir.join("elsa.map"));
+    files::write(&script, abi.script())?;
+    link(tree, target, abi, &archive, &script, &shared)?;
     Ok(Library { archive, shared })
 }
 
@@ -152,13 +160,20 @@ pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Pat
     Ok(archive)
 }
 
-/// Links the shared library `shared` from the complete contents of `archive`.
-fn link(tree: &Tree, target: &Target, abi: &Abi, archive: &Path, shared: &Path) -> Result<(), String> {
+/// Links the shared library `shared` from the complete contents of `archive`, with the version script `script`.
+fn link(
+    tree: &Tree,
+    target: &Target,
+    abi: &Abi,
+    archive: &Path,
+    script: &Path,
+    shared: &Path,
+) -> Result<(), String> {
     let run = setup::compiler(tree, target.build())?;
     let run = run
         .arg("-shared")
         .arg(format!("-Wl,-soname,{}", abi.soname()))
-        .arg(format!("-Wl,--version-script={}", tree.root.join(MAP).display()))
+        .arg(format!("-Wl,--version-script={}", script.display()))
         .args("-Wl,--gc-sections -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack -Wl,--as-needed -o")
         .arg(shared)
         .arg("-Wl,--whole-archive")
@@ -180,6 +195,7 @@ mod tests {
         assert_eq!((abi.major, abi.minor, abi.node()), (2, 3, "ELSA_2.3".to_owned()));
         assert_eq!(abi.functions.iter().collect::<Vec<_>>(), ["elsa_a", "elsa_b"]);
         assert_eq!((abi.soname(), abi.file()), ("libelsa.so.2".to_owned(), "libelsa.so.2.3".to_owned()));
+        assert_eq!(Abi::parse(&abi.script()), Ok(abi));
     }
 
     #[test]

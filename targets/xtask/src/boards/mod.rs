@@ -8,4 +8,5 @@ pub mod library;
 pub mod link;
 pub mod outputs;
 pub mod paths;
+pub mod slice;
 pub mod target;

@@ -1,9 +1,9 @@
-//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines the files, links programs with
-//! them, and runs the programs in an emulator.
+//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, and slices of the C library, examines the
+//! files, links programs with them, and runs the programs in an emulator.
 
 use super::capi;
 use super::dist::dist;
-use super::{links, readme};
+use super::{links, readme, slices};
 use crate::boards::library::Abi;
 use crate::boards::{bad, outputs};
 use crate::ran::Ran;
@@ -64,6 +64,7 @@ pub fn boards(tree: &Tree) -> Ran {
         let board = setup::reference()?;
         let dist = dist(tree, ran, &board.name)?;
         links::boards(tree, ran, &board, &dist)?;
+        slices::slices(tree, ran, &board)?;
         readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
         capi::board::emulated(tree, ran, &dist)?;
         emulate(tree, ran, &board, &dist);

@@ -1,7 +1,7 @@
 //! Links programs with the folder that `cargo xtask build` creates, in every supported way: through CMake and
-//! pkg-config, with the static and the shared library, as a program without shared libraries, as a plugin, and together
-//! with a second Rust library. The programs are installed; before they run, the folder and the build folder are moved
-//! away.
+//! pkg-config, with the static and the shared library, as a program without shared libraries, with link-time
+//! optimisation, without exceptions, as a plugin, and together with a second Rust library. The programs are installed;
+//! before they run, the folder and the build folder are moved away.
 
 use crate::boards::library::Abi;
 use crate::boards::{build, check};
@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const CONSUMER: &str = "targets/xtask/consumer";
+/// Folder of the programs.
+pub const CONSUMER: &str = "targets/xtask/consumer";
 
 /// Copies the folder `dist` to `to` and preserves its symbolic links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
@@ -25,7 +26,7 @@ fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Runs a program that must print at least one line. Every line must be `ok`.
-fn says_ok(ran: &mut Ran, what: &str, run: Run) {
+pub fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     let said = run.limit(Duration::from_secs(60)).run().text(what);
     let good = |said: &str| !said.is_empty() && said.lines().all(|line| line == "ok");
     let found = said.and_then(|said| if good(&said) { Ok("ok".to_owned()) } else { Err(said) });
@@ -134,7 +135,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     twins(tree, ran, &abi, &library, &home)?;
     // Programs that contain the library do not need its folder.
     fs::rename(&library, &gone).map_err(at(&library))?;
-    for (name, ..) in DRIVERS {
+    for Driver { name, .. } in DRIVERS {
         says_ok(ran, &format!("pkg-config, {name}: run"), Run::new(tree, "").arg(home.join(name)));
     }
     let shared = Run::new(tree, "").arg(home.join("shared")).env("LD_LIBRARY_PATH", gone.join("lib"));
@@ -143,18 +144,37 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Names and compilers of the programs that are linked by pkg-config, and the arguments of pkg-config.
-const DRIVERS: [(&str, &str, &str); 6] = [
-    ("gcc", "gcc", "--libs elsa"),
-    ("g++", "g++", "--libs elsa"),
-    ("clang", "clang-19", "--static --libs elsa"),
-    ("clang++", "clang++-19", "--libs elsa"),
-    ("gcc-static", "gcc -static", "--static --libs elsa"),
-    ("g++-static", "g++ -static", "--static --libs elsa"),
+/// A compiler whose programs are linked by pkg-config.
+struct Driver {
+    /// Name of the program.
+    name: &'static str,
+    /// Command that compiles and links.
+    compiler: &'static str,
+    /// Further flags of the linking command.
+    linking: &'static str,
+    /// Arguments of pkg-config.
+    question: &'static str,
+}
+
+const fn driver(name: &'static str, compiler: &'static str, question: &'static str) -> Driver {
+    Driver { name, compiler, linking: "", question }
+}
+
+const DRIVERS: [Driver; 10] = [
+    driver("gcc", "gcc", "--libs elsa"),
+    driver("g++", "g++", "--libs elsa"),
+    driver("clang", "clang-19", "--static --libs elsa"),
+    driver("clang++", "clang++-19", "--libs elsa"),
+    Driver { linking: "-static", ..driver("gcc-static", "gcc", "--static --libs elsa") },
+    Driver { linking: "-static", ..driver("g++-static", "g++", "--static --libs elsa") },
+    driver("g++-bare", "g++ -O2 -fno-exceptions -fno-rtti", "--libs elsa"),
+    driver("g++-lto", "g++ -O2 -flto", "--libs elsa"),
+    driver("clang++-lto", "clang++-19 -O2 -flto", "--libs elsa"),
+    driver("clang++-thin-lto", "clang++-19 -O2 -flto=thin -fno-exceptions -fno-rtti", "--libs elsa"),
 ];
 
 /// Returns the unchanged output of pkg-config.
-fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String> {
+pub fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String> {
     let run = Run::new(tree, "pkg-config").args(question);
     let run = run.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig")).env("PKG_CONFIG_LIBDIR", "");
     let line = run.quiet().run().text(&format!("pkg-config {question}"))?;
@@ -163,30 +183,41 @@ fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String
 
 fn with_pkg_config(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let source = tree.root.join(CONSUMER).join("with.c");
-    let compile = |compiler: &str| -> Result<PathBuf, String> {
+    let compile = |name: &str, compiler: &str| -> Result<PathBuf, String> {
         let language = if compiler.contains("++") { "c++ -std=c++14" } else { "c -std=c99" };
-        let object = home.join(format!("{compiler}.o"));
+        let object = home.join(format!("{name}.o"));
         let run = Run::new(tree, &format!("{compiler} {WARNINGS} -x {language} -c -o")).arg(&object);
         let run = run.arg(&source).args(&printed(tree, library, "--cflags elsa")?);
-        run.run().text(&format!("pkg-config, {compiler}: compiling")).map(|_| object)
+        run.run().text(&format!("pkg-config, {name}: compiling")).map(|_| object)
     };
-    let link = |name: &str, compiler: &str, line: &str| {
-        let object = compile(compiler.split(' ').next().unwrap_or_default())?;
-        let run = Run::new(tree, compiler).arg("-o").arg(home.join(name)).arg(object).args(line);
+    let link = |name: &str, compiler: &str, linking: &str, line: &str| {
+        let object = compile(name, compiler)?;
+        let run =
+            Run::new(tree, compiler).args(linking).arg("-o").arg(home.join(name)).arg(object).args(line);
         run.run().text(&format!("pkg-config, {name}: linking"))
     };
-    for (name, compiler, question) in DRIVERS {
-        link(name, compiler, &printed(tree, library, question)?)?;
+    for Driver { name, compiler, linking, question } in DRIVERS {
+        link(name, compiler, linking, &printed(tree, library, question)?)?;
         let needed = check::needed(&bytes(&home.join(name))?)?;
         let shared: Vec<String> = needed.into_iter().filter(|name| name.contains("elsa")).collect();
         let found = if shared.is_empty() { Ok("inside".to_owned()) } else { Err(shared.join(", ")) };
         ran.note(&format!("pkg-config, {name}: the library"), found);
     }
     let line = printed(tree, library, "--libs elsa-shared")?;
-    link("shared", "gcc", &(line + " -lm"))?;
+    link("shared", "gcc", "", &(line + " -lm"))?;
     let needs = check::needs(&bytes(&home.join("shared"))?, &abi.soname());
     ran.note("pkg-config, shared: the library", needs);
+    let lengths = [library.join("lib").join(abi.file()), stripped(tree, &home.join("gcc"))?];
+    let [all, used] = lengths.map(|path| fs::metadata(&path).map(|file| file.len()).map_err(at(&path)));
+    // The program calls attention only.
+    ran.note("pkg-config, gcc: without the functions that it does not use", check::size(used?, all? / 4 * 3));
     Ok(())
+}
+
+/// Makes a stripped copy of a program, and returns its path.
+pub fn stripped(tree: &Tree, program: &Path) -> Result<PathBuf, String> {
+    let to = program.with_extension("stripped");
+    build::strip(tree, program, &to, "--strip-all").map(|()| to)
 }
 
 /// Links a plugin that contains the library, and checks its exports.
@@ -262,8 +293,7 @@ pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
     let mut lengths = Vec::new();
     for program in one_board(tree, ran, board, dist)? {
-        let stripped = program.with_extension("stripped");
-        build::strip(tree, &program, &stripped, "--strip-all")?;
+        let stripped = stripped(tree, &program)?;
         lengths.push(fs::metadata(&stripped).map_err(at(&stripped))?.len());
     }
     let added = lengths[0].saturating_sub(lengths[1]);

@@ -64,6 +64,7 @@ pub const STAGES: &[Stage] = &[
         .about("every board's folder as it is handed out: sizes, links, programs, the tool emulated")
         .guards(&[
             "Cargo.toml",
+            "runtime/capi/Cargo.toml",
             "targets/aarch64.cmake",
             "targets/exceptions.txt",
             "targets/jetson-nano",
@@ -75,6 +76,7 @@ pub const STAGES: &[Stage] = &[
             "targets/src",
             "targets/tool.ld",
             "targets/xtask/src/boards",
+            "targets/xtask/src/test/slices.rs",
         ]),
     long("shipped", 0, 420.0, |tree, _| capi::shipped(tree))
         .about("this machine's folder as it is handed out: clang, later standards, CMake 3.10, valgrind")

@@ -5,7 +5,7 @@
 //! the stand-in driver, and one program runs under valgrind, which finds reads of uninitialised memory. The stages
 //! `asan` and `tsan` run the programs with sanitizers and a library that panics on request. The stage `boards` runs
 //! them on an emulated board. The stage `shipped` compiles them with clang and links them in every way that the shipped
-//! folder supports. Each header is also compiled alone, in every standard.
+//! folder supports, and with a library for musl. Each header is also compiled alone, in every standard.
 
 pub mod abi;
 pub mod board;
@@ -16,7 +16,7 @@ pub mod instrumented;
 pub mod programs;
 
 use super::dist::dist;
-use super::{links, readme};
+use super::{links, musl, readme};
 use crate::boards::target::HOST;
 use crate::ran::Ran;
 use crate::setup;
@@ -59,6 +59,7 @@ pub fn shipped(tree: &Tree) -> Ran {
         for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
             readme::cpp(tree, ran, &dist, cmake.as_deref())?;
         }
-        links::host(tree, ran, &dist)
+        links::host(tree, ran, &dist)?;
+        musl::musl(tree, ran)
     })
 }

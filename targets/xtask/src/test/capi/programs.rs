@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 27] = [
+pub const PROGRAMS: [(&str, &str); 28] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -46,6 +46,7 @@ pub const PROGRAMS: [(&str, &str); 27] = [
     ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
+    ("whole.cpp", "-fno-exceptions -fno-rtti"),
     ("windows.cpp", ""),
 ];
 /// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the

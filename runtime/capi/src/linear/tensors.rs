@@ -3,7 +3,7 @@
 //! Only [`fields`] pairs each [`Operand`] with its field of the ABI. [`check`] goes through these pairs; [`host`] and
 //! [`device`] look operands up by name.
 
-use crate::convert;
+use super::convert;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
 use crate::objects::Typed;
@@ -120,8 +120,8 @@ impl Called for Linear {
         problem: &elsa_linear_problem,
         options: &elsa_linear_options,
     ) -> Result<PlanOf<Linear>, Fault> {
-        let problem = convert::linear_problem(problem)?;
-        let plan = engine.linear_plan(&problem, &convert::linear_options(options)?)?;
+        let problem = convert::problem(problem)?;
+        let plan = engine.linear_plan(&problem, &convert::options(options)?)?;
         Ok(Typed { plan, types: () })
     }
 

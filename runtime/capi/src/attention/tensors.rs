@@ -3,7 +3,7 @@
 //! [`fields`] is the only function that pairs each [`Operand`] with its field of the ABI. From these pairs, [`check`]
 //! makes [`Tensors`], in which [`host`] and [`device`] look operands up by name.
 
-use crate::convert;
+use super::convert;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
 use crate::objects::Typed;
@@ -292,7 +292,7 @@ mod tests {
     /// events.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
-        let abi: &'static str = include_str!("../abi.txt");
+        let abi: &'static str = include_str!("../../abi.txt");
         let fields = |of: &str| {
             let lines = abi.lines().filter_map(|line| line.strip_prefix("field ")?.strip_prefix(of));
             let names = lines.filter_map(|line| line.strip_prefix(' ')?.split(' ').next_back());

@@ -1,6 +1,7 @@
 //! Conversion of the tensors of the per-channel operators: from pointers to checked slices, or to GPU addresses.
 
-use crate::convert;
+use super::convert;
+use crate::convert::gated_types;
 use crate::fault::Fault;
 use crate::memory::{Buffer, Unchecked, apart};
 use crate::objects::Typed;
@@ -170,7 +171,7 @@ called! {
         problem: &elsa_recurrence_problem,
         options: &elsa_series_options,
     ) -> Result<PlanOf<Recurrence>, Fault> {
-        let (dtype, gate) = convert::gated_types(problem.dtype, problem.gate_dtype)?;
+        let (dtype, gate) = gated_types(problem.dtype, problem.gate_dtype)?;
         let problem = convert::recurrence_problem(problem)?;
         let plan = engine.recurrence_plan(&problem, &convert::recurrence_options(options)?)?;
         Ok(Typed { plan, types: Types { dtype, gate } })
@@ -219,7 +220,7 @@ called! {
         problem: &elsa_selective_problem,
         options: &elsa_series_options,
     ) -> Result<PlanOf<Selective>, Fault> {
-        let (dtype, gate) = convert::gated_types(problem.dtype, problem.gate_dtype)?;
+        let (dtype, gate) = gated_types(problem.dtype, problem.gate_dtype)?;
         let problem = convert::selective_problem(problem)?;
         let plan = engine.selective_plan(&problem, &convert::selective_options(options)?)?;
         Ok(Typed { plan, types: Types { dtype, gate } })
@@ -253,7 +254,7 @@ called! {
         problem: &elsa_convolution_problem,
         options: &elsa_series_options,
     ) -> Result<PlanOf<Convolution>, Fault> {
-        let (dtype, gate) = convert::gated_types(problem.dtype, ELSA_DTYPE_F32)?;
+        let (dtype, gate) = gated_types(problem.dtype, ELSA_DTYPE_F32)?;
         let problem = convert::convolution_problem(problem)?;
         let plan = engine.convolution_plan(&problem, &convert::convolution_options(options)?)?;
         Ok(Typed { plan, types: Types { dtype, gate } })

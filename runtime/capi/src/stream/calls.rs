@@ -1,13 +1,14 @@
 //! Streams: attention over tensors that callbacks supply and receive, within a memory budget.
 
+use super::rows::{Reader, Writer, ended};
+use crate::attention;
 use crate::engine::ENGINES;
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
 use crate::pointer::{aligned, put};
-use crate::rows::{Reader, Writer, ended};
 use crate::types::*;
-use crate::{convert, tensors, text};
+use crate::{convert, text};
 use elsa_core::attention::plan::Part;
 use elsa_runtime::{Backend, Fallback, StreamPlan, StreamReport};
 use std::sync::Arc;
@@ -48,10 +49,10 @@ pub unsafe extern "C" fn elsa_stream_create(
         aligned("stream", stream)?;
         let engine = ENGINES.get(engine.id)?;
         // SAFETY: the caller keeps the clause *read*.
-        let problem = convert::problem(&unsafe { take("problem", problem) }?)?;
+        let problem = attention::convert::problem(&unsafe { take("problem", problem) }?)?;
         // SAFETY: the caller keeps the clause *read*.
         let options = unsafe { take_or_default("options", options) }?;
-        let options = convert::stream_options(&options)?;
+        let options = super::convert::options(&options)?;
         let fallback = engine.backend() == Backend::Cuda;
         if fallback && engine.fallback() == Fallback::Fail {
             return Err(Fault::new(
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn elsa_stream_run(
         let plan = &stream.plan;
         let lists = [data.key_lengths, data.cu_seqlens_q, data.cu_seqlens_k];
         // SAFETY: the caller keeps the clause *read*.
-        let lengths = unsafe { tensors::lengths(plan.problem(), lists) }?;
+        let lengths = unsafe { attention::tensors::lengths(plan.problem(), lists) }?;
         let (done, failed) = match plan.run(&lengths, &mut source, &mut sink, data.first_unit) {
             Ok(done) => (report_of(&done), None),
             Err(e) => {

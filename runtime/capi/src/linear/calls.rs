@@ -1,6 +1,6 @@
 //! Linear attention: plans and runs, using the same handles as other operators.
 
-use crate::convert;
+use super::convert;
 use crate::fault::call;
 use crate::growing::Room;
 use crate::objects::PLANS;

@@ -1,6 +1,6 @@
 //! Recurrences, selective scans and convolutions: plans and runs, using the same handles as other operators.
 
-use crate::convert;
+use super::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
 use crate::objects::PLANS;

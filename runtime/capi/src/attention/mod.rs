@@ -1,0 +1,17 @@
+//! Softmax attention. Every C function that needs the feature `attention` is in this folder.
+
+mod bound;
+mod certify;
+pub(crate) mod convert;
+mod mask;
+mod plan;
+mod run;
+mod states;
+pub(crate) mod tensors;
+
+pub use bound::*;
+pub use certify::*;
+pub use mask::*;
+pub use plan::*;
+pub use run::*;
+pub use states::*;
