@@ -496,7 +496,7 @@ fn a_wait_names_its_reason_and_its_end() {
     // Concurrent tests may keep the machine busy.
     let ends = ["--wait: quiet after ", "--wait: the machine is still busy after 60 s"];
     assert!(said.contains(waits) && ends.iter().any(|end| said.contains(end)), "{said}");
-    assert_eq!(cells(&output.stdout)[0]["clean"].is_boolean(), true);
+    assert!(cells(&output.stdout)[0]["clean"].is_boolean());
 }
 
 /// Checks that both methods run on the same device, which may be a GPU, and that the report contains the ratio of their
