@@ -173,7 +173,11 @@ class _PlanInfo(_Sized):
 
 
 class _PlanOptions(_Sized):
-    _fields_ = _each(_U32, "method half_scores") + _each(_SIZE, "block budget") + _each(_U32, "certify reserved")
+    _fields_ = (
+        _each(_U32, "method half_scores")
+        + _each(_SIZE, "block budget")
+        + [("certify", _U32), ("error_budget", ctypes.c_float)]
+    )
 
 
 class _Certified(_Sized):

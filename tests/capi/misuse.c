@@ -295,6 +295,9 @@ static void numbers(void) {
     elsa_certified_init(&certified);
     ARGUMENT(elsa_workspace_certified(workspace, &certified, NULL, 1), "absolute");
     ARGUMENT(elsa_workspace_certified(workspace, &certified, (double *)ODD, 2), "absolute");
+    how.block = 0;
+    how.error_budget = 2;
+    ARGUMENT(elsa_plan_create(engine, &good.problem, &how, (elsa_plan *)GOOD), "error_budget");
     /* The plan does not certify. */
     CHECK(elsa_workspace_certified(workspace, &certified, numbers, 2) == ELSA_STATUS_UNSUPPORTED);
     CHECK(strstr(elsa_last_error(), "certify") != NULL);

@@ -107,6 +107,10 @@ static elsa_status certified(void *value) {
     return elsa_workspace_certified(plain.room, (elsa_certified *)value, NULL, 0);
 }
 
+static elsa_status left_out(void *value) {
+    return elsa_workspace_left_out(plain.room, (elsa_left_out *)value, NULL, 0);
+}
+
 static elsa_status report(void *value) {
     return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
 }
@@ -190,6 +194,7 @@ int main(void) {
     elsa_stream_report passed;
     elsa_chunk place;
     elsa_certified proved;
+    elsa_left_out left;
     elsa_plan certifying;
     fill_all();
     elsa_engine_options_init(&options);
@@ -232,6 +237,7 @@ int main(void) {
     is_written(certificate, &bound, sizeof bound);
     is_written(report, &done, sizeof done);
     how.certify = 1;
+    how.error_budget = 0.5f;
     OK(elsa_plan_create(engine, &plain.problem, &how, &certifying));
     OK(elsa_workspace_destroy(plain.room));
     OK(elsa_workspace_create(certifying, &plain.room));
@@ -239,6 +245,8 @@ int main(void) {
     OK(elsa_plan_destroy(certifying));
     elsa_certified_init(&proved);
     is_written(certified, &proved, sizeof proved);
+    elsa_left_out_init(&left);
+    is_written(left_out, &left, sizeof left);
     OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, &done));
     CHECK(done.backend == ELSA_BACKEND_SCALAR && done.fallback == 0 && done.workers == 1 && done.kernel[0] != 0);
     OK(elsa_engine_describe(engine, &on));

@@ -112,6 +112,20 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(unknown.ok() && unknown.value().claims == 0 && (unknown.value().flags & ELSA_CERTIFIED_V_NAN) != 0);
     CHECK(std::isnan(unknown.value().bound) && std::isnan(unknown.value().absolute) && std::isnan(absolute[0]));
     CHECK(std::strstr(unknown.value().reason, "v_nan") != nullptr);
+    // Runs within an error budget report the share that each row left out.
+    CHECK(measuring->left_out().status().code() == ELSA_STATUS_UNSUPPORTED);
+    const elsa::result<elsa::plan<float>> thrifty = engine.plan(p, elsa::plan_options().with_error_budget(1e-3f));
+    CHECK(thrifty.ok());
+    in.q = {x.data(), reach};
+    in.k = {x.data() + heads * dim, reach};
+    in.v = {x.data() + 2 * heads * dim, reach};
+    const elsa::result<elsa::workspace> counting = thrifty->workspace();
+    CHECK(counting.ok() && thrifty->run(*counting, in, to).ok());
+    std::vector<float> share(heads * tokens + 1, -1.0f);
+    const elsa::result<elsa_left_out> left = counting->left_out(share.data(), share.size());
+    CHECK(left.ok() && left->rows == heads * tokens && left->worst <= 1e-3f && share.back() == -1.0f);
+    for (std::size_t i = 0; i < heads * tokens; i++) CHECK(share[i] >= 0 && share[i] <= left->worst);
+    CHECK(distance(p, want, reader(out)) <= 1e-5 + 4 * left->worst);
     const elsa::result<elsa_certificate> certificate = plan->certificate();
     CHECK(certificate.ok() && certificate.value().keys == tokens && certificate.value().published_bound > 0);
 }

@@ -51,6 +51,7 @@ growing! {
     elsa_report
     elsa_certificate
     elsa_certified
+    elsa_left_out
     elsa_chunk
     elsa_buffer_info
     elsa_rows
@@ -194,6 +195,7 @@ mod tests {
         assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
         assert_eq!(size_of::<elsa_certified>(), 4 * word + 2 * 4 + 7 * 8 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_left_out>(), 3 * word + 9 * 8);
         assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_rows>(), 12 * word + 2 * 4);

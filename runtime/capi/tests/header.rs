@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 25] = [
+const SOURCES: [&str; 26] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -27,6 +27,7 @@ const SOURCES: [&str; 25] = [
     "attention/bound",
     "bound",
     "attention/certify",
+    "attention/left_out",
     "attention/states",
     "stream/calls",
     "linear/calls",

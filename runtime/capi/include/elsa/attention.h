@@ -267,9 +267,13 @@ typedef struct {
    */
   uint32_t certify;
   /*
-   Must be zero.
+   Largest share of a row's weights that a run may leave out, between 0 and 1; 0 means that every key counts. Blocks of
+   keys are skipped while the sum of their weights stays within this share, and their values are not read. The output is
+   the average of the values over the remaining keys, and the states are those of these keys; log-sum-exp covers all
+   keys. elsa_workspace_left_out reports what was left out. Of elsa_certified, absolute includes the keys that were left
+   out; bound and likely refer to the remaining keys. Not supported with ELSA_METHOD_MATH.
    */
-  uint32_t reserved;
+  float error_budget;
 } elsa_plan_options;
 
 /*

@@ -85,6 +85,12 @@ private:
 // Options of a plan, initially the defaults.
 struct plan_options : elsa_plan_options {
     plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
+
+    // Lets runs leave out keys with at most this share of a row's weights, between 0 and 1, both excluded.
+    plan_options &with_error_budget(float share) noexcept {
+        error_budget = share;
+        return *this;
+    }
 };
 
 // Position of a call's keys among all keys: key j of the call is key `offset` + j of `total`. The call has all queries,

@@ -467,6 +467,64 @@ typedef struct {
 } elsa_certified;
 
 /*
+ What the last run in a workspace left out within its error budget. An output differs from that over all keys by at most
+ the row's share times the difference between the largest and the smallest value of its channel, in addition to the
+ errors of rounding.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_left_out). elsa_left_out_init sets it.
+   */
+  size_t size;
+  /*
+   Maximum number of rows in a tile. The rows of a tile decide together whether to skip a block of keys.
+   */
+  size_t tile_rows;
+  /*
+   Maximum number of keys in a block.
+   */
+  size_t block_keys;
+  /*
+   Number of rows, [batch, heads, queries], that belong to a sequence.
+   */
+  uint64_t rows;
+  /*
+   Number of pairs of a tile and a block of which a row of the tile attends a key.
+   */
+  uint64_t blocks;
+  /*
+   Number of these pairs that were skipped.
+   */
+  uint64_t skipped_blocks;
+  /*
+   Number of skipped pairs of which no score was computed, because bounds on the scores were enough. Their weights are
+   counted by upper bounds, and log-sum-exp is an upper bound too.
+   */
+  uint64_t unseen_blocks;
+  /*
+   Number of pairs of a row and a block of which the row attends a key.
+   */
+  uint64_t row_blocks;
+  /*
+   Number of these pairs that were skipped.
+   */
+  uint64_t skipped_row_blocks;
+  /*
+   Largest share of its weights that a row left out: an upper bound, at most error_budget of the plan's options except
+   for rounding.
+   */
+  double worst;
+  /*
+   Smallest share that at most one row in a hundred exceeds.
+   */
+  double p99;
+  /*
+   Mean share over the rows.
+   */
+  double mean;
+} elsa_left_out;
+
+/*
  Element type.
  */
 typedef uint32_t elsa_dtype;
@@ -1053,6 +1111,24 @@ elsa_status elsa_workspace_certified(elsa_workspace workspace,
                                      double *absolute,
                                      size_t count);
 
+/*
+ Writes what the last run in a workspace left out. The plan must have been created with an error budget. The call
+ waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
+ had no error budget, if it failed, or if there was none.
+
+ share receives one number for each row of the output, [batch, heads, queries], at most count numbers: an upper bound
+ on the share of the row's weights that was left out; 0 for rows that belong to no sequence. share may be null if
+ count is 0.
+
+ # Safety
+ value is null or valid for writes, and nothing else uses it during the call (*write*); share is writable for count
+ numbers.
+ */
+elsa_status elsa_workspace_left_out(elsa_workspace workspace,
+                                    elsa_left_out *value,
+                                    float *share,
+                                    size_t count);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -1091,6 +1167,11 @@ static inline void elsa_buffer_info_init(elsa_buffer_info *info) {
 static inline void elsa_certified_init(elsa_certified *certified) {
     memset(certified, 0, sizeof *certified);
     certified->size = sizeof *certified;
+}
+
+static inline void elsa_left_out_init(elsa_left_out *out) {
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
 }
 
 #endif /* ELSA_COMMON_H */

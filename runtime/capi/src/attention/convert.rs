@@ -23,7 +23,8 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         .block(if o.block == 0 { default.block } else { o.block })
         .budget((o.budget != 0).then_some(o.budget))
         .half_scores(o.half_scores != 0)
-        .certify(o.certify != 0))
+        .certify(o.certify != 0)
+        .error_budget((o.error_budget != 0.0).then_some(o.error_budget)))
 }
 
 /// Converts a mask or a dense bias; `argument` is its name in messages.

@@ -3,6 +3,7 @@
 mod bound;
 mod certify;
 pub(crate) mod convert;
+mod left_out;
 mod mask;
 mod plan;
 mod run;
@@ -11,6 +12,7 @@ pub(crate) mod tensors;
 
 pub use bound::*;
 pub use certify::*;
+pub use left_out::*;
 pub use mask::*;
 pub use plan::*;
 pub use run::*;

@@ -86,7 +86,7 @@ pub struct elsa_engine_options {
 
 /// Options of a plan. All zeros selects the defaults.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_plan_options {
     /// sizeof(elsa_plan_options). elsa_plan_options_init sets it.
     pub size: usize,
@@ -104,6 +104,10 @@ pub struct elsa_plan_options {
     /// Non-zero to measure the tensors in each run, so that elsa_workspace_certified can bound the error of the last output.
     /// The output bits do not change.
     pub certify: u32,
-    /// Must be zero.
-    pub reserved: u32,
+    /// Largest share of a row's weights that a run may leave out, between 0 and 1; 0 means that every key counts. Blocks of
+    /// keys are skipped while the sum of their weights stays within this share, and their values are not read. The output is
+    /// the average of the values over the remaining keys, and the states are those of these keys; log-sum-exp covers all
+    /// keys. elsa_workspace_left_out reports what was left out. Of elsa_certified, absolute includes the keys that were left
+    /// out; bound and likely refer to the remaining keys. Not supported with ELSA_METHOD_MATH.
+    pub error_budget: f32,
 }

@@ -195,6 +195,40 @@ pub struct elsa_certified {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
+/// What the last run in a workspace left out within its error budget. An output differs from that over all keys by at most
+/// the row's share times the difference between the largest and the smallest value of its channel, in addition to the
+/// errors of rounding.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct elsa_left_out {
+    /// sizeof(elsa_left_out). elsa_left_out_init sets it.
+    pub size: usize,
+    /// Maximum number of rows in a tile. The rows of a tile decide together whether to skip a block of keys.
+    pub tile_rows: usize,
+    /// Maximum number of keys in a block.
+    pub block_keys: usize,
+    /// Number of rows, [batch, heads, queries], that belong to a sequence.
+    pub rows: u64,
+    /// Number of pairs of a tile and a block of which a row of the tile attends a key.
+    pub blocks: u64,
+    /// Number of these pairs that were skipped.
+    pub skipped_blocks: u64,
+    /// Number of skipped pairs of which no score was computed, because bounds on the scores were enough. Their weights are
+    /// counted by upper bounds, and log-sum-exp is an upper bound too.
+    pub unseen_blocks: u64,
+    /// Number of pairs of a row and a block of which the row attends a key.
+    pub row_blocks: u64,
+    /// Number of these pairs that were skipped.
+    pub skipped_row_blocks: u64,
+    /// Largest share of its weights that a row left out: an upper bound, at most error_budget of the plan's options except
+    /// for rounding.
+    pub worst: f64,
+    /// Smallest share that at most one row in a hundred exceeds.
+    pub p99: f64,
+    /// Mean share over the rows.
+    pub mean: f64,
+}
+
 /// Callback that receives log messages. Its arguments are user as passed to elsa_log_set, a severity of ELSA_LOG_*, and
 /// a text that is valid during the call. Any thread may call it, and several threads may do so at the same time. It
 /// must return, and must not wait for a thread that calls elsa_log_set. It may call any function of the library, but

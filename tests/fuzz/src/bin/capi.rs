@@ -181,6 +181,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     budget: if u.ratio(1, 4)? { u.int_in_range(0..=1 << 20)? } else { 0 },
                     half_scores: u.arbitrary::<bool>()?.into(),
                     certify: u.arbitrary::<bool>()?.into(),
+                    error_budget: *u.choose(&[0.0, 0.0, 0.0, 1e-3, 0.5, 1.0, -1.0, f32::NAN])?,
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
@@ -286,6 +287,11 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 write(u, &certified, |certified| unsafe {
                     elsa_workspace_certified(workspace, certified, to, count)
                 })?;
+                let mut share = vec![0f32; u.int_in_range(0..=40)?];
+                let (to, count) = (share.as_mut_ptr(), share.len());
+                let left = elsa_left_out::default();
+                // SAFETY: as for all calls of this function (above); `share` has `count` numbers.
+                write(u, &left, |left| unsafe { elsa_workspace_left_out(workspace, left, to, count) })?;
                 accepted(elsa_engine_load_kernels(engine));
             }
             12 => {

@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 28] = [
+pub const PROGRAMS: [(&str, &str); 29] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -29,6 +29,7 @@ pub const PROGRAMS: [(&str, &str); 28] = [
     ("floats.c", ""),
     ("bound.c", ""),
     ("fork.c", ""),
+    ("left_out.c", ""),
     ("linear.c", ""),
     ("linear.cpp", ""),
     ("linear.cpp", "-DELSA_THROW"),
