@@ -74,6 +74,7 @@ pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, DeviceError, PlanError, RunError};
+pub use linear::certify::LinearCertificate;
 pub use linear::cuda::LinearGpuChoice;
 pub use linear::operator::{
     Linear, LinearBound, LinearDeviceBound, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan,

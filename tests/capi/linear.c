@@ -147,6 +147,50 @@ static void rules_and_forms(elsa_engine engine) {
             }
 }
 
+/* Checks the bounds of every rule and form against the errors, with past states in their own memory and in place. */
+static void certificates(elsa_engine engine) {
+    static double absolute[D + 1];
+    elsa_linear_certified found;
+    elsa_rule rule;
+    elsa_form form;
+    int in_place;
+    elsa_linear_certified_init(&found);
+    for (rule = ELSA_RULE_LINEAR; rule <= ELSA_RULE_GATED_DELTA; rule++)
+        for (form = ELSA_FORM_AUTO; form <= ELSA_FORM_SCAN; form++)
+            for (in_place = 0; in_place < 2; in_place++) {
+                linear c = with_states(rule, form % 2);
+                elsa_report done;
+                double worst = 0;
+                size_t x, i;
+                elsa_report_init(&done);
+                c.options.form = form;
+                c.problem.in_place = (uint32_t)in_place;
+                if (in_place) {
+                    memcpy(present, past, sizeof past);
+                    c.in.past_state = input(NULL, 0);
+                }
+                plan_of(engine, &c);
+                OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, &done));
+                recurrence(&c);
+                if (in_place) {
+                    CHECK(elsa_linear_certify(c.plan, done.backend, &c.in, &found, NULL, 0) == ELSA_STATUS_ARGUMENT);
+                    CHECK(strstr(elsa_last_error(), "past_state: null") != NULL);
+                    c.in.past_state = input(past, sizeof past);
+                }
+                for (x = 0; x <= D; x++) absolute[x] = -1;
+                OK(elsa_linear_certify(c.plan, done.backend, &c.in, &found, absolute, D + 1));
+                CHECK(found.claims == 1 && found.reserved == 0 && found.unclaimed == 0 && found.channels == D);
+                CHECK(found.gain > 0 && found.absolute > 0 && found.absolute < 1e-2 && found.state < 1e-2);
+                CHECK(distance(present, last, STATES) <= found.state);
+                for (x = 0; x < D; x++) {
+                    for (i = x; i < COUNT; i += D) CHECK(fabs(out[i] - want[i]) <= absolute[x]);
+                    if (absolute[x] > worst) worst = absolute[x];
+                }
+                CHECK(worst == found.absolute && absolute[D] == -1);
+                finish(&c);
+            }
+}
+
 #define REFUSED(call, name)                                               \
     do {                                                                  \
         CHECK((call) == ELSA_STATUS_ARGUMENT);                            \
@@ -248,6 +292,33 @@ static void packed(elsa_engine engine) {
     REFUSED(elsa_bound_run(bound, NULL), "cu_seqlens");
     ends[1] = N;
     OK(elsa_bound_destroy(bound));
+    finish(&c);
+}
+
+/* Checks that nothing is claimed about values that are not finite, and the refusals of certificates. */
+static void uncertified(elsa_engine engine) {
+    linear c = with_states(ELSA_RULE_GATED, 0);
+    call softmax = make(engine);
+    elsa_linear_certified found;
+    double absolute[2] = {-1, -1};
+    const float kept = v[1];
+    elsa_linear_certified_init(&found);
+    plan_of(engine, &c);
+    v[1] = (float)NAN;
+    OK(elsa_linear_certify(c.plan, ELSA_BACKEND_AUTO, &c.in, &found, absolute, 2));
+    v[1] = kept;
+    CHECK(found.claims == 0 && found.unclaimed > 0 && found.absolute != found.absolute);
+    CHECK(absolute[1] != absolute[1]);
+    absolute[0] = -1;
+    REFUSED(elsa_linear_certify(c.plan, ELSA_BACKEND_AUTO, NULL, &found, NULL, 0), "inputs: null");
+    REFUSED(elsa_linear_certify(c.plan, ELSA_BACKEND_AUTO, &c.in, NULL, NULL, 0), "value: null");
+    REFUSED(elsa_linear_certify(c.plan, ELSA_BACKEND_AUTO, &c.in, &found, NULL, 1), "absolute: null");
+    REFUSED(elsa_linear_certify(c.plan, 99, &c.in, &found, absolute, 1), "backend: 99");
+    REFUSED(elsa_linear_certify(softmax.plan, ELSA_BACKEND_AUTO, &c.in, &found, NULL, 0), "plan: of attention");
+    c.in.decay = input(NULL, 0);
+    REFUSED(elsa_linear_certify(c.plan, ELSA_BACKEND_AUTO, &c.in, &found, absolute, 1), "decay: null");
+    CHECK(absolute[0] == -1);
+    end(&softmax);
     finish(&c);
 }
 
@@ -366,8 +437,10 @@ int main(void) {
     OK(elsa_engine_create(&options, &engine));
     fill_linear();
     rules_and_forms(engine);
+    certificates(engine);
     decode(engine);
     packed(engine);
+    uncertified(engine);
     misuse(engine);
     OK(elsa_engine_destroy(engine));
     printf("%d checks\n", checks);

@@ -87,6 +87,16 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
 
+    // The certificate needs the states before the run, which the run has overwritten.
+    CHECK(plan.certify(in.get()).message().find("past_state: null") == 0);
+    elsa::linear_inputs<float> before_the_run = in;
+    before_the_run.past_state = x.past;
+    std::vector<double> channels(width + 1, -1.0);
+    const auto proved = plan.certify(before_the_run.get(), done.backend, channels.data(), channels.size()).value();
+    CHECK(proved.claims == 1 && proved.unclaimed == 0 && proved.channels == width && channels[width] == -1.0);
+    CHECK(distance(y, want) <= proved.absolute && distance(state, last) <= proved.state);
+    CHECK(*std::max_element(channels.begin(), channels.end()) == proved.absolute && proved.absolute < 1e-3);
+
     // A bound call starts from the current memory.
     const elsa::bound bound = plan.bind(room, in, to).value();
     state = x.past;

@@ -376,6 +376,12 @@ impl Problem {
         }
     }
 
+    /// Returns the same problem with past and present states in separate memory.
+    #[must_use]
+    pub const fn out_of_place(&self) -> Problem {
+        Problem { spec: Spec { in_place: false, ..self.spec }, scale: self.scale }
+    }
+
     /// Returns the operand from which a run reads its past states: the present state if both share memory.
     #[must_use]
     pub const fn past_source(&self) -> Operand {

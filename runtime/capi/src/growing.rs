@@ -64,6 +64,7 @@ growing! {
     elsa_linear_info
     elsa_linear_inputs
     elsa_linear_outputs
+    elsa_linear_certified
     elsa_recurrence_problem
     elsa_selective_problem
     elsa_convolution_problem
@@ -208,6 +209,7 @@ mod tests {
         assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);
         assert_eq!(size_of::<elsa_linear_inputs>(), word + 7 * inputs);
         assert_eq!(size_of::<elsa_linear_outputs>(), word + 2 * inputs);
+        assert_eq!(size_of::<elsa_linear_certified>(), 2 * word + 2 * 4 + 4 * 8);
         let view = size_of::<elsa_view>();
         assert_eq!(size_of::<elsa_recurrence_problem>(), word + 6 * 4 + 3 * view);
         assert_eq!(size_of::<elsa_selective_problem>(), 2 * word + 8 * 4 + 6 * view);

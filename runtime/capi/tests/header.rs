@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 26] = [
+const SOURCES: [&str; 27] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -31,6 +31,7 @@ const SOURCES: [&str; 26] = [
     "attention/states",
     "stream/calls",
     "linear/calls",
+    "linear/certify",
     "series/calls",
 ];
 

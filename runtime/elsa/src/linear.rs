@@ -14,7 +14,8 @@ pub use elsa_core::linear::{
 };
 #[doc(inline)]
 pub use elsa_runtime::{
-    Linear, LinearBound as Bound, LinearDeviceBound as DeviceBound, LinearDeviceInputs as DeviceInputs,
-    LinearDeviceOutputs as DeviceOutputs, LinearDivision as Division, LinearGpuChoice as GpuChoice,
-    LinearPlan as Plan, LinearPlanOptions as PlanOptions, LinearWorkspace as Workspace,
+    Linear, LinearBound as Bound, LinearCertificate as Certificate, LinearDeviceBound as DeviceBound,
+    LinearDeviceInputs as DeviceInputs, LinearDeviceOutputs as DeviceOutputs, LinearDivision as Division,
+    LinearGpuChoice as GpuChoice, LinearPlan as Plan, LinearPlanOptions as PlanOptions,
+    LinearWorkspace as Workspace,
 };

@@ -1,5 +1,6 @@
 //! Linear attention on an engine: plans, bound calls and their runs.
 
+pub mod certify;
 pub mod cpu;
 pub mod cuda;
 pub mod operator;

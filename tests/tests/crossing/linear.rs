@@ -111,6 +111,35 @@ fn heads_layouts_types_and_states() {
     }
 }
 
+/// Checks that a certificate has the largest bound of all elements and of each channel, also of packed sequences whose
+/// states are replaced in place.
+#[test]
+fn certificates_have_the_largest_bounds() {
+    let most = |errors: &mut dyn Iterator<Item = &f64>| errors.copied().fold(0.0, f64::max);
+    for engine in &engines(2) {
+        for (rule, per_dim) in RULES {
+            for (in_place, packed) in [(false, None), (true, Some(vec![0, 0, 11, 12, 37]))] {
+                let plain = Params::plain(rule, 37, [7, 5]);
+                let params =
+                    Params { per_dim, past: true, present: true, in_place, packed, batch: 1, ..plain };
+                let case = params.build();
+                let plan = engine.linear_plan(&case.problem, &LinearPlanOptions::default()).unwrap();
+                let answer = case.answer(|tokens| plan.executed_of(plan.backend(), tokens));
+                let found = plan.certificate(plan.backend(), &case.all_inputs()).unwrap();
+                assert_eq!(found.output, most(&mut answer.output_error.iter()), "{}", case.name);
+                assert_eq!(found.present, most(&mut answer.present_error.iter()), "{}", case.name);
+                assert_eq!((found.channels.len(), found.unclaimed), (5, 0), "{}", case.name);
+                for (channel, bound) in found.channels.iter().enumerate() {
+                    let errors = &mut answer.output_error.iter().skip(channel).step_by(5);
+                    assert_eq!(*bound, most(errors), "{} channel {channel}", case.name);
+                }
+                assert!(found.output > 0.0 && found.output < 1e-3 && found.gain > 0.0, "{found:?}");
+                assert_eq!(plan.certificate(plan.backend(), &case.inputs()).is_err(), in_place);
+            }
+        }
+    }
+}
+
 #[test]
 fn gates_that_break_naive_code() {
     let engines = engines(1);

@@ -250,6 +250,45 @@ typedef struct {
 } elsa_linear_outputs;
 
 /*
+ Proven bounds on the errors of a run of linear attention, from the arithmetic of its plan and the contents of its inputs.
+ An infinite bound means that the run guarantees nothing about an element, and NaN that its exact value is NaN.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_linear_certified). elsa_linear_certified_init sets it.
+   */
+  size_t size;
+  /*
+   Non-zero if every element has a finite bound. Otherwise the bounds of some elements are infinite or NaN.
+   */
+  uint32_t claims;
+  /*
+   Always zero.
+   */
+  uint32_t reserved;
+  /*
+   Channels of the values; the maximum number of values that elsa_linear_certify writes to absolute.
+   */
+  size_t channels;
+  /*
+   Number of elements of the output and of the states without a finite bound.
+   */
+  uint64_t unclaimed;
+  /*
+   Maximum error of an element of the output.
+   */
+  double absolute;
+  /*
+   Maximum error of an element of present_state; 0 if the problem does not have it.
+   */
+  double state;
+  /*
+   Largest factor by which tokens may have amplified an earlier error of a state: at most 1 if gates and rates contract.
+   */
+  double gain;
+} elsa_linear_certified;
+
+/*
  S <- S + k v'.
  */
 #define ELSA_RULE_LINEAR 0
@@ -399,6 +438,28 @@ elsa_status elsa_linear_bound_set(elsa_bound bound,
                                   const elsa_linear_inputs *inputs,
                                   const elsa_linear_outputs *outputs);
 
+/*
+ Writes bounds on the errors of a run of linear attention over inputs in host memory. backend is the one in the report of
+ the run, or ELSA_BACKEND_AUTO for the plan's back end. If the problem is in place, past_state of the inputs must be a
+ copy of the states before the run, because the run overwrites them.
+
+ The calling thread computes the run and its bounds in f64, which takes far longer than the run, and allocates memory.
+
+ absolute receives one number for each channel of the output, at most count numbers: an upper bound on the error of every
+ element in the channel. absolute may be null if count is 0.
+
+ # Safety
+ inputs and the memory that it names are valid for reads, and nothing writes there during the call (*read*, *tensors*).
+ value is null or valid for writes, and nothing else uses it during the call (*write*); absolute is writable for count
+ numbers.
+ */
+elsa_status elsa_linear_certify(elsa_plan plan,
+                                elsa_backend backend,
+                                const elsa_linear_inputs *inputs,
+                                elsa_linear_certified *value,
+                                double *absolute,
+                                size_t count);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -432,6 +493,11 @@ static inline void elsa_linear_inputs_init(elsa_linear_inputs *inputs) {
 static inline void elsa_linear_outputs_init(elsa_linear_outputs *outputs) {
     memset(outputs, 0, sizeof *outputs);
     outputs->size = sizeof *outputs;
+}
+
+static inline void elsa_linear_certified_init(elsa_linear_certified *certified) {
+    memset(certified, 0, sizeof *certified);
+    certified->size = sizeof *certified;
 }
 
 #endif /* ELSA_LINEAR_H */

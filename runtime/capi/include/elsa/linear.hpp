@@ -169,6 +169,16 @@ public:
         const elsa_status code = elsa_linear_plan_describe(get(), &info);
         return detail::made<elsa_linear_info>(code, info);
     }
+
+    // Returns bounds on the errors of a run over these inputs, computed in f64 on this thread. backend is that of the
+    // run's report. absolute receives a bound for each channel, at most count numbers; see elsa_linear_certify.
+    result<elsa_linear_certified> certify(const elsa_linear_inputs &inputs, elsa_backend backend = ELSA_BACKEND_AUTO,
+                                          double *absolute = nullptr, std::size_t count = 0) const {
+        elsa_linear_certified value;
+        elsa_linear_certified_init(&value);
+        const elsa_status code = elsa_linear_certify(get(), backend, &inputs, &value, absolute, count);
+        return detail::made<elsa_linear_certified>(code, value);
+    }
 };
 
 // Plan of linear attention for tensors of type T, with decay and beta of type G.

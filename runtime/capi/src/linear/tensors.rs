@@ -42,6 +42,26 @@ impl Tensors {
         // SAFETY: the list is readable by the clause of this function, and `check` has made it a list of i64.
         self.cu_seqlens.map(|list| unsafe { list.read() })
     }
+
+    /// # Safety
+    /// For `'a`, all bytes of every input are readable and nothing writes to them.
+    unsafe fn inputs<'a>(&self, problem: &Problem) -> Inputs<'a> {
+        let at = |operand| &self.operands[operand];
+        let dtype = |operand| problem.dtype_of(operand);
+        // SAFETY: the memory is readable by the clause of this function. `check` has sized each buffer for the element
+        // type of its operand, which is f32 for states.
+        unsafe {
+            Inputs {
+                query: at(Operand::Query).elements(dtype(Operand::Query)),
+                key: at(Operand::Key).elements(dtype(Operand::Key)),
+                value: at(Operand::Value).elements(dtype(Operand::Value)),
+                decay: at(Operand::Decay).map(|decay| decay.elements(dtype(Operand::Decay))),
+                beta: at(Operand::Beta).map(|beta| beta.elements(dtype(Operand::Beta))),
+                past_state: at(Operand::PastState).map(|past| past.read()),
+                cu_seqlens: self.cu_seqlens(),
+            }
+        }
+    }
 }
 
 /// Checks the address of `cu_seqlens`.
@@ -53,16 +73,20 @@ fn bounds(problem: &Problem, inputs: &elsa_linear_inputs) -> Result<Buffer, Faul
     }
 }
 
-/// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap.
+/// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap. Without `outputs`, only
+/// the inputs are given.
 fn check(
     problem: &Problem,
     inputs: &elsa_linear_inputs,
-    outputs: &elsa_linear_outputs,
+    outputs: Option<&elsa_linear_outputs>,
 ) -> Result<Tensors, Fault> {
-    let fields = fields(inputs, outputs);
+    let only_read = outputs.is_none();
+    let outputs = outputs.copied().unwrap_or_default();
+    let fields = fields(inputs, &outputs);
     let in_place = problem.spec().in_place;
     // Every problem has an output, but a call may omit it.
-    let memory = |operand| (problem.memory(operand), operand == Operand::Output);
+    let optional = |operand: Operand| operand == Operand::Output || only_read && operand.is_written();
+    let memory = |operand| (problem.memory(operand), optional(operand));
     let present = (Operand::PresentState, outputs.present_state.data);
     let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
     let operands = buffers(&fields, Operand::Output, memory, within)?;
@@ -81,28 +105,28 @@ unsafe fn host<'a>(
     inputs: &elsa_linear_inputs,
     outputs: &elsa_linear_outputs,
 ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
-    let tensors = check(problem, inputs, outputs)?;
+    let tensors = check(problem, inputs, Some(outputs))?;
     let at = |operand| &tensors.operands[operand];
-    let dtype = |operand| problem.dtype_of(operand);
     // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for the element type of
     // its operand, which is f32 for states, and has found no output that overlaps other memory.
-    let (read, written) = unsafe {
-        let read = Inputs {
-            query: at(Operand::Query).elements(dtype(Operand::Query)),
-            key: at(Operand::Key).elements(dtype(Operand::Key)),
-            value: at(Operand::Value).elements(dtype(Operand::Value)),
-            decay: at(Operand::Decay).map(|decay| decay.elements(dtype(Operand::Decay))),
-            beta: at(Operand::Beta).map(|beta| beta.elements(dtype(Operand::Beta))),
-            past_state: at(Operand::PastState).map(|past| past.read()),
-            cu_seqlens: tensors.cu_seqlens(),
-        };
+    unsafe {
+        let dtype = problem.dtype_of(Operand::Output);
         let written = Outputs {
-            output: at(Operand::Output).map(|out| out.elements_mut(dtype(Operand::Output))),
+            output: at(Operand::Output).map(|out| out.elements_mut(dtype)),
             present_state: at(Operand::PresentState).map(|present| present.write()),
         };
-        (read, written)
-    };
-    Ok((read, written))
+        Ok((tensors.inputs(problem), written))
+    }
+}
+
+/// Returns the inputs of a call in host memory. The problem is not in place.
+///
+/// # Safety
+/// For `'a`, all bytes of every input are readable and nothing writes to them.
+pub(super) unsafe fn inputs<'a>(problem: &Problem, given: &elsa_linear_inputs) -> Result<Inputs<'a>, Fault> {
+    let tensors = check(problem, given, None)?;
+    // SAFETY: the caller keeps the clause of this function.
+    Ok(unsafe { tensors.inputs(problem) })
 }
 
 impl Called for Linear {
@@ -161,7 +185,7 @@ impl Called for Linear {
         inputs: &elsa_linear_inputs,
         outputs: &elsa_linear_outputs,
     ) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
-        let tensors = check(of.plan.problem(), inputs, outputs)?;
+        let tensors = check(of.plan.problem(), inputs, Some(outputs))?;
         let required = |operand| tensors.operands[operand].data as u64;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = LinearDeviceInputs {

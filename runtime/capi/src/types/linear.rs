@@ -178,3 +178,26 @@ pub struct elsa_linear_outputs {
     /// States after the last token, f32. If the problem is in place, they hold the past states when the call begins.
     pub present_state: elsa_output,
 }
+
+/// Proven bounds on the errors of a run of linear attention, from the arithmetic of its plan and the contents of its inputs.
+/// An infinite bound means that the run guarantees nothing about an element, and NaN that its exact value is NaN.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct elsa_linear_certified {
+    /// sizeof(elsa_linear_certified). elsa_linear_certified_init sets it.
+    pub size: usize,
+    /// Non-zero if every element has a finite bound. Otherwise the bounds of some elements are infinite or NaN.
+    pub claims: u32,
+    /// Always zero.
+    pub reserved: u32,
+    /// Channels of the values; the maximum number of values that elsa_linear_certify writes to absolute.
+    pub channels: usize,
+    /// Number of elements of the output and of the states without a finite bound.
+    pub unclaimed: u64,
+    /// Maximum error of an element of the output.
+    pub absolute: f64,
+    /// Maximum error of an element of present_state; 0 if the problem does not have it.
+    pub state: f64,
+    /// Largest factor by which tokens may have amplified an earlier error of a state: at most 1 if gates and rates contract.
+    pub gain: f64,
+}

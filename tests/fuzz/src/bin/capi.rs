@@ -393,6 +393,13 @@ fn linear(
     write(u, &elsa_report::default(), |report| unsafe {
         elsa_linear_run(plan, workspace, reads.get(), writes.get(), report)
     })?;
+    let mut absolute = vec![0f64; u.int_in_range(0..=9)?];
+    let (to, count) = (absolute.as_mut_ptr(), absolute.len());
+    let backend = u.int_in_range(0..=6)?;
+    // SAFETY: as for all calls of this function (above); `absolute` has `count` numbers.
+    write(u, &elsa_linear_certified::default(), |found| unsafe {
+        elsa_linear_certify(plan, backend, reads.get(), found, to, count)
+    })?;
     let mut bound = elsa_bound::default();
     // SAFETY: as for all calls of this function (above). Bound calls run before the lists change.
     if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
