@@ -100,10 +100,10 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Wraps f32 tensors at these addresses. For the lifetime `'a`, the memory that the problem states for a tensor
-    /// must be available at the tensor's address.
-    pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
-        HostTensors { at, types: largest(), borrowed: PhantomData }
+    /// Wraps tensors of these types at these addresses. For the lifetime `'a`, the memory that the problem states for a
+    /// tensor must be available at the tensor's address.
+    pub fn of_types(at: Operands<O, *mut u8>, types: Types<O>) -> HostTensors<'a, O> {
+        HostTensors { at, types, borrowed: PhantomData }
     }
 
     /// Returns the same tensors for the lifetime `'b`, in which the invariant *tensors* must hold, too.

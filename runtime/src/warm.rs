@@ -6,13 +6,14 @@ use crate::operator::{LengthsOf, OperandOf, Operator};
 use crate::plan::Plan;
 use crate::problem::Problem;
 use crate::report::Report;
-use crate::tensors::HostTensors;
+use crate::tensors::{HostTensors, Types};
 use crate::workspace::{Memory, Workspace};
 use elsa_core::operands::Operands;
 
 impl<O: Operator> Plan<O> {
-    /// Runs over tensors of zeros in `workspace`. The call has the tensors of the problem for which `keeps` returns
-    /// `true`. `fill` may overwrite the zero bytes of a tensor. The caller has checked `lengths` against the problem.
+    /// Runs over tensors of zeros in `workspace`. `types` are the element types of the tensors. The call has the tensors
+    /// of the problem for which `keeps` returns `true`. `fill` may overwrite the zero bytes of a tensor. The caller has
+    /// checked `lengths` against the problem.
     ///
     /// # Errors
     /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`] and
@@ -20,13 +21,14 @@ impl<O: Operator> Plan<O> {
     pub(crate) fn run_over_zeros<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,
+        types: Types<OperandOf<O>>,
         keeps: impl Fn(OperandOf<O>) -> bool,
         fill: impl Fn(OperandOf<O>, &mut [u8]),
         workspace: &'a mut Workspace<O>,
     ) -> Result<Report, RunError> {
         let mut at = Operands::<OperandOf<O>, _>::from_fn(|_| std::ptr::null_mut());
         let mut room = Vec::new();
-        for (operand, tensor) in self.problem.tensors().iter() {
+        for (operand, tensor) in self.problem.tensors_of(&types).iter() {
             let Some(memory) = tensor.memory.filter(|_| keeps(operand)) else { continue };
             // Zero bytes are zeros of any type.
             let mut zeros = HostBuffer::<u8>::ordinary(memory.bytes()).map_err(RunError::Memory)?;
@@ -35,7 +37,7 @@ impl<O: Operator> Plan<O> {
             room.push(zeros);
         }
         // The buffers are as large as the problem states, and are dropped after the run.
-        let report = self.bind_tensors(lengths, HostTensors::largest(at), workspace)?.run()?;
+        let report = self.bind_tensors(lengths, HostTensors::of_types(at, types), workspace)?.run()?;
         drop(room);
         Ok(report)
     }

@@ -11,9 +11,9 @@
  * A program compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR. An older library
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
  * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
- * a static library. A library built as a slice has the functions of some features only. The features attention, linear,
- * series and stream have the names of the headers with their functions. Without attention, elsa_workspace_certified of
- * common.h is absent too.
+ * a static library. A library built as a slice has the functions of some features only. The features attention,
+ * gradients, linear, series and stream have the names of the headers with their functions. Without attention,
+ * elsa_workspace_certified and elsa_workspace_left_out of common.h are absent too.
  *
  * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
  * concurrent second call returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes,
@@ -26,13 +26,13 @@
  *   stream
  *   parallel_for and its   every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
  *   tasks
- *   a real-time thread     elsa_run, elsa_partial, elsa_linear_run, elsa_recurrence_run, elsa_selective_run,
- *                          elsa_convolution_run, elsa_bound_run, elsa_bound_set and the functions of that name for
- *                          other operators, elsa_states_merge, elsa_states_finish and elsa_last_error: on the CPU, once
- *                          the thread has made the call before, they allocate nothing and wait only for their own
- *                          workers, with two exceptions. Calls that need several worker threads of one engine run one
- *                          after another, and every call looks up its handles under a lock that is held for some tens
- *                          of instructions. No lock inherits priorities.
+ *   a real-time thread     elsa_run, elsa_partial, elsa_gradients_run, elsa_linear_run, elsa_recurrence_run,
+ *                          elsa_selective_run, elsa_convolution_run, elsa_bound_run, elsa_bound_set and the functions of
+ *                          that name for other operators, elsa_states_merge, elsa_states_finish, elsa_workspace_left_out
+ *                          and elsa_last_error: on the CPU, once the thread has made the call before, they allocate
+ *                          nothing and wait only for their own workers, with two exceptions. Calls that need several
+ *                          worker threads of one engine run one after another, and every call looks up its handles under
+ *                          a lock that is held for some tens of instructions. No lock inherits priorities.
  *   a child of fork        every function; see elsa_engine_create for the devices that compute there
  *   a signal handler       none
  *
@@ -53,6 +53,7 @@
 
 #include "elsa/attention.h"
 #include "elsa/common.h"
+#include "elsa/gradients.h"
 #include "elsa/linear.h"
 #include "elsa/series.h"
 #include "elsa/stream.h"

@@ -59,6 +59,9 @@ growing! {
     elsa_stream_info
     elsa_stream_data
     elsa_stream_report
+    elsa_gradients_options
+    elsa_gradients_inputs
+    elsa_gradients_outputs
     elsa_linear_problem
     elsa_linear_options
     elsa_linear_info
@@ -204,6 +207,9 @@ mod tests {
         assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
         assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
+        assert_eq!(size_of::<elsa_gradients_options>(), 2 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_gradients_inputs>(), word + 14 * inputs);
+        assert_eq!(size_of::<elsa_gradients_outputs>(), word + 3 * inputs);
         assert_eq!(size_of::<elsa_linear_problem>(), 2 * word + 14 * 4 + views);
         assert_eq!(size_of::<elsa_linear_options>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);

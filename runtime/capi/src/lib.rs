@@ -23,20 +23,20 @@
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs; `fault`: status, message, the panic wall; `text`: strings for C |
 //! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
-//! | `attention`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
+//! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
 //! | `stream` | `rows` in its folder: its callbacks as source and sink of the runtime |
 //!
 //! # Features
 //!
-//! Each of the folders `attention`, `linear`, `series` and `stream` is compiled only with the feature of its name. The
-//! library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU computes
-//! too.
+//! Each of the folders `attention`, `gradients`, `linear`, `series` and `stream` is compiled only with the feature of its
+//! name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
+//! computes too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 // What operators share, a library with some of them uses only in part.
 #![cfg_attr(
-    not(all(feature = "attention", feature = "linear", feature = "series", feature = "stream")),
+    not(all(feature = "gradients", feature = "linear", feature = "series", feature = "stream")),
     allow(dead_code)
 )]
 
@@ -50,6 +50,8 @@ mod buffer;
 mod convert;
 mod engine;
 mod fault;
+#[cfg(feature = "gradients")]
+mod gradients;
 mod growing;
 mod handles;
 mod lend;
@@ -78,6 +80,8 @@ pub use attention::*;
 pub use bound::*;
 pub use buffer::*;
 pub use engine::*;
+#[cfg(feature = "gradients")]
+pub use gradients::*;
 pub use library::*;
 #[cfg(feature = "linear")]
 pub use linear::*;

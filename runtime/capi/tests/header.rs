@@ -5,13 +5,14 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 27] = [
+const SOURCES: [&str; 29] = [
     "types/numbers",
     "types/engine",
     "types/problem",
     "types/data",
     "types/info",
     "types/stream",
+    "types/gradients",
     "types/linear",
     "types/series",
     "library",
@@ -30,6 +31,7 @@ const SOURCES: [&str; 27] = [
     "attention/left_out",
     "attention/states",
     "stream/calls",
+    "gradients/calls",
     "linear/calls",
     "linear/certify",
     "series/calls",
@@ -48,7 +50,7 @@ struct Part {
 /// Header with the types and functions that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     COMMON,
     Part {
         name: "attention",
@@ -80,6 +82,12 @@ const PARTS: [Part; 5] = [
         what: "softmax attention over tensors that callbacks fill and take, part by part",
         over: Some("attention"),
         begins: &["operand", "rows", "stream"],
+    },
+    Part {
+        name: "gradients",
+        what: "gradients of softmax attention",
+        over: Some("attention"),
+        begins: &["gradients"],
     },
     Part {
         name: "linear",

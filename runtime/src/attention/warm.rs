@@ -5,8 +5,56 @@ use crate::cuda::memory::HostBuffer;
 use crate::error::RunError;
 use crate::plan::Execution;
 use crate::report::Report;
+use crate::tensors::largest;
 use crate::workspace::Memory;
-use elsa_core::attention::{Lengths, MaskKind, Operand, Operands};
+use elsa_core::attention::{Lengths, MaskKind, Operand, Operands, Problem};
+
+/// Lists of lengths for a call over zeros: every key is valid, and one of the packed sequences has every token.
+pub(super) struct OpenLists {
+    keys: Option<HostBuffer<i64>>,
+    cu_seqlens_q: Option<HostBuffer<i64>>,
+    cu_seqlens_k: Option<HostBuffer<i64>>,
+}
+
+impl OpenLists {
+    /// Allocates the lists that calls of `problem` have.
+    ///
+    /// # Errors
+    /// Returns an error if host memory is not available.
+    pub fn of(problem: &Problem) -> Result<OpenLists, RunError> {
+        let spec = problem.spec();
+        let list = |first, count: usize, others| -> Result<_, RunError> {
+            let mut list = HostBuffer::<i64>::ordinary(count).map_err(RunError::Memory)?;
+            list.fill(others);
+            list.iter_mut().take(1).for_each(|length| *length = first);
+            Ok(list)
+        };
+        let keys = problem.keys() as i64;
+        // One sequence has every token, and the others have none.
+        let bounds =
+            |tokens: usize| spec.packed.map(|n| list(0, n.saturating_add(1), tokens as i64)).transpose();
+        Ok(OpenLists {
+            keys: spec.key_lengths.then(|| list(keys, spec.query.batch(), keys)).transpose()?,
+            cu_seqlens_q: bounds(spec.query.tokens())?,
+            cu_seqlens_k: bounds(spec.key.tokens())?,
+        })
+    }
+
+    /// Returns the lengths of a call with these lists.
+    pub fn lengths(&self) -> Lengths<'_> {
+        Lengths {
+            keys: self.keys.as_deref(),
+            cu_seqlens_q: self.cu_seqlens_q.as_deref(),
+            cu_seqlens_k: self.cu_seqlens_k.as_deref(),
+            ..Lengths::default()
+        }
+    }
+}
+
+/// Returns `true` if the problem has a mask of bytes, in which zeros exclude every key.
+pub(super) fn has_bool_mask(problem: &Problem) -> bool {
+    problem.spec().mask.is_some_and(|mask| mask.kind() == MaskKind::Bool)
+}
 
 impl Plan {
     /// Runs the plan over tensors of zeros that it allocates. The next run in this workspace then takes no longer than
@@ -31,26 +79,9 @@ impl Plan {
     /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, RunError> {
-        let spec = self.problem.spec();
-        let lengths = |first, count: usize, others| -> Result<_, RunError> {
-            let mut list = HostBuffer::<i64>::ordinary(count).map_err(RunError::Memory)?;
-            list.fill(others);
-            list.iter_mut().take(1).for_each(|length| *length = first);
-            Ok(list)
-        };
-        let keys = self.problem.keys() as i64;
-        let keys = spec.key_lengths.then(|| lengths(keys, spec.query.batch(), keys)).transpose()?;
-        // One sequence has every token, and the others have none.
-        let bounds =
-            |tokens: usize| spec.packed.map(|n| lengths(0, n.saturating_add(1), tokens as i64)).transpose();
-        let (cu_seqlens_q, cu_seqlens_k) = (bounds(spec.query.tokens())?, bounds(spec.key.tokens())?);
-        let lengths = Lengths {
-            keys: keys.as_deref(),
-            cu_seqlens_q: cu_seqlens_q.as_deref(),
-            cu_seqlens_k: cu_seqlens_k.as_deref(),
-            ..Lengths::default()
-        };
-        let is_bool = spec.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
+        let lists = OpenLists::of(&self.problem)?;
+        let lengths = lists.lengths();
+        let is_bool = has_bool_mask(&self.problem);
         // The mask allows every key.
         let open = |operand: Operand, bytes: &mut [u8]| {
             if operand == Operand::Mask && is_bool {
@@ -58,13 +89,19 @@ impl Plan {
             }
         };
         let states = self.takes_states(workspace);
-        let mut report =
-            self.run_over_zeros(lengths, |operand| states || !operand.is_state(), open, workspace)?;
+        let mut report = self.run_over_zeros(
+            lengths,
+            largest(),
+            |operand| states || !operand.is_state(),
+            open,
+            workspace,
+        )?;
         if let Execution::Gpu { .. } = self.execution
             && states
             && report.fallback.is_none()
         {
-            report = self.run_over_zeros(lengths, |operand| !operand.is_state(), open, workspace)?;
+            let without = |operand: Operand| !operand.is_state();
+            report = self.run_over_zeros(lengths, largest(), without, open, workspace)?;
         }
         self.end_warm_up(workspace)?;
         Ok(report)

@@ -4,6 +4,7 @@ use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
 use crate::error::RunError;
 use crate::report::Report;
+use crate::tensors::largest;
 
 impl LinearPlan {
     /// Runs over tensors of zeros in `workspace`. This wakes every worker. A GPU launches its kernels and allocates the
@@ -23,7 +24,8 @@ impl LinearPlan {
         if let [_, rest @ ..] = &mut *bounds {
             rest.fill(self.problem.tokens() as i64);
         }
-        let report = self.run_over_zeros(packed.map(|_| &*bounds), |_| true, |_, _| (), workspace)?;
+        let bounds = packed.map(|_| &*bounds);
+        let report = self.run_over_zeros(bounds, largest(), |_| true, |_, _| (), workspace)?;
         self.end_warm_up(workspace)?;
         Ok(report)
     }

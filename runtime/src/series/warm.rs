@@ -7,6 +7,7 @@ use crate::error::RunError;
 use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::report::Report;
+use crate::tensors::largest;
 use crate::workspace::Workspace;
 
 impl<O, P> Plan<O>
@@ -25,7 +26,7 @@ where
     /// Returns an error if host memory is not available. Also returns the errors of [`Plan::bind`](crate::Plan::bind)
     /// and [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
-        let report = self.run_over_zeros((), |_| true, |_, _| (), workspace)?;
+        let report = self.run_over_zeros((), largest(), |_| true, |_, _| (), workspace)?;
         self.end_warm_up(workspace)?;
         Ok(report)
     }

@@ -1,6 +1,7 @@
 //! Shared code of the fuzz targets: checks of the readers of tensor files, and problems and structs of the C interface.
 
 pub mod arena;
+pub mod gradients;
 pub mod linear;
 pub mod problems;
 pub mod series;

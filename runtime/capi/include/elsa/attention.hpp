@@ -82,6 +82,38 @@ private:
     elsa_mask_kind kind_;
 };
 
+namespace detail {
+
+// Kinds of a problem's mask and bias, which the tensors of its calls must have.
+class mask_kinds {
+public:
+    mask_kinds() = default;
+    mask_kinds(elsa_mask_kind mask, elsa_mask_kind bias) noexcept : mask_(mask), bias_(bias) {}
+
+    template <class Inputs>
+    bool fit(const Inputs &inputs) const noexcept {
+        return fits(inputs.mask, mask_) && fits(inputs.bias, bias_);
+    }
+    // Returns the failure of inputs that do not fit.
+    template <class Inputs>
+    status other(const Inputs &inputs) const {
+        const bool mask = !fits(inputs.mask, mask_);
+        return status(ELSA_STATUS_ARGUMENT,
+                      std::string(mask ? "mask" : "bias") + ": elements of kind " +
+                          std::to_string((mask ? inputs.mask : inputs.bias).kind()) +
+                          " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask ? mask_ : bias_));
+    }
+
+private:
+    static bool fits(const elsa::mask &given, elsa_mask_kind kind) noexcept {
+        return given.kind() == kind || given.kind() == ELSA_MASK_NONE;
+    }
+
+    elsa_mask_kind mask_ = ELSA_MASK_NONE, bias_ = ELSA_MASK_NONE;
+};
+
+} // namespace detail
+
 // Options of a plan, initially the defaults.
 struct plan_options : elsa_plan_options {
     plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
@@ -380,58 +412,44 @@ public:
     plan() = default;
     // mask and bias are the kinds of the problem's mask and bias.
     plan(elsa_plan handle, elsa_mask_kind mask, elsa_mask_kind bias = ELSA_MASK_NONE) noexcept
-        : untyped_plan(handle), mask_(mask), bias_(bias) {}
+        : untyped_plan(handle), kinds_(mask, bias) {}
 
     result<elsa::bound> bind(const elsa::workspace &room, const elsa::inputs<T> &inputs,
                              const elsa::outputs<T> &outputs) const {
-        if (!masks(inputs)) {
-            return other_mask(inputs);
+        if (!kinds_.fit(inputs)) {
+            return kinds_.other(inputs);
         }
         return untyped_plan::bind(room, inputs.get(), outputs.get());
     }
 
     // Replaces the tensors of a bound call of a plan for the same types; see elsa_bound_set.
     status set(const elsa::bound &call, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs) const {
-        return masks(inputs) ? call.set(inputs.get(), outputs.get()) : other_mask(inputs);
+        return kinds_.fit(inputs) ? call.set(inputs.get(), outputs.get()) : kinds_.other(inputs);
     }
 
     status run(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
                elsa_report *report = nullptr) const {
-        return masks(inputs) ? untyped_plan::run(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+        return kinds_.fit(inputs) ? untyped_plan::run(room, inputs.get(), outputs.get(), report) : kinds_.other(inputs);
     }
 
     status partial(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
                    elsa_report *report = nullptr) const {
-        return masks(inputs) ? untyped_plan::partial(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+        return kinds_.fit(inputs) ? untyped_plan::partial(room, inputs.get(), outputs.get(), report) : kinds_.other(inputs);
     }
     status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa::inputs<T> &inputs,
                    const elsa::outputs<T> &outputs, elsa_report *report = nullptr) const {
-        return masks(inputs) ? untyped_plan::partial(room, chunk, inputs.get(), outputs.get(), report)
-                             : other_mask(inputs);
+        return kinds_.fit(inputs) ? untyped_plan::partial(room, chunk, inputs.get(), outputs.get(), report)
+                             : kinds_.other(inputs);
     }
 
     status run_device(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
                       void *stream, elsa_report *report = nullptr) const {
-        return masks(inputs) ? untyped_plan::run_device(room, inputs.get(), outputs.get(), stream, report)
-                             : other_mask(inputs);
+        return kinds_.fit(inputs) ? untyped_plan::run_device(room, inputs.get(), outputs.get(), stream, report)
+                             : kinds_.other(inputs);
     }
 
 private:
-    static bool fits(const elsa::mask &given, elsa_mask_kind kind) noexcept {
-        return given.kind() == kind || given.kind() == ELSA_MASK_NONE;
-    }
-    bool masks(const elsa::inputs<T> &inputs) const noexcept {
-        return fits(inputs.mask, mask_) && fits(inputs.bias, bias_);
-    }
-    status other_mask(const elsa::inputs<T> &inputs) const {
-        const bool mask = !fits(inputs.mask, mask_);
-        return status(ELSA_STATUS_ARGUMENT,
-                      std::string(mask ? "mask" : "bias") + ": elements of kind " +
-                          std::to_string((mask ? inputs.mask : inputs.bias).kind()) +
-                          " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask ? mask_ : bias_));
-    }
-
-    elsa_mask_kind mask_ = ELSA_MASK_NONE, bias_ = ELSA_MASK_NONE;
+    detail::mask_kinds kinds_;
 };
 
 } // inline namespace

@@ -3,6 +3,7 @@
 #define ELSA_ENGINE_HPP
 
 #include "attention.hpp"
+#include "gradients.hpp"
 #include "linear.hpp"
 #include "series.hpp"
 #include "stream.hpp"
@@ -90,6 +91,28 @@ public:
         }
         return elsa::plan<T>(handle, problem.mask.kind, detail::bias_kind(problem));
     }
+    // Creates a plan of gradients, whose inputs out and d_out are of type O: gradients_plan<float>(problem).
+    template <class O, class T>
+    result<elsa::gradients_plan<T, O>> gradients_plan(const elsa::problem<T> &problem,
+                                                      const elsa_gradients_options &options = gradients_options()) const {
+        const elsa::status types = typed<T>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_gradients_options with = options;
+        with.out_is_f32 = with.d_out_is_f32 = element<O>::dtype == ELSA_DTYPE_F32 ? 1 : 0;
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_gradients_plan_create(get(), &problem, &with, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return elsa::gradients_plan<T, O>(handle, problem.mask.kind, detail::bias_kind(problem));
+    }
+    result<untyped_gradients_plan> gradients_plan(const elsa_problem &problem,
+                                                  const elsa_gradients_options &options = gradients_options()) const {
+        return plan_of<untyped_gradients_plan>(elsa::status(), elsa_gradients_plan_create, problem, options);
+    }
+
     template <class T, class G>
     result<elsa::linear_plan<T, G>> linear_plan(const elsa::linear_problem<T, G> &problem,
                                                 const elsa_linear_options &options = linear_options()) const {

@@ -63,7 +63,7 @@ impl Tensors {
 }
 
 /// Checks the addresses of `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
-fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fault> {
+pub(crate) fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fault> {
     let packed = problem.spec().packed.is_some();
     let list = |name, list: elsa_integers, has: bool| {
         let given = Unchecked::from(list);
@@ -90,9 +90,39 @@ pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -
     Ok(unsafe { lengths_of(&lists) })
 }
 
+/// Returns the lengths of a call whose tensors have been checked. Checks the entries of its lists and of its bias index.
+///
+/// # Safety
+/// For `'a`, all entries of `index` and of the lists in `given` are readable and nothing writes to them.
+pub(crate) unsafe fn checked_lengths<'a>(
+    problem: &Problem,
+    index: elsa_integers,
+    given: [elsa_integers; 3],
+) -> Result<Lengths<'a>, Fault> {
+    let spec = problem.spec();
+    let indexed = matches!(spec.bias, Some(BiasView::Table(table)) if table.indexed);
+    if !spec.key_lengths && spec.packed.is_none() && !indexed {
+        return Ok(Lengths::default());
+    }
+    // SAFETY: the caller keeps the clause of this function. The buffer has been made for elements of its size.
+    let (lengths, index) = unsafe {
+        let index = problem.memory(Operand::BiasIndex).map(|memory| {
+            let Memory { elements, element_size, .. } = memory;
+            Buffer::new(Operand::BiasIndex.argument(), index.into(), elements, element_size)
+        });
+        let index = index.transpose()?.map(|index| index.read());
+        (lengths(problem, given)?, index)
+    };
+    problem.check_index(index)?;
+    lengths.check(problem)?;
+    Ok(lengths)
+}
+
+/// Returns the lengths in the buffers of `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k`.
+///
 /// # Safety
 /// For `'a`, the memory of the buffers in `lists` is readable and nothing writes to it.
-unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
+pub(crate) unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
     // SAFETY: the lists are readable by the clause of this function, and `lists` has made them lists of i64.
     let [keys, cu_seqlens_q, cu_seqlens_k] =
         lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
@@ -130,6 +160,20 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     Ok(Tensors { operands, lists })
 }
 
+/// Returns the elements of a mask.
+///
+/// # Safety
+/// The buffer was made for elements of `kind`. For `'a`, its memory is readable and nothing writes to it.
+pub(crate) unsafe fn mask_elements<'a>(buffer: &Buffer, kind: MaskKind) -> MaskElements<'a> {
+    // SAFETY: the caller keeps the clause of this function.
+    unsafe {
+        match kind {
+            MaskKind::Bool => MaskElements::Bool(buffer.read()),
+            MaskKind::Additive(dtype) => MaskElements::Additive(buffer.elements(dtype)),
+        }
+    }
+}
+
 /// Returns the tensors of a call in host memory.
 ///
 /// # Safety
@@ -155,15 +199,11 @@ unsafe fn host<'a>(
     // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for its element type:
     // `dtype`, the type of the mask or of the bias, f32 or i64. It has found no output that overlaps other memory.
     let (read, written) = unsafe {
-        let mask = |buffer: &Buffer, kind| match kind {
-            MaskKind::Bool => MaskElements::Bool(buffer.read()),
-            MaskKind::Additive(dtype) => MaskElements::Additive(buffer.elements(dtype)),
-        };
         let read = Inputs {
             mask: problem
                 .spec()
                 .mask
-                .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
+                .and_then(|view| at(Operand::Mask).map(|buffer| mask_elements(buffer, view.kind()))),
             bias_index: at(Operand::BiasIndex).map(|index| index.read()),
             lengths: Lengths { chunk, ..tensors.lengths() },
             ..Inputs::of(|operand| {
@@ -234,23 +274,9 @@ impl Called for Attention {
     }
 
     unsafe fn lists<'a>(of: &PlanOf<Attention>, i: &elsa_inputs) -> Result<Lengths<'a>, Fault> {
-        let (problem, spec) = (of.plan.problem(), of.plan.problem().spec());
-        let indexed = matches!(spec.bias, Some(BiasView::Table(table)) if table.indexed);
-        if !spec.key_lengths && spec.packed.is_none() && !indexed {
-            return Ok(Lengths::default());
-        }
-        // SAFETY: the caller keeps the clause *tensors*. The buffer has been made for elements of its size.
-        let (lengths, index) = unsafe {
-            let index = problem.memory(Operand::BiasIndex).map(|memory| {
-                let Memory { elements, element_size, .. } = memory;
-                Buffer::new(Operand::BiasIndex.argument(), i.bias_index.into(), elements, element_size)
-            });
-            let index = index.transpose()?.map(|index| index.read());
-            (lengths(problem, [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k])?, index)
-        };
-        problem.check_index(index)?;
-        lengths.check(problem)?;
-        Ok(lengths)
+        let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k];
+        // SAFETY: the caller keeps the clause *tensors*.
+        unsafe { checked_lengths(of.plan.problem(), i.bias_index, lists) }
     }
 
     // The lists of lengths are in host memory, unlike the tensors.
@@ -312,6 +338,8 @@ mod tests {
             }
         }
         compare::<attention::Operand>(fields, ["elsa_inputs", "elsa_outputs"]);
+        let gradients = ["elsa_gradients_inputs", "elsa_gradients_outputs"];
+        compare::<attention::backward::Operand>(fields, gradients);
         compare::<linear::Operand>(fields, ["elsa_linear_inputs", "elsa_linear_outputs"]);
         compare::<recurrence::Operand>(fields, ["elsa_recurrence_inputs", "elsa_series_outputs"]);
         compare::<selective::Operand>(fields, ["elsa_selective_inputs", "elsa_series_outputs"]);

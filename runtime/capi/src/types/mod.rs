@@ -6,6 +6,7 @@
 
 mod data;
 mod engine;
+mod gradients;
 mod info;
 mod linear;
 mod numbers;
@@ -15,6 +16,7 @@ mod stream;
 
 pub use data::*;
 pub use engine::*;
+pub use gradients::*;
 pub use info::*;
 pub use linear::*;
 pub use numbers::*;

@@ -8,6 +8,7 @@ mod operator;
 mod plan;
 mod stage;
 mod walk;
+mod warm;
 
 pub use operator::{Backward, BackwardBound, BackwardPlan, BackwardWorkspace};
 pub use plan::BackwardPlanOptions;

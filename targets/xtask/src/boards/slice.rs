@@ -196,8 +196,11 @@ mod tests {
         assert!(!attention.contains("elsa_stream_run") && !attention.contains("elsa_linear_run"));
         assert!(linear.contains("elsa_linear_run") && !linear.contains("elsa_run"));
         assert!(series.contains("elsa_selective_run") && !series.contains("elsa_states_merge"));
-        assert_eq!(of(&["attention", "cuda", "linear", "series", "stream"]), whole);
-        let all: BTreeSet<String> = [stream, linear, series].into_iter().flatten().collect();
+        let gradients = of(&["gradients"]);
+        assert!(gradients.contains("elsa_gradients_run") && gradients.is_superset(&attention));
+        assert!(!attention.contains("elsa_gradients_run"));
+        assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream"]), whole);
+        let all: BTreeSet<String> = [stream, gradients, linear, series].into_iter().flatten().collect();
         assert_eq!(all, whole);
     }
 

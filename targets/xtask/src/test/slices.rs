@@ -15,10 +15,11 @@ use elsa_targets::Board;
 use std::fs;
 
 /// Features of each slice, and the largest number of bytes of the stripped program. `links` measures the whole library.
-const SLICES: [(&[&str], u64); 5] = [
+const SLICES: [(&[&str], u64); 6] = [
     (&["attention"], 600_000),
     (&["attention", "cuda"], 1_200_000),
     (&["attention", "stream"], check::ADDED),
+    (&["gradients"], check::ADDED),
     (&["linear"], check::ADDED),
     (&["series"], check::ADDED),
 ];

@@ -10,6 +10,7 @@
 use elsa::*;
 use elsa_core::state::misfit;
 use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
+use elsa_fuzz::gradients;
 use elsa_fuzz::limit_memory;
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
@@ -172,7 +173,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             break;
         }
         let none = (elsa_plan::default(), elsa_problem::default());
-        match u.int_in_range(0..=22)? {
+        match u.int_in_range(0..=24)? {
             0..=2 => {
                 let p = problem(u)?;
                 let options = elsa_plan_options {
@@ -328,6 +329,12 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 series::calls(u, engine, series, workspaces, arenas)?;
                 // Functions for other kinds of plans receive this plan, too.
                 plans.extend(series.last().map(|(plan, _)| (*plan, elsa_problem::default())));
+            }
+            23 | 24 => {
+                let (engine, p) = (pick(u, &known.engines, elsa_engine::default())?, problem(u)?);
+                let (inputs, _) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
+                let made = gradients::calls(u, engine, &p, &inputs, &mut known.workspaces, arenas)?;
+                known.plans.extend(made.map(|plan| (plan, p)));
             }
             _ => merge(u, arenas)?,
         }

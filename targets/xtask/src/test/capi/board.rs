@@ -12,12 +12,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Programs whose behaviour depends on the processor or the C library, and one program that calls the library from C++.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "plain.c",
     "floats.c",
     "fixed_cache.c",
     "growing_cache.c",
     "concurrency.c",
+    "gradients.c",
     "left_out.c",
     "linear.c",
     "misuse.c",
