@@ -467,7 +467,7 @@ typedef struct {
 } elsa_certified;
 
 /*
- What the last run in a workspace left out within its error budget. An output differs from that over all keys by at most
+ Report of the keys that a run left out within its error budget. An output differs from that over all keys by at most
  the row's share times the difference between the largest and the smallest value of its channel, in addition to the
  errors of rounding.
  */
@@ -489,7 +489,7 @@ typedef struct {
    */
   uint64_t rows;
   /*
-   Number of pairs of a tile and a block of which a row of the tile attends a key.
+   Number of pairs of a tile and a block in which a row of the tile attends a key of the block.
    */
   uint64_t blocks;
   /*
@@ -497,12 +497,12 @@ typedef struct {
    */
   uint64_t skipped_blocks;
   /*
-   Number of skipped pairs of which no score was computed, because bounds on the scores were enough. Their weights are
+   Number of skipped pairs whose scores were not computed, because bounds on them were enough. Their weights are
    counted by upper bounds, and log-sum-exp is an upper bound too.
    */
   uint64_t unseen_blocks;
   /*
-   Number of pairs of a row and a block of which the row attends a key.
+   Number of pairs of a row and a block in which the row attends a key of the block.
    */
   uint64_t row_blocks;
   /*
@@ -1112,8 +1112,8 @@ elsa_status elsa_workspace_certified(elsa_workspace workspace,
                                      size_t count);
 
 /*
- Writes what the last run in a workspace left out. The plan must have been created with an error budget. The call
- waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
+ Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget. The
+ call waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
  had no error budget, if it failed, or if there was none.
 
  share receives one number for each row of the output, [batch, heads, queries], at most count numbers: an upper bound

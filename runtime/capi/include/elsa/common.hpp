@@ -406,7 +406,7 @@ public:
         return detail::made<elsa_certified>(code, value);
     }
 
-    // Returns what the last run left out; its plan must have an error budget. share receives an upper bound of the share
+    // Reports the keys that the last run left out; its plan must have an error budget. share receives an upper bound of the share
     // of each row's weights that was left out, at most count numbers; see elsa_workspace_left_out.
     result<elsa_left_out> left_out(float *share = nullptr, std::size_t count = 0) const {
         elsa_left_out value;

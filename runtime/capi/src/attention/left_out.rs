@@ -26,8 +26,8 @@ fn left_out(t: &Traversed<'_>) -> elsa_left_out {
     }
 }
 
-/// Writes what the last run in a workspace left out. The plan must have been created with an error budget. The call
-/// waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
+/// Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget. The
+/// call waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
 /// had no error budget, if it failed, or if there was none.
 ///
 /// share receives one number for each row of the output, [batch, heads, queries], at most count numbers: an upper bound

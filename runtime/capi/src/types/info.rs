@@ -195,7 +195,7 @@ pub struct elsa_certified {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// What the last run in a workspace left out within its error budget. An output differs from that over all keys by at most
+/// Report of the keys that a run left out within its error budget. An output differs from that over all keys by at most
 /// the row's share times the difference between the largest and the smallest value of its channel, in addition to the
 /// errors of rounding.
 #[repr(C)]
@@ -209,14 +209,14 @@ pub struct elsa_left_out {
     pub block_keys: usize,
     /// Number of rows, [batch, heads, queries], that belong to a sequence.
     pub rows: u64,
-    /// Number of pairs of a tile and a block of which a row of the tile attends a key.
+    /// Number of pairs of a tile and a block in which a row of the tile attends a key of the block.
     pub blocks: u64,
     /// Number of these pairs that were skipped.
     pub skipped_blocks: u64,
-    /// Number of skipped pairs of which no score was computed, because bounds on the scores were enough. Their weights are
+    /// Number of skipped pairs whose scores were not computed, because bounds on them were enough. Their weights are
     /// counted by upper bounds, and log-sum-exp is an upper bound too.
     pub unseen_blocks: u64,
-    /// Number of pairs of a row and a block of which the row attends a key.
+    /// Number of pairs of a row and a block in which the row attends a key of the block.
     pub row_blocks: u64,
     /// Number of these pairs that were skipped.
     pub skipped_row_blocks: u64,
