@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Programs whose behaviour depends on the processor or the C library, and one program that calls the library from C++.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "plain.c",
     "floats.c",
     "fixed_cache.c",
@@ -22,6 +22,7 @@ const PROGRAMS: [&str; 13] = [
     "left_out.c",
     "linear.c",
     "misuse.c",
+    "options.c",
     "series.c",
     "stack.c",
     "sizes.c",
