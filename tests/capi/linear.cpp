@@ -150,6 +150,105 @@ void halves(const elsa::engine &engine) {
     CHECK(worst < 2e-3);
 }
 
+// Reverses the tokens of every head of a tensor with rows of `each` numbers.
+void turn(std::vector<float> &x, std::size_t each) {
+    for (float *head = x.data(); head != x.data() + x.size(); head += tokens * each)
+        for (std::size_t t = 0; t < tokens / 2; t++)
+            std::swap_ranges(head + t * each, head + (t + 1) * each, head + (tokens - 1 - t) * each);
+}
+
+// Makes the rows of a tensor as long as queries and keys that are normalised with `epsilon`.
+void shorten(std::vector<float> &x, float epsilon) {
+    for (float *row = x.data(); row != x.data() + x.size(); row += dim) {
+        float squares = epsilon;
+        for (std::size_t i = 0; i < dim; i++) squares += row[i] * row[i];
+        for (std::size_t i = 0; i < dim; i++) row[i] /= std::sqrt(squares);
+    }
+}
+
+// Runs the tokens from last to first, and with normalised queries and keys.
+void flags(const elsa::engine &engine) {
+    const Data x;
+    elsa::linear_inputs<float> in;
+    in.q = x.q;
+    in.k = x.k;
+    in.v = x.v;
+    in.decay = x.decay;
+    in.beta = x.beta;
+    in.past_state = x.past;
+    const elsa_view before = *elsa::view(ELSA_LAYOUT_BHND, 1, states, dim, width);
+    for (int reversed = 0; reversed < 2; reversed++) {
+        Data other = x;
+        elsa::linear_problem<float> p = described<float>();
+        p.with_past_state(before);
+        if (reversed != 0) {
+            p.with_direction(ELSA_DIRECTION_REVERSE);
+            turn(other.q, dim);
+            turn(other.k, dim);
+            turn(other.v, width);
+            turn(other.decay, 1);
+            turn(other.beta, 1);
+        } else {
+            p.with_normalize(0.5f);
+            shorten(other.q, 0.5f);
+            shorten(other.k, 0.5f);
+        }
+        std::vector<double> last;
+        const std::vector<double> want = recurrence(other, last);
+        const auto plan = engine.linear_plan(p).value();
+        std::vector<float> y(want.size());
+        elsa::linear_outputs<float> to;
+        to.out = y;
+        CHECK(plan.run(plan.workspace().value(), in, to).ok());
+        if (reversed != 0) turn(y, width);
+        CHECK(distance(y, want) < 1e-5);
+    }
+}
+
+// Checks that packed sequences, one of them without tokens, have the answers of calls for each of them.
+void packed(const elsa::engine &engine) {
+    const Data x;
+    const std::vector<std::int64_t> ends = {0, 9, 9, static_cast<std::int64_t>(tokens)};
+    const std::vector<float> past = noise(3 * states * dim * width, 37);
+    elsa::linear_problem<float> p = described<float>();
+    p.with_past_state(*elsa::view(ELSA_LAYOUT_BHND, 3, states, dim, width)).with_packed(3);
+    const auto plan = engine.linear_plan(p).value();
+    elsa::linear_inputs<float> in;
+    in.q = x.q;
+    in.k = x.k;
+    in.v = x.v;
+    in.decay = x.decay;
+    in.beta = x.beta;
+    in.past_state = past;
+    in.cu_seqlens = ends;
+    std::vector<float> y(heads * tokens * width), alone(y.size());
+    elsa::linear_outputs<float> to;
+    to.out = y;
+    CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    for (std::size_t s = 0; s < 3; s++) {
+        // The views of one sequence keep the distances between heads.
+        const std::size_t start = static_cast<std::size_t>(ends[s]), count = static_cast<std::size_t>(ends[s + 1]) - start;
+        elsa::linear_problem<float> one = described<float>();
+        for (elsa_view *view : {&one.q, &one.k, &one.v, &one.out, &one.decay, &one.beta}) view->shape[2] = count;
+        one.with_past_state(*elsa::view(ELSA_LAYOUT_BHND, 1, states, dim, width));
+        const auto from = [start](const std::vector<float> &all, std::size_t each) {
+            return elsa::input<float>(all.data() + start * each, all.size() - start * each);
+        };
+        in.q = from(x.q, dim);
+        in.k = from(x.k, dim);
+        in.v = from(x.v, width);
+        in.decay = from(x.decay, 1);
+        in.beta = from(x.beta, 1);
+        in.past_state = {past.data() + s * states * dim * width, states * dim * width};
+        in.cu_seqlens = elsa::integers();
+        to.out = {alone.data() + start * width, alone.size() - start * width};
+        const auto single = engine.linear_plan(one).value();
+        CHECK(single.run(single.workspace().value(), in, to).ok());
+    }
+    CHECK(distance(y, std::vector<double>(alone.begin(), alone.end())) < 1e-5);
+    CHECK(*std::max_element(y.begin(), y.end()) > 0.1f);
+}
+
 void refused(const elsa::engine &engine) {
     elsa::linear_problem<float> p = described<float>();
     p.has_beta = 0;
@@ -180,6 +279,8 @@ int main() {
     const elsa::engine engine = elsa::engine::create(options).value();
     answers(engine);
     halves(engine);
+    flags(engine);
+    packed(engine);
     refused(engine);
     std::printf("%d checks\n", checks);
     return 0;

@@ -152,6 +152,45 @@ static void run(void) {
     CHECK(elsa_run(plan, room, &in, &to, &report) == ELSA_STATUS_ARGUMENT);
 }
 
+/* The gradients of the kind, unless it has a past. */
+static void gradients(void) {
+    static elsa_gradients_inputs read;
+    static elsa_gradients_outputs written;
+    static elsa_plan made;
+    static elsa_workspace scratch;
+    static elsa_bound bound;
+    static float d_q[COUNT], d_k[COUNT], d_v[COUNT];
+    problem.dtype = now->dtype;
+    if (now->past) {
+        CHECK(elsa_gradients_plan_create(engine, &problem, NULL, &made) == ELSA_STATUS_ARGUMENT);
+        return;
+    }
+    OK(elsa_gradients_plan_create(engine, &problem, NULL, &made));
+    OK(elsa_workspace_create(made, &scratch));
+    elsa_gradients_inputs_init(&read);
+    elsa_gradients_outputs_init(&written);
+    read.q = in.q;
+    read.q.bytes = sizeof q;
+    read.k = in.k;
+    read.v = in.v;
+    read.mask = in.mask;
+    read.key_lengths = in.key_lengths;
+    read.out = input(out, sizeof out);
+    read.d_out = input(v, sizeof v);
+    read.lse = input(lse, sizeof lse);
+    written.d_q = output(d_q, sizeof d_q);
+    written.d_k = output(d_k, sizeof d_k);
+    written.d_v = output(d_v, sizeof d_v);
+    OK(elsa_gradients_run(made, scratch, &read, &written, NULL));
+    OK(elsa_gradients_bind(made, scratch, &read, &written, &bound));
+    OK(elsa_bound_run(bound, NULL));
+    OK(elsa_gradients_bound_set(bound, &read, &written));
+    OK(elsa_bound_destroy(bound));
+    OK(elsa_plan_warm(made, scratch));
+    OK(elsa_workspace_destroy(scratch));
+    OK(elsa_plan_destroy(made));
+}
+
 static int32_t zeros(void *user, const elsa_rows *rows, void *data, size_t bytes) {
     (void)user, (void)rows;
     memset(data, 0, bytes);
@@ -263,7 +302,7 @@ static void with_plenty(void) {
 }
 
 int main(int count, char **arguments) {
-    size_t engines = 0, plans = 0, runs = 0, streams = 0, ends = 0;
+    size_t engines = 0, plans = 0, runs = 0, passes = 0, streams = 0, ends = 0;
     size_t i;
     memory = mmap(NULL, WHOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
@@ -281,12 +320,15 @@ int main(int count, char **arguments) {
             on_little(create_engine, &engines);
             on_little(create_plan, &plans);
             on_little(run, &runs);
+            on_little(gradients, &passes);
             on_little(stream, &streams);
             on_little(destroy, &ends);
         }
     }
     CHECK(munmap(memory, WHOLE) == 0);
-    if (measured) printf("bytes of stack: engines %zu, plans %zu, runs %zu, streams %zu, ends %zu\n", engines, plans, runs, streams, ends);
+    if (measured)
+        printf("bytes of stack: engines %zu, plans %zu, runs %zu, gradients %zu, streams %zu, ends %zu\n", engines, plans, runs, passes,
+               streams, ends);
     printf("%d checks\n", checks);
     return 0;
 }
