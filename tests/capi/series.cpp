@@ -77,6 +77,37 @@ void recurrences(const elsa::engine &engine) {
     CHECK(other.run(both, in, to).ok() && distance(y, want) < 1e-5);
 }
 
+// Runs a recurrence over tensors whose tokens are the inner axis, with logarithms in place of gates.
+void variants(const elsa::engine &engine) {
+    const Data x;
+    std::vector<double> last;
+    const std::vector<double> want = recurrence(x, last);
+    const auto across = [](const std::vector<float> &from) {
+        std::vector<float> to(from.size());
+        for (std::size_t t = 0; t < tokens; t++)
+            for (std::size_t c = 0; c < channels; c++) to[c * tokens + t] = from[t * channels + c];
+        return to;
+    };
+    std::vector<float> logarithms = across(x.gates);
+    for (float &gate : logarithms) gate = std::log(gate);
+    const std::vector<float> addends = across(x.u), past(x.past.begin(), x.past.begin() + channels);
+    elsa::recurrence_problem<float> p;
+    p.over(*elsa::channels_first(1, channels, tokens)).with_logarithms();
+    const auto plan = engine.recurrence_plan(p).value();
+    std::vector<float> y(want.size());
+    elsa::recurrence_inputs<float> in;
+    in.a = logarithms;
+    in.b = addends;
+    in.past_state = past;
+    elsa::series_outputs<float> to;
+    to.out = y;
+    CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    std::vector<float> turned(y.size());
+    for (std::size_t t = 0; t < tokens; t++)
+        for (std::size_t c = 0; c < channels; c++) turned[t * channels + c] = y[c * tokens + t];
+    CHECK(distance(turned, want) < 1e-5);
+}
+
 void scans(const elsa::engine &engine) {
     const Data x;
     elsa::selective_problem<float> p;
@@ -185,6 +216,7 @@ int main() {
     options.threads = 2;
     const elsa::engine engine = elsa::engine::create(options).value();
     recurrences(engine);
+    variants(engine);
     scans(engine);
     convolutions(engine);
     refused(engine);
