@@ -31,7 +31,6 @@ pub mod args;
 pub mod backward;
 pub mod bench;
 mod certified;
-pub mod chart;
 pub mod command;
 pub mod demo;
 pub mod error;

@@ -3,7 +3,7 @@
 use super::archive::{Archive, word};
 use super::section::Section;
 use crate::predict::{Assumed, assumed, milliseconds, paper};
-use elsa_cli::chart::{Chart, Point, Raw, chart};
+use elsa_cli::picture::{Axis, Picture, Point, Raw, chart};
 use elsa_cli::shape::Shape;
 use elsa_core::dtype::DType;
 use elsa_targets::Board;
@@ -227,7 +227,7 @@ pub fn sections(board: Option<&Board>, cells: &[Cell], fit: Option<Fit>) -> [Sec
 }
 
 /// Draws the latencies of the paper's grid: measured, predicted and published.
-fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Chart> {
+fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Picture> {
     let start = assumed(board);
     let draw = |dtype: &str| {
         let rows: Vec<(f64, &Cell)> = cells
@@ -254,7 +254,7 @@ fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Chart> {
             curve("NEON", &|cell| on("neon", cell)),
             curve("paper", &|cell| cell.published(board)),
         ];
-        chart(format!("One head, {dtype}"), ("tokens", "ms"), (true, true), curves, true)
+        chart(format!("One head, {dtype}"), [Axis::log("tokens"), Axis::log("ms")], curves, true)
     };
     ["f32", "f16"].into_iter().filter_map(draw).collect()
 }
