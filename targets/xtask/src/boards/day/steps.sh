@@ -48,8 +48,8 @@ single-cpu grid 60 - bench --seconds $cell --method elsa --shape 1,1,1,900,64 --
 half-gpu fast 120 gpu bench $grid --seconds $cell --method elsa $gpu --dtype f16 --half-scores
 workloads-gpu fast 300 gpu bench $workloads --seconds $cell $gpu $tables
 workloads-cpu fast 600 - bench $workloads --seconds $cell --backend $cpu $tables
-linear-gpu fast 120 gpu elsa linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
-linear-cpu fast 120 - elsa linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
+linear-gpu fast 120 gpu measured linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
+linear-cpu fast 120 - measured linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
 series-gpu fast 120 gpu,test/elsa-lab program elsa-lab bench-series --json --seconds $cell --lengths $lengths $gpu
 tune fast 300 gpu elsa tune --json $grid --seconds $cell --out day/tuned.toml
 torch fast 300 gpu,torch,test/gpu_bench.py python gpu_bench.py --seconds $cell --out day
@@ -113,10 +113,14 @@ elsa() {
 }
 
 # Status 5 means that something disturbed a measurement. Its rows are marked, and their answers were checked.
-bench() {
-  elsa bench --json $warm "$@"
+measured() {
+  elsa "$@"
   code=$?
   [ "$code" = 5 ] || return "$code"
+}
+
+bench() {
+  measured bench --json $warm "$@"
 }
 
 # Runs a program of the folder test.
