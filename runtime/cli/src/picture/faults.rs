@@ -15,7 +15,8 @@ struct Placed {
 }
 
 /// Describes each text in the SVG pictures of `page` that overlaps another text of its picture or leaves the picture.
-/// `page` is an SVG file of this module, or a page with pictures of this module; a page without a picture has one fault.
+/// `page` is an SVG file of this module, or a page with pictures of this module. A page without a picture has one
+/// fault.
 #[must_use]
 pub fn faults(page: &str) -> Vec<String> {
     let pictures: Vec<&str> =

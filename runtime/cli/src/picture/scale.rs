@@ -121,7 +121,7 @@ impl Axis {
         Axis { name, quantity: Quantity::Number, logarithmic: true }
     }
 
-    /// Sets what the numbers are.
+    /// Sets the quantity of the numbers.
     #[must_use]
     pub const fn of(self, quantity: Quantity) -> Axis {
         Axis { quantity, ..self }

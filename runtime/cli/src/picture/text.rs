@@ -1,8 +1,8 @@
 //! Widths of texts, and texts divided into lines.
 //!
 //! Each reader's system has a different font for `system-ui`. The widths here are those of DejaVu Sans or Liberation
-//! Sans, whichever is wider, and DejaVu Sans is one of the widest fonts. The width of a text is therefore an upper bound
-//! for most readers.
+//! Sans, whichever is wider. DejaVu Sans is one of the widest fonts, so the width of a text is an upper bound for most
+//! readers.
 
 /// Size of the font of all texts, in SVG units.
 const FONT: f64 = 12.0;

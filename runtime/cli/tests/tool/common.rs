@@ -63,7 +63,7 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
 pub struct Busy(Vec<Child>);
 
 impl Busy {
-    /// Starts `count` processes, each of which uses a whole core.
+    /// Starts `count` processes. Each process uses a whole core.
     pub fn with(count: usize) -> Busy {
         let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         Busy((0..count).map(spin).collect())

@@ -60,8 +60,8 @@ pub fn page(of: &Printed<'_>) -> Result<String, Error> {
     text::print(&mut text, of)?;
     let hybrid = report.study.hybrid.as_ref();
     let mut groups = vec![
-        ("Streaming beside quorums", beside(costs, request)),
-        ("Streaming beside quorums, run on this machine", ran_here(ran)),
+        ("Streaming and quorums", beside(costs, request)),
+        ("Streaming and quorums, run on this machine", ran_here(ran)),
         ("The fits", fits(costs)),
         ("Forward and backward, naive and streaming", figures(report, kernels)),
         ("Memory in time", hybrid.map(memory).into_iter().flatten().collect()),
