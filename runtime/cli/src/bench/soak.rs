@@ -164,10 +164,12 @@ pub fn soak(
         let span = watch.open();
         // If less than half a stretch would remain, it is added to this stretch, which becomes the last one.
         let end = Instant::now() + length;
-        let end = if end + length / 2 > began + time { began + time } else { end };
+        let last = end + length / 2 > began + time;
+        let end = if last { began + time } else { end };
         latencies.clear();
         let mut missed = 0;
-        while clock.due(tick) < end {
+        // A tick at the very end belongs to the last stretch, so the last stretch leaves no tick.
+        while tick < ticks && (last || clock.due(tick) < end) {
             std::thread::sleep(clock.due(tick).saturating_duration_since(Instant::now()));
             let before = INSTRUMENTED_SYSTEM.stats();
             let start = Instant::now();

@@ -458,7 +458,7 @@ fn a_disturbed_cell_has_its_numbers_with_reason_and_cure() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("the cell is not clean; ") && said.contains("--wait"), "{said}");
-    assert!(said.contains("--save: nothing was saved, because no cell is clean"), "{said}");
+    assert!(said.contains("--save: nothing was saved, because no row is clean"), "{said}");
     assert_eq!(std::fs::read_dir(desk.path("kept")).unwrap().count(), 0);
     let row = &cells(&output.stdout)[0];
     assert!(row["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0) && row["clean"] == false, "{row}");
