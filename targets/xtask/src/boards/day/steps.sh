@@ -114,7 +114,7 @@ step() {
   if [ -n "$quick" ]; then
     cell=0.02 long=4s short=2s rest=2 grid='--shape 1,1,64,64,64 --shape 1,1,100,100,64' lengths=1,64
     shape='--method elsa --shape 1,1,64,64,64' few=''
-    warm='--warmup 1' workloads='--method elsa --shape 1,2,64,64,64,causal --shape 1,8,1,256,64' masked=2,2,64,64,64
+    warm='--warmup 1' workloads='--method elsa --shape 1,2,64,64,64,causal --shape 1,8,1,256,64' masked=2,1,32,32,16
     rows=16 keys=2048 limits="$limits --eta 0.125" runs=1
   fi
   for part in '' ,causal ,window=32:32 ,causal,window=32:0 ,mask=padding ,mask=bool ,mask=true ,mask=float ,mask=bias \
