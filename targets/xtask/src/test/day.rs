@@ -43,7 +43,7 @@ const MODES: [&[&str]; 2] = [
 /// Free space in KiB that is too small for a step.
 const TOO_SMALL: u64 = 8192;
 /// Steps that run on this machine.
-const TWIN: &str = "what,gpu,grid,onnx-cpu,onnx-cpu-time,tensorrt,python";
+const TWIN: &str = "what,gpu,grid,masks-gpu,streams-gpu,onnx-cpu,onnx-cpu-time,tensorrt,python";
 /// A program that stands for `trtexec`. It calls the whole interface of each plugin.
 const TRTEXEC: &str = r#"#!/bin/sh
 for word in "$@"; do

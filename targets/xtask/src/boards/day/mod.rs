@@ -316,7 +316,7 @@ mod tests {
                 |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
             assert!(plain(words[0]) && plain(words[1]) && !names.contains(&words[0]), "{line}");
             names.push(words[0]);
-            // The group modes is last. Its steps need what the repeated step needs, and a change of the state.
+            // The group modes is last. Its steps change the state and run the command of another step.
             let (repeated, again) = (words[1] == "modes", words[4..].join(" "));
             assert!(repeated || !names.iter().any(|name| name.starts_with("other-mode-grid")), "{line}");
             let state =
