@@ -91,8 +91,8 @@ impl Cell {
         Some((self.shape.parse().ok()?, types.into_iter().find(|dtype| dtype.name() == self.dtype)?))
     }
 
-    /// Returns the predicted milliseconds; `None` without a prediction. The profile has the clocks of one power mode, so
-    /// calls in another mode have none.
+    /// Returns the predicted milliseconds; `None` without a prediction. The profile has the clocks of one power mode,
+    /// so calls in another mode have none.
     fn predicted(&self, board: &Board, assumed: Assumed) -> Option<f64> {
         let ours = self.backend == "cuda" && self.method == "elsa" && !self.step.starts_with(OTHER_MODE);
         let (shape, dtype) = self.case().filter(|_| ours)?;

@@ -98,8 +98,7 @@ step() {
   cell=0.2 long=10m short=20s rest=20 grid='' lengths=1,256,1024
   shape='--method elsa --shape 1,12,197,197,64' few='--shape 1,1,64,64,64 --shape 1,1,900,900,64'
   workloads='--method elsa' masks='--method elsa' masked=4,8,512,512,64 warm=''
-  # Resident queries, keys, limits of memory and repetitions of a stream. The limit of the GPU is below the size of the
-  # keys and values.
+  # Queries, keys, limits of memory and number of runs of a stream. The limit of the GPU is below the tensors' size.
   rows=1024 keys=32768 limits='--host-budget 256MiB' runs=5
   case $id in *streams-gpu) limits='--host-budget 1GiB --device-budget 16MiB' ;; esac
   # A repetition in another state takes less time than the first measurement.
