@@ -174,6 +174,8 @@ impl Error {
                 | PlanError::BackendAbsent { .. }
                 | PlanError::BackendName { .. }
                 | PlanError::Unusable { reason: DeviceError::Ordinal { .. } }
+                | PlanError::CoreRange { .. }
+                | PlanError::Core { .. }
                 | PlanError::Task(_),
             )
             | Error::Plan(PlanError::Refused(
