@@ -18,7 +18,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 27] = [
+pub const PROGRAMS: [(&str, &str); 28] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -33,6 +33,7 @@ pub const PROGRAMS: [(&str, &str); 27] = [
     ("linear.cpp", "-DELSA_THROW"),
     ("logs.c", ""),
     ("misuse.c", ""),
+    ("realtime.c", ""),
     ("series.c", ""),
     ("series.cpp", ""),
     ("series.cpp", "-DELSA_THROW"),
