@@ -9,8 +9,8 @@ const MAX_CORES: usize = 1024;
 const PRIORITIES: std::ops::RangeInclusive<u8> = 1..=99;
 /// First part of the names of worker threads, unless the options specify another.
 const NAME: &str = "elsa";
-/// Largest length of the first part of a name, in bytes. Linux keeps 15 bytes of a name, and the hyphen and the number
-/// of a worker take up to 5.
+/// Largest length of the first part of a name, in bytes. Linux keeps 15 bytes of a name. At most 5 of them are the
+/// hyphen and the number of the worker.
 const MAX_NAME: usize = 10;
 
 /// Pins the calling thread to a core, and gives it a priority under `SCHED_FIFO`, on Linux. `None` leaves the property

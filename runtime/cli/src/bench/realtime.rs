@@ -9,7 +9,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 /// Real time.
 #[derive(Args, Debug, Clone)]
 pub struct RealTimeArgs {
-    /// Cores of --soak, such as 2,3: the loop runs on the first, and worker threads on the following ones in turn
+    /// Cores of --soak, such as 2,3: the loop runs on the first, worker threads on the following ones and then again on the first
     #[arg(long, value_name = "CORES", value_delimiter = ',', allow_negative_numbers = true,
         value_parser = ordinal::<usize>, requires = "soak")]
     pub cores: Vec<usize>,
