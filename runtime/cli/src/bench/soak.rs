@@ -140,6 +140,7 @@ pub fn soak(
     let Subject { plan, workspace, output: answer, .. } = subject;
     let mut bound = plan.bind(inputs, Outputs::new(answer.elements_mut()), workspace)?;
 
+    args.real_time.begin()?;
     let warm = Instant::now();
     while warm.elapsed() < SETTLE.min(time) {
         bound.run_resident()?;
