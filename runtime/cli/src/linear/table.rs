@@ -167,3 +167,67 @@ pub fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
     writeln!(out)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a row for one head. If `ms` is NaN, the cell was refused.
+    fn row(form: Form, tokens: usize, ms: f64, marks: &[&str]) -> Row {
+        Row {
+            what: "linear bench",
+            rule: "gated",
+            per_dim: false,
+            direction: "forward",
+            dtype: "f32",
+            backend: "scalar".to_owned(),
+            kernel: "kernel",
+            threads: 1,
+            batch: 1,
+            heads: 1,
+            tokens,
+            dim: 8,
+            form,
+            chunk: 1,
+            parts: 1,
+            chosen: form == Form::Recurrent,
+            samples: if ms.is_nan() { 0 } else { 3 },
+            p25_ms: ms,
+            p50_ms: ms,
+            p75_ms: ms,
+            ns_per_token: ms * 1e6 / tokens as f64,
+            clean: marks.is_empty(),
+            marks: marks.iter().map(|mark| (*mark).to_owned()).collect(),
+            workspace_bytes: 0,
+            rel_l2: 1e-7,
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_clean_say_so_and_refused_ones_have_no_times() {
+        let (busy, idle) = ("others take 1.20 cores; close x", "others take 0.31 cores; close x");
+        let rows = vec![
+            row(Form::Recurrent, 10, 1.0, &[]),
+            row(Form::Chunk, 10, 2.0, &[]),
+            row(Form::Recurrent, 20, f64::NAN, &[busy]),
+            row(Form::Chunk, 20, f64::NAN, &[busy]),
+            row(Form::Recurrent, 40, 8.0, &[idle]),
+            row(Form::Chunk, 40, 4.0, &[idle]),
+        ];
+        let family = Family { title: "gated".to_owned(), rows };
+        let mut out = Vec::new();
+        print(&mut out, &family).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].contains("100000.0*") && lines[2].ends_with("e-7"), "{text}");
+        assert!(lines[3].ends_with("e-7 refused") && lines[3].matches(" - ").count() == 5, "{text}");
+        assert!(lines[4].contains("100000.0 ") && lines[4].ends_with("e-7 disturbed"), "{text}");
+        assert_eq!(lines[5], "not clean, 2 rows: others take 1.20 cores; close x");
+        // The refused cell between the two others has no crossover.
+        let crossovers = family.crossovers();
+        let [found] = &crossovers[..] else { panic!("{text}") };
+        assert_eq!((found.from, found.to), (Form::Recurrent, Form::Chunk));
+        // Both forms grow by a power of the tokens and are equally fast where 1.0 x^1.5 = 2.0 x^0.5.
+        assert!((found.tokens - 20.0).abs() < 1e-9, "{found:?}");
+    }
+}
