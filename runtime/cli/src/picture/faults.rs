@@ -135,7 +135,7 @@ mod tests {
         );
         assert_eq!(faults(&good), [""; 0]);
         let over = picture(
-            "<text x=\"2\" y=\"12\">above</text><text x=\"20\" y=\"20\" text-anchor=\"end\">below</text>",
+            "<text x=\"2\" y=\"12\">above</text><text x=\"45\" y=\"20\" text-anchor=\"end\">below</text>",
         );
         assert_eq!(faults(&over), ["'above' and 'below' overlap"]);
         for out in [
