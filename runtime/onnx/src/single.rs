@@ -223,7 +223,7 @@ impl FusedSizes {
     ///
     /// # Errors
     /// Returns the reason why they cannot be derived.
-    pub fn of<'s>(node: &Node, shape: Shapes<'_, 's>) -> Result<FusedSizes, String> {
+    pub fn of(node: &Node, shape: Shapes<'_, '_>) -> Result<FusedSizes, String> {
         let fused = FusedNode::of(node).ok_or("it is no attention")?;
         let given = |i: usize| match node.input(i) {
             None => Ok(None),
@@ -353,7 +353,7 @@ impl FusedSizes {
 /// Returns two sizes that must be equal for a fused node to be valid, although their expressions differ. At least one
 /// of them is a free axis that the other does not contain.
 #[must_use]
-pub fn tied<'s>(node: &Node, shape: Shapes<'_, 's>) -> Option<(Size, Size)> {
+pub fn tied(node: &Node, shape: Shapes<'_, '_>) -> Option<(Size, Size)> {
     let (fused, sizes) = (FusedNode::of(node)?, FusedSizes::of(node, shape).ok()?);
     let total = sizes.total()?;
     let mut pairs: Vec<(&Size, &Size)> = Vec::new();
@@ -384,7 +384,7 @@ pub fn tied<'s>(node: &Node, shape: Shapes<'_, 's>) -> Option<(Size, Size)> {
 /// Returns pairs of an axis of a fused node's mask and the same axis of its scores. The axis of the mask has size 1 or
 /// the full size.
 #[must_use]
-pub fn joined<'s>(node: &Node, shape: Shapes<'_, 's>) -> Vec<Vec<Size>> {
+pub fn joined(node: &Node, shape: Shapes<'_, '_>) -> Vec<Vec<Size>> {
     let pairs = || {
         let (fused, sizes) = (FusedNode::of(node)?, FusedSizes::of(node, shape).ok()?);
         let (mask, total) = (shape(fused.mask)?, sizes.total()?);
