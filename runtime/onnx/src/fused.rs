@@ -196,13 +196,7 @@ impl Replacement<'_> {
         let widths: Option<Vec<i64>> = widths.iter().map(|(heads, dim)| heads.times(dim)?.known()).collect();
         let b = &mut self.b;
         let mut all = match packing {
-            Packing::Heads | Packing::Rows => [name(0), name(1), name(2)],
-            Packing::HeadsOfKeys => {
-                let heads = heads.known().ok_or("it does not say its heads")?;
-                let target = b.ints("heads", [0, 0, heads, -1]);
-                let split = b.node("split", "Reshape", &[&name(0), &target]);
-                [b.transposed(&split, &[0, 2, 1, 3]), name(1), name(2)]
-            }
+            Packing::Heads | Packing::Rows | Packing::HeadsOfKeys => [name(0), name(1), name(2)],
             Packing::PackedKeys => [name(0), rows_of(b, &name(1), 0), rows_of(b, &name(1), 1)],
             Packing::Packed => [0, 1, 2].map(|i| rows_of(b, &name(0), i)),
             Packing::Projected => {
@@ -214,25 +208,30 @@ impl Replacement<'_> {
                     widths.as_ref().ok_or("the widths of its operands do not follow from the model")?;
                 let mut from = 0;
                 let mut parts = <[String; 3]>::default();
-                for (part, width) in parts.iter_mut().zip(widths) {
-                    *part = b.sliced(&name(0), 2, from, from + width);
-                    from += width;
+                for (part, &width) in parts.iter_mut().zip(widths) {
+                    let to = i64::saturating_add(from, width);
+                    *part = b.sliced(&name(0), 2, from, to);
+                    from = to;
                 }
                 parts
             }
         };
         if let Some(bias) = node.input(self.fused.bias) {
-            if *packing == Packing::HeadsOfKeys {
-                return Err("it has a bias, and keys with an axis of heads".into());
-            }
             let widths = widths.as_ref().ok_or("the widths of its operands do not follow from the model")?;
             b.read(bias, Role::Operand);
             let mut from = 0;
-            for (operand, width) in all.iter_mut().zip(widths) {
-                let part = b.sliced(bias, 0, from, from + width);
+            for (operand, &width) in all.iter_mut().zip(widths).take(packing.biased()) {
+                let to = i64::saturating_add(from, width);
+                let part = b.sliced(bias, 0, from, to);
                 *operand = b.node("biased", "Add", &[operand.as_str(), &part]);
-                from += width;
+                from = to;
             }
+        }
+        if *packing == Packing::HeadsOfKeys {
+            let heads = heads.known().ok_or("it does not say its heads")?;
+            let target = b.ints("heads", [0, 0, heads, -1]);
+            let split = b.node("split", "Reshape", &[all[0].as_str(), &target]);
+            all[0] = b.transposed(&split, &[0, 2, 1, 3]);
         }
         Ok(all)
     }

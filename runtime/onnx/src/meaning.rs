@@ -116,7 +116,7 @@ fn operands(
     };
     if let Some(bias) = get(fused.bias) {
         (bias.shape == [starts[2] + widths[2]]).then_some(())?;
-        for (i, operand) in all.iter_mut().enumerate() {
+        for (i, operand) in all.iter_mut().enumerate().take(packing.biased()) {
             let (tokens, dim) = (operand.shape[2], dims[i]);
             let place = |at: usize| starts[i] + at / (tokens * dim) % heads[i] * dim + at % dim;
             let data = operand.data.iter().enumerate().map(|(at, x)| x + bias.data[place(at)]).collect();
@@ -169,7 +169,7 @@ fn padding(mask: &Array, batch: usize, queries: usize, keys: usize, fill: f64) -
 }
 
 /// Computes output `output` of a fused node in f64. Returns `None` for other nodes, for nodes that are not replaced,
-/// and for the scores. If `sample` selects some of the queries, the answer consists of these queries alone, and masks
+/// for nodes without elements, and for the scores. If `sample` selects some of the queries, the answer consists of these queries alone, and masks
 /// must contain only the rows of these queries.
 #[must_use]
 pub fn eval(
@@ -187,6 +187,9 @@ pub fn eval(
     let c = Counts::of(&sizes)?;
     let [b, h, kv, n, d, e] = [c.batch, c.heads, c.kv_heads, c.queries, c.dim, c.value_dim];
     let m = c.past.checked_add(c.keys)?;
+    if [b, h, n, m, d, e].contains(&0) {
+        return None;
+    }
     for (heads, tokens, dim) in [(h, n, d), (kv, m, d), (kv, m, e)] {
         count(&[b, heads, tokens, dim], limits.elements)?;
     }

@@ -72,6 +72,15 @@ pub enum Packing {
     Projected,
 }
 
+impl Packing {
+    /// Returns the number of operands to which a bias is added: the first, or all three. ONNX Runtime expects that keys and
+    /// values with an axis of heads already contain their bias.
+    #[must_use]
+    pub const fn biased(self) -> usize {
+        if matches!(self, Packing::HeadsOfKeys) { 1 } else { 3 }
+    }
+}
+
 /// Sizes of a fused node's axes.
 pub struct FusedSizes {
     /// Arrangement of queries, keys and values.
