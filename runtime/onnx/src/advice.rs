@@ -19,7 +19,7 @@ const ADVICE: [(&str, &str); 23] = [
     ("which the operator does not return", "export the model without this output"),
     (
         "where new keys are written",
-        "export the decoder with MultiHeadAttention or Attention of opset 23, whose caches grow, and rotations before it",
+        "export the decoder with MultiHeadAttention, or Attention of opset 23, and rotations before it",
     ),
     ("rotates queries and keys", "rotate queries and keys by nodes before the attention"),
     ("fills in place", "export with a cache that grows instead of a shared buffer"),

@@ -15,8 +15,8 @@ fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }
 
-/// Refuses a causal node of ONNX Runtime if its numbers of queries and new keys differ, because ONNX Runtime then aligns
-/// the last query with the last key.
+/// Refuses a causal node of ONNX Runtime if its numbers of queries and new keys differ, because ONNX Runtime then
+/// aligns the last query with the last key.
 fn check_diagonal(fused: &FusedNode<'_>, sizes: &FusedSizes) -> Result<(), Reason> {
     if fused.causal && fused.is_microsoft() && sizes.queries != sizes.keys {
         return Err("it is unidirectional over other numbers of queries and keys".into());
@@ -270,7 +270,8 @@ impl Replacement<'_> {
         Ok(self.b.node("masks", "Add", &[&wide, &padding]))
     }
 
-    /// Builds the mask that is added for the padding mask `name`; the result is empty if the padding mask has no effect.
+    /// Builds the mask that is added for the padding mask `name`. The result is empty if the padding mask has no
+    /// effect.
     fn padding(&mut self, name: &str) -> Result<String, Reason> {
         let shape = self.site.symbols.shape(name);
         let shape = shape.ok_or("the shape of its padding mask does not follow from the model")?;

@@ -169,8 +169,8 @@ fn padding(mask: &Array, batch: usize, queries: usize, keys: usize, fill: f64) -
 }
 
 /// Computes output `output` of a fused node in f64. Returns `None` for other nodes, for nodes that are not replaced,
-/// for nodes without elements, and for the scores. If `sample` selects some of the queries, the answer consists of these queries alone, and masks
-/// must contain only the rows of these queries.
+/// for nodes without elements, and for the scores. If `sample` selects some of the queries, the answer consists of these
+/// queries alone, and masks must contain only the rows of these queries.
 #[must_use]
 pub fn eval(
     node: &Node,

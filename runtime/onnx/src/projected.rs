@@ -9,8 +9,8 @@
 
 use super::node::{MICROSOFT, Node};
 
-/// Returns nodes that are equivalent to an `Attention` of ONNX Runtime; `None` for other nodes. The names of new tensors
-/// begin with the name of the output and `mark`.
+/// Returns nodes that are equivalent to an `Attention` of ONNX Runtime; `None` for other nodes. The names of new
+/// tensors begin with the name of the output and `mark`.
 #[must_use]
 pub fn parts(node: &Node, mark: &str) -> Option<Vec<Node>> {
     (node.op == "Attention" && node.domain == MICROSOFT).then_some(())?;

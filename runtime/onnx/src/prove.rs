@@ -298,7 +298,8 @@ impl Graph<'_> {
                 continue;
             }
             let array = self.tensor(input, depth + 1)?;
-            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries itself.
+            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries
+            // itself.
             let rows = match (sampled, node.op.as_str()) {
                 (false, _) => false,
                 (true, "MatMul") => i == 0,

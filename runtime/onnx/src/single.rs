@@ -73,8 +73,8 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// Returns the number of operands to which a bias is added: the first, or all three. ONNX Runtime expects that keys and
-    /// values with an axis of heads already contain their bias.
+    /// Returns the number of operands to which a bias is added: the first, or all three. ONNX Runtime expects that keys
+    /// and values with an axis of heads already contain their bias.
     #[must_use]
     pub const fn biased(self) -> usize {
         if matches!(self, Packing::HeadsOfKeys) { 1 } else { 3 }
@@ -211,7 +211,8 @@ impl<'a> FusedNode<'a> {
             return Err("it has past keys or past values alone; allowed: both, or none".into());
         }
         let presents = self.presents();
-        if past[0] && self.is_microsoft() && (presents.is_empty() || presents.iter().any(String::is_empty)) {
+        let whole = presents.len() + 1 == self.outputs && !presents.iter().any(String::is_empty);
+        if past[0] && self.is_microsoft() && !whole {
             return Err("it has a past without presents, which ONNX Runtime does not support".into());
         }
         if self.softcap != 0.0 && node.input(self.mask).is_some() {

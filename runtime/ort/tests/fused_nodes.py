@@ -1,8 +1,9 @@
 """Attention in a single node, original and rewritten, in ONNX Runtime: fused_nodes.py LIBRARY TOOL
 
 Each case is a model of one node `Attention` or `MultiHeadAttention` with free axes. `elsa onnx rewrite` must replace
-the node, or keep it for the reason that the case names. At several sizes the answers of the rewritten model are compared
-with numpy in f64. Those of the original are compared too, unless the runtime has no kernel for the form on the CPU."""
+the node, or keep it for the reason that the case names. At several sizes the answers of the rewritten model are
+compared with numpy in f64. Those of the original are compared too, unless the runtime has no kernel for the form on
+the CPU."""
 
 import os
 import sys
