@@ -1,6 +1,7 @@
 //! The flags of `elsa bench`.
 
 use super::grid::{DIM, GRID};
+use super::realtime::RealTimeArgs;
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
 use crate::args::{EngineArgs, TraversalArgs};
 use crate::shape::{self, Named, WORKLOADS, Workload};
@@ -143,6 +144,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "HZ", default_value = "30", allow_negative_numbers = true, value_parser = rate,
         requires = "soak")]
     pub rate: f64,
+    /// Real time.
+    #[command(flatten)]
+    pub real_time: RealTimeArgs,
     /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save stored for this board in
     /// DIR [default folder: targets/BOARD/bench]
     #[arg(long, value_name = "DIR", num_args = 0..=1,

@@ -7,7 +7,7 @@
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
-//! | `soak` | one shape at a fixed rate for a long time |
+//! | `soak`, `realtime` | one shape at a fixed rate for a long time, and its cores, priority and locked memory |
 //! | `exec`, `phases` | the readings around any program, and their rows |
 
 mod args;
@@ -22,6 +22,7 @@ mod measure;
 mod output;
 pub mod phases;
 mod progress;
+mod realtime;
 mod save;
 mod soak;
 mod spot;
@@ -61,7 +62,8 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         return exec::exec(args, words, &Root::machine());
     }
     let options = args.traversal.options(args.engine.plan_options())?;
-    let engine = args.engine.engine()?;
+    args.real_time.check()?;
+    let engine = args.engine.engine_from(args.real_time.options())?;
     let methods = args.method.unwrap_or(BOTH);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };

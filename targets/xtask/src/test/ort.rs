@@ -30,7 +30,7 @@ pub fn ends(tree: &Tree) -> Ran {
         let runs = runtimes.iter().flat_map(|runtime| on_this_machine(tree, runtime, &here));
         ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
         cases(tree, ran, &here)?;
-        rewritten(tree, ran, &here, &runtimes, 60)
+        rewritten(tree, ran, &here, &runtimes, 120)
     })
 }
 

@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 28] = [
+pub const PROGRAMS: [(&str, &str); 29] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -34,6 +34,7 @@ pub const PROGRAMS: [(&str, &str); 28] = [
     ("linear.cpp", "-DELSA_THROW"),
     ("logs.c", ""),
     ("misuse.c", ""),
+    ("realtime.c", ""),
     ("series.c", ""),
     ("series.cpp", ""),
     ("series.cpp", "-DELSA_THROW"),
