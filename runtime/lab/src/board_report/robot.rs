@@ -73,7 +73,7 @@ pub fn sections(day: &Archive) -> [Section; 2] {
             let raw = |(name, key): &(&str, &str)| {
                 Raw::new(*name, stretches.iter().filter_map(|line| point(line, key)))
             };
-            let axes = [Axis::linear("time").of(Quantity::Seconds), Axis::linear(*unit)];
+            let axes = [Axis::linear("time").of(Quantity::Seconds), Axis::linear(unit)];
             chart((*title).to_owned(), axes, curves.iter().map(raw).collect(), false)
         })
         .collect();
