@@ -151,7 +151,7 @@ class _EngineOptions(_Sized):
         + _each(_SIZE, "threads cuda_device")
         + [("cuda_context", _U32), ("priority", ctypes.c_int32), ("spin_us", ctypes.c_int64)]
         + [("cores", ctypes.c_void_p), ("core_count", _SIZE)]
-        + _each(ctypes.c_void_p, "parallel_for parallel_user")
+        + _each(ctypes.c_void_p, "parallel_for parallel_user thread_name")
     )
 
 

@@ -47,6 +47,9 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Time for which idle workers, and callers that wait for workers, spin before they sleep.
     pub spin: Spin,
+    /// The first part of the names of the worker threads, 1 to 10 printable ASCII characters other than spaces: thread
+    /// `i`, counted from one, is called `name-i`. `None` uses `elsa`. The names appear in `ps`, `top` and debuggers.
+    pub thread_name: Option<String>,
     /// The cores of the worker threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
     /// list. If the list is empty, the system chooses the cores. The caller's thread is never pinned.
     pub cores: Vec<usize>,
@@ -68,7 +71,7 @@ pub struct EngineOptions {
 setters! {
     EngineOptions:
     spin: Spin, cores: Vec<usize>, fallback: Fallback, cuda: CudaOptions, tuned: Tuning;
-    optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
+    optional backend: Backend, threads: usize, thread_name: String, priority: u8, host: HostThreads,
 }
 
 /// A back end with its workers. Clones share the back end and the workers. Calls from several threads run concurrently,
@@ -133,8 +136,8 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if a requested back end is unknown or absent, or if the number of threads is out of bounds.
-    /// Also returns an error if the cores or the priority are out of range, not permitted, or given although the host
-    /// lends its threads. Also returns an error if the system cannot start a thread; threads that were already started
+    /// Also returns an error if the name of threads, the cores or the priority are out of range, not permitted, or given
+    /// although the host lends its threads. Also returns an error if the system cannot start a thread; threads that were already started
     /// have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
@@ -180,7 +183,7 @@ impl Engine {
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS)),
         };
-        let placement = Placement::new(&options.cores, options.priority)?;
+        let placement = Placement::new(options.thread_name.as_deref(), &options.cores, options.priority)?;
         let pool = match (&options.host, placement.option()) {
             (Some(_), Some(option)) => return Err(PlanError::Lent { option }),
             (Some(host), None) => Pool::lent(threads, options.spin, host.clone()),

@@ -252,6 +252,14 @@ pub enum PlanError {
         /// The system's error message.
         reason: String,
     },
+    /// The first part of the names of the worker threads has a forbidden length or character.
+    #[error("thread_name: {found:?}; allowed: 1 to {max} printable ASCII characters other than spaces")]
+    ThreadName {
+        /// The requested first part.
+        found: String,
+        /// The largest number of characters.
+        max: usize,
+    },
     /// A core number exceeds the largest number that the system supports.
     #[error("cores: {found}; allowed: numbers below {max}")]
     CoreRange {
@@ -260,7 +268,7 @@ pub enum PlanError {
         /// The smallest core number that is not supported.
         max: usize,
     },
-    /// The system does not allow a worker to run on the requested core.
+    /// The system does not allow a thread to run on the requested core.
     #[error("cores: {found}: {reason}; allowed: cores on which the system lets this process run")]
     Core {
         /// The requested core.
@@ -268,7 +276,7 @@ pub enum PlanError {
         /// The system's error message.
         reason: String,
     },
-    /// The system does not allow the requested priority for a worker.
+    /// The system does not allow the requested priority for a thread.
     #[error(
         "priority: {found}: {reason}; allowed: at most the process's limit RLIMIT_RTPRIO (ulimit -r), or any with the capability CAP_SYS_NICE"
     )]
@@ -284,7 +292,7 @@ pub enum PlanError {
         /// Name of the option.
         option: &'static str,
     },
-    /// Cores or a priority were requested for threads that the host program lends to the engine.
+    /// A name, cores or a priority were requested for threads that the host program lends to the engine.
     #[error("{option}: given for threads that the host lends; allowed for them: none")]
     Lent {
         /// Name of the option.

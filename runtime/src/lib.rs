@@ -67,6 +67,7 @@ pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
 pub use cpu::limits::{AvailableMemory, MemoryLimit, available_memory};
+pub use cpu::place::place_thread;
 pub use cpu::spin::Spin;
 pub use cuda::driver::{RawEvent, RawStream};
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};

@@ -277,7 +277,18 @@ static void places(void) {
     o.core_count = 0;
     o.priority = 5;
     refused(&o, ELSA_STATUS_ARGUMENT, "priority: given for threads that the host lends");
+    o.priority = 0;
+    o.thread_name = "camera";
+    refused(&o, ELSA_STATUS_ARGUMENT, "thread_name: given for threads that the host lends");
     o.parallel_for = NULL;
+    with(&o, WORKERS);
+    o.thread_name = "eleven-long";
+    refused(&o, ELSA_STATUS_ARGUMENT, "thread_name: \"eleven-long\"; allowed: 1 to 10 ");
+    o.thread_name = "";
+    refused(&o, ELSA_STATUS_ARGUMENT, "thread_name: \"\"");
+    o.thread_name = "a\xff";
+    refused(&o, ELSA_STATUS_ARGUMENT, "thread_name: ");
+    o.thread_name = NULL;
     o.priority = 100;
     refused(&o, ELSA_STATUS_ARGUMENT, "priority: 100");
     o.priority = -1;

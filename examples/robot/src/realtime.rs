@@ -4,35 +4,20 @@
 //! The system may refuse any of these measures to an unprivileged user. The loop then runs without the refused measure
 //! and reports the refusal.
 
+use elsa_runtime::{PlanError, place_thread};
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use thread_priority::{
-    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
-    set_thread_priority_and_policy, thread_native_id,
-};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// A measure that the system refused. The loop continues without this measure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The real-time priority was not granted.
-    #[error(
-        "priority: SCHED_FIFO {priority} is not permitted ({reason}); goes on without. Allowed for root, with CAP_SYS_NICE, or within the limit RTPRIO"
-    )]
-    Priority {
-        /// The requested priority.
-        priority: u8,
-        /// Reason that the system reports.
-        reason: String,
-    },
+    /// The real-time priority was not granted. The message of the source starts with the argument.
+    #[error("{0}; goes on without")]
+    Priority(#[source] PlanError),
     /// The loop could not be bound to the core.
-    #[error("cpu: the loop cannot be bound to core {cpu} ({reason}); goes on without")]
-    Pin {
-        /// Number of the requested core.
-        cpu: usize,
-        /// Reason that the system reports.
-        reason: String,
-    },
+    #[error("cpu: {0}; goes on without")]
+    Pin(#[source] PlanError),
     /// The memory could not be locked.
     #[error(
         "lock-memory: not permitted ({reason}); goes on without. Allowed for root, with CAP_IPC_LOCK, or within the limit MEMLOCK"
@@ -49,15 +34,7 @@ pub enum Refused {
 /// # Errors
 /// Returns an error if the system does not permit it.
 pub fn prioritise(priority: u8) -> Result<(), Refused> {
-    let refused = |reason: String| Refused::Priority { priority, reason };
-    let value = ThreadPriorityValue::try_from(priority).map_err(|reason| refused(reason.to_string()))?;
-    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
-    set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Crossplatform(value), policy).map_err(
-        |error| match error {
-            thread_priority::Error::OS(code) => refused(std::io::Error::from_raw_os_error(code).to_string()),
-            other => refused(format!("{other:?}")),
-        },
-    )
+    place_thread(None, Some(priority)).map_err(Refused::Priority)
 }
 
 /// Returns the cores that the process may use.
@@ -74,13 +51,7 @@ pub fn cores() -> std::io::Result<Vec<usize>> {
 /// # Errors
 /// Returns an error if the system does not permit it.
 pub fn pin(cpu: usize) -> Result<(), Refused> {
-    let refused = |reason: String| Refused::Pin { cpu, reason };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(refused(format!("cores are numbered below {}", CpuSet::MAX_CPU)));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| refused(error.to_string()))
+    place_thread(Some(cpu), None).map_err(Refused::Pin)
 }
 
 /// Locks all current mappings in memory. Later mappings are not locked, so a limit on locked memory cannot make a later
@@ -112,6 +83,6 @@ mod tests {
     #[test]
     fn priorities_out_of_bounds_are_refused_with_words() {
         let error = prioritise(100).unwrap_err().to_string();
-        assert!(error.starts_with("priority: SCHED_FIFO 100"), "{error}");
+        assert!(error.starts_with("priority: 100; allowed: 1 to 99"), "{error}");
     }
 }

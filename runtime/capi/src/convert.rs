@@ -42,8 +42,8 @@ pub(crate) fn fallback_number(fallback: Fallback) -> elsa_fallback {
     }
 }
 
-/// Converts the options of an engine. The options behind pointers are left out: the list of cores and the hook of the
-/// host.
+/// Converts the options of an engine. The options behind pointers are left out: the name of threads, the list of cores
+/// and the hook of the host.
 pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, Fault> {
     let context = match o.cuda_context {
         ELSA_CUDA_CONTEXT_PRIMARY => CudaContext::Primary,

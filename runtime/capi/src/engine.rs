@@ -44,8 +44,9 @@ pub unsafe extern "C" fn elsa_engine_create(
         // SAFETY: the caller keeps the clause *read*.
         let options = unsafe { take_or_default("options", options) }?;
         // SAFETY: the caller keeps the clauses *read* and *hook*.
-        let (cores, host) = unsafe { (lend::cores(&options)?, lend::host(&options)) };
-        let options = convert::engine_options(&options)?.cores(cores).host(host);
+        let (name, cores, host) =
+            unsafe { (lend::thread_name(&options), lend::cores(&options)?, lend::host(&options)) };
+        let options = convert::engine_options(&options)?.thread_name(name).cores(cores).host(host);
         let id = ENGINES.insert(Arc::new(Engine::new(&options)?))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(engine, elsa_engine { id }) };

@@ -97,6 +97,7 @@ impl From<PlanError> for Fault {
             PlanError::Unusable { reason } => device(reason),
             PlanError::Option(_)
             | PlanError::BackendName(_)
+            | PlanError::ThreadName { .. }
             | PlanError::CoreRange { .. }
             | PlanError::Core { .. }
             | PlanError::Lent { .. }

@@ -189,7 +189,7 @@ mod tests {
         let added = 2 * size_of::<elsa_mask>() + size_of::<elsa_table>() + size_of::<elsa_windows>();
         assert_eq!(size_of::<elsa_table>(), 2 * word + 2 * 4);
         assert_eq!(size_of::<elsa_windows>(), 6 * word);
-        assert_eq!(size_of::<elsa_engine_options>(), 7 * word + 4 * 4 + 8);
+        assert_eq!(size_of::<elsa_engine_options>(), 8 * word + 4 * 4 + 8);
         assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 4 * 4);
         assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);

@@ -1,11 +1,11 @@
-//! Values behind the pointers in an engine's options: the list of cores, and the hook that lends the host's
-//! threads.
+//! Values behind the pointers in an engine's options: the name of threads, the list of cores, and the hook that lends
+//! the host's threads.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
 use crate::types::*;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::{ptr, slice};
 
 /// Maximum length of a list of cores.
@@ -41,6 +41,20 @@ extern "C" fn share(context: *mut c_void, worker: usize) {
 /// The caller keeps the clause *hook* of elsa_engine_create.
 pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> {
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
+}
+
+/// Copies the first part of the names of worker threads; `None` if the options have no name. A byte that is not part of
+/// UTF-8 becomes a character that the engine refuses.
+///
+/// # Safety
+/// The caller keeps the crate's clause *read*: `options.thread_name` is null, or readable up to its zero byte.
+pub(crate) unsafe fn thread_name(options: &elsa_engine_options) -> Option<String> {
+    if options.thread_name.is_null() {
+        return None;
+    }
+    // SAFETY: the text is not null, and is readable up to its zero byte (clause *read*).
+    let name = unsafe { CStr::from_ptr(options.thread_name) };
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// Copies the list of cores that the worker threads run on.

@@ -73,7 +73,7 @@ struct Row {
 pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     let engine = args.engine.engine()?;
     let mut writer = prepare(&args.out)?;
-    let watch = Watch::start(Gate::Force, &engine);
+    let watch = Watch::start(Gate::default(), &engine);
     let mut out = crate::foreign::stdout();
     let start = watch.describe(Some(&engine));
     let gpu = match &start.gpu {

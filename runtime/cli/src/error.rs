@@ -116,6 +116,14 @@ pub enum Error {
     /// Memory that the system refused.
     #[error("{}", dashed(&.0.to_string()))]
     Memory(#[from] MemoryError),
+    /// A lock of the memory that the system refused.
+    #[error(
+        "--lock-memory: {reason}; allowed: at most the process's limit RLIMIT_MEMLOCK (ulimit -l), or any amount with the capability CAP_IPC_LOCK"
+    )]
+    Lock {
+        /// The system's error message.
+        reason: String,
+    },
     /// A wrong output.
     #[error("verification failed: {0}")]
     Verification(String),
@@ -184,6 +192,8 @@ impl Error {
                 | PlanError::BackendAbsent { .. }
                 | PlanError::BackendName { .. }
                 | PlanError::Unusable { reason: DeviceError::Ordinal { .. } }
+                | PlanError::CoreRange { .. }
+                | PlanError::Core { .. }
                 | PlanError::Task(_),
             )
             | Error::Plan(PlanError::Refused(

@@ -17,8 +17,9 @@
 //!
 //! Each command is a module with its flags and its help text. Flags that several commands share are in [`args`].
 //! [`job`] makes a problem from flags and files, [`elsa_files`] reads and writes the files, and [`signals`] makes sure
-//! that no half-written file remains. [`elsa_board`] watches the machine while it computes. [`command`] depends on the
-//! commands, and the commands depend on the shared modules. There are no dependencies in the opposite direction.
+//! that no half-written file remains. [`elsa_board`] watches the machine while it computes, and [`picture`] draws the
+//! pictures of all pages. [`command`] depends on the commands, and the commands depend on the shared modules. There are
+//! no dependencies in the opposite direction.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong
 //! request; 3 failure of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed
@@ -31,7 +32,6 @@ pub mod args;
 pub mod backward;
 pub mod bench;
 mod certified;
-pub mod chart;
 pub mod command;
 pub mod demo;
 pub mod error;

@@ -25,9 +25,9 @@
 use askama::Template;
 use clap::Args;
 use elsa_cli::args::{EngineArgs, ForceArgs};
-use elsa_cli::chart::{Chart, Point as Dot, Raw, SIZE, chart};
 use elsa_cli::error::Error;
 use elsa_cli::oracle::{Comparison, Oracle};
+use elsa_cli::picture::{Axis, Picture, Point as Dot, Raw, chart};
 use elsa_cli::progress;
 use elsa_cli::random::Random;
 use elsa_cli::report;
@@ -97,12 +97,10 @@ fn longest(text: &str) -> Result<usize, String> {
 #[template(path = "depth.html")]
 struct Page<'a> {
     version: &'static str,
-    charts: Vec<Chart>,
+    charts: Vec<Picture>,
     grown: Vec<String>,
     explained: &'static str,
     steps: &'a [Step],
-    width: f64,
-    height: f64,
 }
 
 /// Runs the command.
@@ -132,8 +130,6 @@ pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
             grown: grown(&steps),
             explained: EXPLAINED,
             steps: &steps,
-            width: SIZE.0,
-            height: SIZE.1,
         };
         target.write(
             elsa_cli::foreign::page(&page.render().map_err(|e| Error::Print(std::io::Error::other(e)))?)
@@ -453,7 +449,7 @@ fn grown(steps: &[Step]) -> Vec<String> {
 }
 
 /// Draws curves of bounds and errors against the number of keys.
-fn charts(steps: &[Step]) -> Vec<Chart> {
+fn charts(steps: &[Step]) -> Vec<Picture> {
     /// Function that returns the quantity that a curve shows for a step.
     type Of = fn(&Step) -> f64;
     let pictures: [(&str, &'static str, Of); 4] = [
@@ -474,7 +470,7 @@ fn charts(steps: &[Step]) -> Vec<Chart> {
         Schedule::ALL.map(curve).into()
     };
     let picture = |(title, unit, of): (&str, &'static str, Of)| {
-        chart(title.to_owned(), ("keys", unit), (true, true), curves(of), true)
+        chart(title.to_owned(), [Axis::log("keys"), Axis::log(unit)], curves(of), true)
     };
     pictures.into_iter().filter_map(picture).collect()
 }

@@ -1,7 +1,7 @@
 //! Changes of a model that would let the rewriter replace an attention.
 
 /// Parts of reasons, each with the change that would help.
-const ADVICE: [(&str, &str); 16] = [
+const ADVICE: [(&str, &str); 23] = [
     (
         "does not follow from the model",
         "write the shapes of all tensors into the model, with onnx.shape_inference",
@@ -16,6 +16,16 @@ const ADVICE: [(&str, &str); 16] = [
     ("which is not one number", "multiply the queries by this factor instead of the scores"),
     ("several free axes and cannot", "fix the sizes of the mask's dynamic axes, all but one"),
     ("f32 or f16, are replaced", "export queries, keys and values in one type, f32 or f16"),
+    ("which the operator does not return", "export the model without this output"),
+    (
+        "where new keys are written",
+        "export the decoder with MultiHeadAttention, or Attention of opset 23, and rotations before it",
+    ),
+    ("rotates queries and keys", "rotate queries and keys by nodes before the attention"),
+    ("fills in place", "export with a cache that grows instead of a shared buffer"),
+    ("on the diagonal of", "give the diagonal in attn_mask instead of is_causal"),
+    ("whether a soft cap", "export the attention as separate nodes, at opset 22 or before"),
+    ("a part of a larger mask", "give the mask of the attended keys as attention_bias"),
     ("is not taken over", "save the model before ONNX Runtime fuses its nodes, or export without this input"),
     ("not the last of", "export the softmax over the last axis of the scores"),
     ("its values are scaled", "multiply the output by this factor instead of the values"),
@@ -45,6 +55,7 @@ mod tests {
             include_str!("fused.rs"),
             include_str!("lib.rs"),
             include_str!("prove.rs"),
+            include_str!("single.rs"),
         ];
         for (part, help) in ADVICE {
             assert!(sources.iter().any(|source| source.contains(part)), "{part}");

@@ -27,6 +27,8 @@ pub enum Role {
     Condition(bool),
     /// A number that queries are multiplied or divided by.
     Factor,
+    /// Numbers of keys.
+    Length,
 }
 
 /// Nodes that replace an attention.
@@ -40,6 +42,8 @@ pub struct Change {
     pub reads: Vec<(String, Role)>,
     /// Name of the tensor that the new nodes produce, and index of the node that produced this tensor before.
     pub output: (String, usize),
+    /// Names of other outputs of that node, which the new nodes produce too.
+    pub more: Vec<String>,
     /// Names of the graph's tensors on the path from the scores to `made`. The second to last axis of each of these
     /// tensors is the axis of the queries.
     pub walk: HashSet<String>,
@@ -67,71 +71,117 @@ fn plain(op: &str, inputs: Vec<String>, output: String) -> Node {
 }
 
 /// Collects the nodes and constants of a change, and creates their names.
-struct Builder<'a> {
+pub struct Builder<'a> {
     prefix: &'a str,
-    nodes: Vec<Node>,
-    constants: Vec<(String, Array)>,
-    reads: Vec<(String, Role)>,
+    /// Nodes in order.
+    pub nodes: Vec<Node>,
+    /// Constants that the nodes read, by name.
+    pub constants: Vec<(String, Array)>,
+    /// Tensors of the graph that the nodes read, with their roles.
+    pub reads: Vec<(String, Role)>,
 }
 
-impl Builder<'_> {
-    fn name(&self, what: &str) -> String {
+impl<'a> Builder<'a> {
+    /// Creates a builder for nodes and constants whose names begin with `prefix`.
+    #[must_use]
+    pub fn new(prefix: &'a str) -> Builder<'a> {
+        Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] }
+    }
+
+    /// Returns the text with which all names begin.
+    #[must_use]
+    pub fn prefix(&self) -> &'a str {
+        self.prefix
+    }
+
+    /// Creates a name that no node or constant has.
+    #[must_use]
+    pub fn name(&self, what: &str) -> String {
         format!("{}_{what}{}", self.prefix, self.nodes.len() + self.constants.len())
     }
 
-    fn node(&mut self, what: &str, op: &str, inputs: &[&str]) -> String {
+    /// Adds a node of a standard ONNX operator, and returns the name of its output.
+    pub fn node(&mut self, what: &str, op: &str, inputs: &[&str]) -> String {
         let output = self.name(what);
         self.nodes.push(plain(op, inputs.iter().map(|&name| name.to_owned()).collect(), output.clone()));
         output
     }
 
-    fn constant(&mut self, what: &str, array: Array) -> String {
+    /// Adds a constant, and returns its name.
+    pub fn constant(&mut self, what: &str, array: Array) -> String {
         let name = self.name(what);
         self.constants.push((name.clone(), array));
         name
     }
 
     /// Transposes a tensor.
-    fn transposed(&mut self, name: &str, order: &[i64]) -> String {
+    pub fn transposed(&mut self, name: &str, order: &[i64]) -> String {
         let turned = self.node("turned", "Transpose", &[name]);
         self.set("perm", Attribute::Ints(order.to_vec()));
         turned
     }
 
     /// Gives the output of the last node the name `output`.
-    fn rename_last(&mut self, output: &str) {
+    pub fn rename_last(&mut self, output: &str) {
         if let Some(node) = self.nodes.last_mut() {
             node.outputs = vec![output.to_owned()];
         }
     }
 
     /// Sets an attribute of the last node.
-    fn set(&mut self, name: &str, value: Attribute) {
+    pub fn set(&mut self, name: &str, value: Attribute) {
         if let Some(node) = self.nodes.last_mut() {
             node.attributes.insert(name.to_owned(), value);
         }
     }
 
-    fn ints(&mut self, what: &str, all: impl IntoIterator<Item = i64>) -> String {
+    /// Adds a constant of integers with one axis.
+    pub fn ints(&mut self, what: &str, all: impl IntoIterator<Item = i64>) -> String {
         let data: Vec<f64> = all.into_iter().map(|n| n as f64).collect();
         self.constant(what, Array::new(Kind::I64, vec![data.len()], data))
     }
 
+    /// Adds a constant with one integer and no axis.
+    pub fn integer(&mut self, x: i64) -> String {
+        self.constant("integer", Array::new(Kind::I64, vec![], vec![x as f64]))
+    }
+
+    /// Removes an axis of a tensor: keeps index `i` of this axis.
+    pub fn picked(&mut self, name: &str, axis: i64, i: i64) -> String {
+        let i = self.integer(i);
+        let part = self.node("part", "Gather", &[name, &i]);
+        self.set("axis", Attribute::Int(axis));
+        part
+    }
+
+    /// Keeps the indices from `from` up to `to` of an axis of a tensor.
+    pub fn sliced(&mut self, name: &str, axis: i64, from: i64, to: i64) -> String {
+        let [from, to, axis] = [from, to, axis].map(|n| self.ints("cut", [n]));
+        self.node("part", "Slice", &[name, &from, &to, &axis])
+    }
+
+    /// Adds nodes that compute the size of an axis of a tensor, without an axis.
+    pub fn size(&mut self, name: &str, axis: i64) -> String {
+        let shape = self.node("shape", "Shape", &[name]);
+        self.picked(&shape, 0, axis)
+    }
+
     /// Adds nodes that compute the sizes of the axes `axes` of a tensor.
-    fn sizes(&mut self, name: &str, axes: std::ops::Range<usize>) -> String {
+    pub fn sizes(&mut self, name: &str, axes: std::ops::Range<usize>) -> String {
         let shape = self.node("shape", "Shape", &[name]);
         let axes = self.ints("axes", axes.map(|axis| i64::try_from(axis).unwrap_or(i64::MAX)));
         self.node("sizes", "Gather", &[&shape, &axes])
     }
 
     /// Reshapes a tensor to the sizes in the tensors `parts`, one after another.
-    fn reshaped(&mut self, name: &str, parts: &[&str]) -> String {
+    pub fn reshaped(&mut self, name: &str, parts: &[&str]) -> String {
         let target = self.node("target", "Concat", parts);
         self.set("axis", Attribute::Int(0));
         self.node("reshaped", "Reshape", &[name, &target])
     }
 
-    fn read(&mut self, name: &str, role: Role) {
+    /// Records that the nodes read a tensor of the graph.
+    pub fn read(&mut self, name: &str, role: Role) {
         if self.reads.iter().all(|(other, _)| other != name) {
             self.reads.push((name.to_owned(), role));
         }
@@ -171,7 +221,7 @@ pub fn of(
             ));
         }
     };
-    let mut b = Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] };
+    let mut b = Builder::new(prefix);
     let masks = masks(site, found, &layout, kind, by_position, &mut b)?;
     let mut inputs = Vec::new();
     for (i, (name, form)) in layout.operands.iter().enumerate() {
@@ -293,6 +343,7 @@ pub fn of(
         constants: b.constants,
         reads: b.reads,
         output: layout.output,
+        more: vec![],
         walk: found.walk.iter().cloned().collect(),
         attention_output: found.outputs[0].0.clone(),
         keys: layout.axes.keys,

@@ -266,8 +266,9 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     Ok(all)
 }
 
-/// Draws random inputs. Floating-point numbers are normally distributed. Indices, lengths and masks consist of ones and
-/// zeros, and each of their rows begins with a one. Returns `None` if the inputs are too large.
+/// Draws random inputs. Floating-point numbers are normally distributed. Indices and masks consist of ones and zeros,
+/// and each of their rows begins with a one. Integers with one axis may be lengths, so all of them are ones. Returns
+/// `None` if the inputs are too large.
 fn drawn(
     inputs: &[&Declared],
     sizes: &Sizes,
@@ -285,7 +286,8 @@ fn drawn(
         let count = dims.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
         let Some(count) = count.filter(|n| total.saturating_add(*n) <= ELEMENTS) else { return Ok(None) };
         total += count;
-        let row = dims.last().copied().unwrap_or(1).max(1);
+        let whole = dims.len() == 1 && input.kind != Kind::BOOL;
+        let row = dims.last().copied().filter(|_| !whole).unwrap_or(1).max(1);
         let mut normals = || (0..count).map(|_| normal(random)).collect::<Vec<f64>>();
         let data = match input.kind {
             Kind::F32 => Data::F32(normals().into_iter().map(|x| x as f32).collect()),

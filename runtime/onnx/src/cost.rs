@@ -5,6 +5,9 @@ use super::find::AttentionPattern;
 use super::infer::World;
 use super::model::Graph;
 use super::node::Node;
+use super::single::FusedSizes;
+use super::size::Size;
+use super::value::sized;
 
 /// Returns the product of the sizes of a tensor's axes.
 fn size(shape: &[usize]) -> f64 {
@@ -45,9 +48,12 @@ fn of_node(world: &World<'_>, node: &Node) -> Option<f64> {
 
 /// Returns the number of multiply-adds of a fused attention.
 pub fn of_fused(world: &World<'_>, node: &Node) -> Option<f64> {
-    let (q, k) = (world.shape(node.input(0)?)?, world.shape(node.input(1)?)?);
-    let keys = *k.get(k.len().checked_sub(2)?)? as f64;
-    Some((size(q) + size(world.shape(node.outputs.first()?)?)) * keys)
+    let shapes: Vec<Option<Vec<Size>>> =
+        node.inputs.iter().map(|name| world.shape(name).and_then(sized)).collect();
+    let sizes = FusedSizes::of(node, &|i| shapes.get(i)?.as_deref()).ok()?;
+    let scores: Vec<i64> = sizes.scores()?.iter().map(Size::known).collect::<Option<_>>()?;
+    let pairs: f64 = scores.iter().map(|&n| n as f64).product();
+    Some(pairs * sizes.dim.plus(&sizes.value_dim)?.known()? as f64)
 }
 
 /// Returns the number of multiply-adds of both products of an attention.

@@ -12,8 +12,9 @@
 //! byte. The free axes of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, the
 //! free axes are given sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
-//! `positions`). The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written
-//! (`write`). [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime.
+//! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
+//! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
+//! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -42,14 +43,17 @@ mod fused;
 mod infer;
 mod key;
 mod masks;
+mod meaning;
 mod microsoft;
 mod model;
 mod node;
 mod ops;
 mod positions;
+mod projected;
 mod prove;
 mod random;
 mod shapes;
+mod single;
 mod size;
 mod symbols;
 #[cfg(test)]
@@ -189,8 +193,9 @@ fn described(
     node: &node::Node,
     world: Option<&World<'_>>,
 ) -> (&'static str, Option<String>, Option<f64>) {
-    if node.is_fused() || fused::refusal(node).is_some() {
-        let shape = fused::scores(site.symbols, node).filter(|_| node.is_fused());
+    if node.is_fused() || single::refusal(node).is_some() {
+        let sizes = single::FusedSizes::of(node, &|i| site.symbols.shape(node.input(i)?));
+        let shape = sizes.ok().and_then(|sizes| sizes.scores());
         let own = world.filter(|_| node.is_fused()).and_then(|world| cost::of_fused(world, node));
         return (ATTENTION, shape.as_deref().map(size::shown), own);
     }
@@ -206,7 +211,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &node::Node| {
         node.is("Softmax")
             || node.is_fused()
-            || fused::refusal(node).is_some()
+            || single::refusal(node).is_some()
             || WrittenSoftmax::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
@@ -220,7 +225,7 @@ fn replacement(
     proved: &mut HashSet<Vec<u8>>,
 ) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
-    if let Some(reason) = fused::refusal(node) {
+    if let Some(reason) = single::refusal(node) {
         return Err(reason);
     }
     if !node.is_fused() {

@@ -4,6 +4,7 @@
 use super::array::Kind;
 use super::extents::{convolved, matmul, quantized};
 use super::node::Node;
+use super::single;
 use super::size::Size;
 use super::value::{OutputTypes, Value, broadcast};
 
@@ -45,11 +46,10 @@ pub fn of(node: &Node, inputs: &[Option<&Value>]) -> Option<OutputTypes> {
             one(first.kind, shape)
         }
         "QLinearAdd" | "QLinearMul" => one(first.kind, broadcast(&[&first.shape, &get(3)?.shape])?),
-        "MultiHeadAttention" => {
-            let ([b, n, _], [_, _, width]) = (first.shape.as_slice(), get(2)?.shape.as_slice()) else {
-                return None;
-            };
-            one(first.kind, vec![b.clone(), n.clone(), width.clone()])
+        "MultiHeadAttention" | "Attention" => {
+            let shape = |i: usize| get(i).map(|value| value.shape.as_slice());
+            let sizes = single::FusedSizes::of(node, &shape).ok()?;
+            Some(sizes.outputs()?.into_iter().map(|shape| (first.kind, shape)).collect())
         }
         _ => None,
     }

@@ -3,6 +3,7 @@
 use super::array::{Array, Kind, Stored, count, text};
 use super::einsum;
 use super::node::{Attribute, Branch, Node};
+use super::projected;
 use super::turned;
 use super::wire::{self, Field, Payload, WireError};
 use std::collections::{HashMap, HashSet};
@@ -45,7 +46,8 @@ pub struct Declared {
 pub struct Graph {
     /// Range of bytes in the file that contains the fields of the graph.
     pub range: Range<usize>,
-    /// Nodes, in the order of the file. An Einsum that is a matrix product is replaced with equivalent nodes.
+    /// Nodes, in the order of the file. An Einsum that is a matrix product is replaced with equivalent nodes, and so is
+    /// an Attention of ONNX Runtime.
     pub nodes: Vec<Node>,
     /// Index of the original node in the file for each entry of `nodes`. One node of the file may become several entries.
     pub places: Vec<usize>,
@@ -256,7 +258,8 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Replaces each Einsum that is a matrix product, and each product with transposed weights, with equivalent nodes.
+    /// Replaces each Einsum that is a matrix product, each product with transposed weights, and each Attention of ONNX
+    /// Runtime with equivalent nodes.
     fn read_products(&mut self, opset: i64) {
         let mut mark = "_product".to_owned();
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
@@ -265,7 +268,8 @@ impl Graph {
             mark.push('_');
         }
         for (place, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
-            let parts = einsum::product(&node, &mark, opset).unwrap_or_else(|| vec![node]);
+            let parts = einsum::product(&node, &mark, opset).or_else(|| projected::parts(&node, &mark));
+            let parts = parts.unwrap_or_else(|| vec![node]);
             self.places.extend(parts.iter().map(|_| place));
             self.nodes.extend(parts);
         }

@@ -62,10 +62,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns `true` if the node is an attention of ONNX or ONNX Runtime that the rewriter supports.
+    /// Returns `true` if the node is an attention of ONNX or ONNX Runtime that the rewriter supports. An `Attention` of
+    /// ONNX Runtime is supported without its product with weights.
     #[must_use]
     pub fn is_fused(&self) -> bool {
-        self.is("Attention") || self.op == "MultiHeadAttention" && self.domain == MICROSOFT
+        match self.op.as_str() {
+            "Attention" if self.domain == MICROSOFT => {
+                self.input(1).is_none() && self.int("num_heads").is_some()
+            }
+            "MultiHeadAttention" => self.domain == MICROSOFT,
+            _ => self.is("Attention"),
+        }
     }
 
     /// Returns an integer attribute.

@@ -9,11 +9,12 @@
 use super::array::{Array, Kind, count};
 use super::change::{Change, OPERATOR, Role};
 use super::find::{Reason, Site};
-use super::fused;
 use super::infer::{WORLDS, World};
+use super::meaning::{self, appended, in_heads};
 use super::node::{Attribute, Node};
 use super::ops::Limits;
 use super::random::normal;
+use super::single::FusedNode;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Window, Windows,
     reference, repeated,
@@ -86,8 +87,8 @@ impl Sample {
     /// Returns the shape of the random elements that are drawn for a tensor.
     fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
         let mut shape = shape.to_vec();
-        if let Some(taken) =
-            self.taken.as_ref().filter(|_| self.cut && !matches!(role, Role::Operand | Role::Factor))
+        let whole = matches!(role, Role::Operand | Role::Factor | Role::Length);
+        if let Some(taken) = self.taken.as_ref().filter(|_| self.cut && !whole)
             && let [.., rows, _] = &mut shape[..]
             && *rows == self.whole
         {
@@ -168,17 +169,39 @@ fn compare(
         known.insert(name.clone(), array);
     }
     let mut graph = Graph { site, world, change, sample, known: known.clone() };
-    let wanted = if sample.taken.is_some() { &change.attention_output } else { &change.output.0 };
-    let Some(original) = graph.tensor(wanted, 0) else {
-        return Err(graph.stuck(wanted));
-    };
+    let first = if sample.taken.is_some() { &change.attention_output } else { &change.output.0 };
+    let mut originals = Vec::new();
+    for name in std::iter::once(first).chain(&change.more) {
+        let Some(original) = graph.tensor(name, 0) else {
+            return Err(graph.stuck(name));
+        };
+        originals.push(original);
+    }
     drop(graph);
-    let replaced = new(world, change, sample, known)?;
-    let same = if sample.taken.is_some() {
-        original.data.len() == replaced.data.len()
-    } else {
-        original.shape == replaced.shape
-    };
+    // The rows of a sample have the axes of the node that made the output.
+    let rows = sample.taken.is_none() || site.graph.nodes[change.output.1].is_fused();
+    let mut made = new(world, change, sample, rows, known)?;
+    let names = std::iter::once(&change.output.0).chain(&change.more);
+    for (at, (name, original)) in names.zip(&originals).enumerate() {
+        let Some(replaced) = made.remove(name) else {
+            return Err("the new nodes do not make the output".into());
+        };
+        let shaped = at > 0 || sample.taken.is_none();
+        equal(site, change, original, &replaced, shaped)?;
+    }
+    Ok(())
+}
+
+/// Compares an output of the graph's nodes with that of the new nodes. If `shaped` is set, their shapes must be equal.
+fn equal(
+    site: &Site<'_>,
+    change: &Change,
+    original: &Array,
+    replaced: &Array,
+    shaped: bool,
+) -> Result<(), Reason> {
+    let same =
+        if shaped { original.shape == replaced.shape } else { original.data.len() == replaced.data.len() };
     if !same {
         return Err(format!("the proof failed: shapes {:?} and {:?}", original.shape, replaced.shape));
     }
@@ -224,11 +247,13 @@ fn draw(
     let scale = node.and_then(|node| node.float("scale")).map_or(1.0, |x| f64::from(x.abs()).max(1e-6));
     let spread = (2.0 / (scale * 8.0)).sqrt().clamp(0.01, 10.0);
     let low = if kind == Kind::F16 { -65504.0 } else { f64::from(f32::MIN) };
+    let most = world.count(&change.keys).unwrap_or(0) as f64;
     let element = |i: usize, random: &mut Rng| {
         let first = i.is_multiple_of(keys);
         match role {
             Role::Operand => normal(random) * spread,
             Role::Factor => 0.5 + random.f64(),
+            Role::Length => (random.f64() * (most + 1.0)).floor(),
             Role::Condition(attended) => f64::from(u8::from((first || random.f64() < 0.6) == attended)),
             Role::Added | Role::Subtracted => {
                 let x = if !taking {
@@ -273,28 +298,35 @@ impl Graph<'_> {
                 continue;
             }
             let array = self.tensor(input, depth + 1)?;
-            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries itself.
+            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries
+            // itself.
             let rows = match (sampled, node.op.as_str()) {
                 (false, _) => false,
                 (true, "MatMul") => i == 0,
-                (true, _) if node.is_fused() => i > 2,
+                (true, _) if node.is_fused() => {
+                    FusedNode::of(node).is_some_and(|fused| fused.is_mask_of_queries(i, array.shape.len()))
+                }
                 _ => true,
             };
             arrays.push(Some(if rows { self.sample.rows(array) } else { array }));
         }
         let inputs: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
         let taken = self.sample.taken.as_deref().filter(|_| sampled);
-        let made = match fused::eval(node, &inputs, self.world.limits(), taken) {
-            Some(made) => vec![made],
-            None if sampled && node.is("Reshape") => {
-                let mut shape = self.world.shape(name)?.to_vec();
-                let axis = shape.len().checked_sub(2)?;
-                shape[axis] = taken?.len();
-                let data = arrays.first()?.as_ref()?;
-                (count(&shape, usize::MAX) == Some(data.data.len())).then_some(())?;
-                vec![Array { kind: data.kind, shape, data: data.data.clone() }]
-            }
-            None => self.world.eval(node, &inputs)?,
+        if node.is_fused() {
+            let at = node.outputs.iter().position(|output| output == name)?;
+            let made = meaning::eval(node, &inputs, self.world.limits(), taken, at)?;
+            self.known.insert(name.to_owned(), made.clone());
+            return Some(made);
+        }
+        let made = if sampled && node.is("Reshape") {
+            let mut shape = self.world.shape(name)?.to_vec();
+            let axis = shape.len().checked_sub(2)?;
+            shape[axis] = taken?.len();
+            let data = arrays.first()?.as_ref()?;
+            (count(&shape, usize::MAX) == Some(data.data.len())).then_some(())?;
+            vec![Array { kind: data.kind, shape, data: data.data.clone() }]
+        } else {
+            self.world.eval(node, &inputs)?
         };
         for (name, array) in node.outputs.iter().zip(made) {
             self.known.insert(name.clone(), array);
@@ -328,13 +360,15 @@ impl Graph<'_> {
     }
 }
 
-/// Computes the output of the new nodes.
+/// Computes all tensors of the new nodes. `known` contains the tensors that these nodes read. If `rows` is set, the
+/// output of an operator whose queries have three axes has three axes; otherwise it has four.
 fn new(
     world: &World<'_>,
     change: &Change,
     sample: &Sample,
+    rows: bool,
     mut known: HashMap<String, Array>,
-) -> Result<Array, Reason> {
+) -> Result<HashMap<String, Array>, Reason> {
     for node in &change.nodes {
         let mut inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
         let target: Array;
@@ -352,16 +386,16 @@ fn new(
             inputs[1] = Some(&target);
         }
         let made = if node.op == OPERATOR {
-            Some(vec![oracle(node, &inputs, world.limits(), sample)?])
+            Some(oracle(node, &inputs, world.limits(), sample, rows)?)
         } else {
             world.eval(node, &inputs)
         };
         let Some(made) = made else { return Err(format!("the new node {} cannot be computed", node.op)) };
-        for (name, array) in node.outputs.iter().zip(made) {
+        for (name, array) in node.outputs.iter().zip(made).filter(|(name, _)| !name.is_empty()) {
             known.insert(name.clone(), array);
         }
     }
-    known.remove(&change.output.0).ok_or_else(|| "the new nodes do not make the output".into())
+    Ok(known)
 }
 
 /// Elements in the element type of an oracle call.
@@ -393,8 +427,14 @@ impl Stored {
     }
 }
 
-/// Computes the operator's output with the oracle.
-fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sample) -> Result<Array, Reason> {
+/// Computes the operator's outputs with the oracle: the answer, the present keys and the present values.
+fn oracle(
+    node: &Node,
+    inputs: &[Option<&Array>],
+    limits: Limits,
+    sample: &Sample,
+    rows_in_order: bool,
+) -> Result<Vec<Array>, Reason> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
     let pair = |name: &str| match node.ints(name) {
@@ -413,7 +453,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     let half = |array: &Array| {
         array.kind == Kind::F16 && array.data.iter().all(|&x| f16::from_f64(x).to_f64() == x || x.is_nan())
     };
-    let all_half = (0..3).filter_map(get).all(half);
+    let all_half = (0..3).chain(5..7).filter_map(get).all(half);
     let packed = size("packed") == Some(1);
     let view = |argument: &'static str, array: &Array, heads: usize| match array.shape.len() {
         4 => View::dense(argument, Layout::Bhnd, &array.shape, None),
@@ -443,11 +483,18 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
         mask.map(|(kind, mask)| MaskView::dense(kind, &mask.shape).map_err(refuse)).transpose()?;
     let views = [query.map_err(refuse)?, key.map_err(refuse)?, value.map_err(refuse)?];
     let [query, key, value] = repeated(views, mask_view.as_ref()).map_err(refuse)?;
+    let past = |array: &Array| {
+        let view = View::dense("past", Layout::Bhnd, &array.shape, None).map_err(refuse);
+        view.map(|view| (view, Stored::of(array, all_half)))
+    };
+    let pasts = (5..7).filter_map(get).map(past).collect::<Result<Vec<(View, Stored)>, Reason>>()?;
+    let lengths: Option<Vec<i64>> = get(7).map(|array| array.data.iter().map(|&n| n as i64).collect());
     let [batch, heads, queries, dim] = query.shape();
     let value_dim = value.dim();
     let all: Vec<usize> = (0..queries).collect();
     let rows: &[usize] = sample.taken.as_deref().filter(|_| !sample.cut).unwrap_or(&all);
-    let work = [batch, heads, rows.len(), key.tokens(), dim + value_dim];
+    let keys = key.tokens() + pasts.first().map_or(0, |(view, _)| view.tokens());
+    let work = [batch, heads, rows.len(), keys, dim + value_dim];
     if count(&work, limits.work).is_none() {
         return Err("it is too large for a proof".into());
     }
@@ -456,16 +503,23 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     let mut spec = Spec::new(stored[0].dtype(), query, key, value, output);
     spec.scale = node.float("scale");
     spec.softcap = node.float("softcap");
-    let aligned = if size("align_last") == Some(1) { Alignment::BottomRight } else { Alignment::TopLeft };
+    let last = size("align_last") == Some(1) || lengths.is_some();
+    let aligned = if last { Alignment::BottomRight } else { Alignment::TopLeft };
     spec.causal = (size("is_causal") == Some(1)).then_some(aligned);
     if let Some(&[left, right]) = node.ints("window") {
         let [left, right] = [left, right].map(|side| usize::try_from(side).ok());
         spec.window = Window { left, right };
     }
     spec.short_mask = true;
+    spec.key_lengths = lengths.is_some();
     let bytes: Vec<u8>;
     let floats: Stored;
     let mut data = Inputs::new(elements(0), elements(1), elements(2));
+    data.lengths.keys = lengths.as_deref();
+    if let [(key, keys), (value, values)] = &pasts[..] {
+        (spec.past_key, spec.past_value) = (Some(*key), Some(*value));
+        (data.past_key, data.past_value) = (Some(keys.elements(0)), Some(values.elements(0)));
+    }
     spec.mask = mask_view;
     if let Some((kind, mask)) = mask {
         if kind == MaskKind::Bool {
@@ -489,18 +543,28 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     data.check(&problem).map_err(refuse)?;
     let length = count(&[batch, heads, rows.len(), value_dim], limits.elements);
     let mut answer = vec![0.0; length.ok_or("it is too large for a proof")?];
-    let packs = q.shape.len() == 3 && sample.taken.is_none();
+    let packs = q.shape.len() == 3 && rows_in_order;
     for (b, h, at) in
         (0..batch).flat_map(|b| (0..heads).flat_map(move |h| (0..rows.len()).map(move |at| (b, h, at))))
     {
-        let row = if packs { (b * queries + at) * heads + h } else { (b * heads + h) * rows.len() + at };
+        let row = if packs { (b * rows.len() + at) * heads + h } else { (b * heads + h) * rows.len() + at };
         reference::row(&problem, &data, b, h, rows[at], &mut answer[row * value_dim..][..value_dim]);
     }
     let shape = if packs {
-        vec![batch, queries, heads * value_dim]
+        vec![batch, rows.len(), heads * value_dim]
     } else {
         vec![batch, heads, rows.len(), value_dim]
     };
+    // Present keys and values are the past ones, then the new ones.
+    let mut presents = Vec::new();
+    for (new, past) in [(1, 5), (2, 6)].into_iter().take(node.outputs.len().saturating_sub(1)) {
+        let own = |new: &Array| if new.shape.len() == 4 { new.shape[1] } else { kv_heads };
+        let new = get(new).and_then(|new| in_heads(new, own(new))).ok_or_else(missing)?;
+        presents.push(match get(past) {
+            Some(past) => appended(past, &new).ok_or_else(missing)?,
+            None => new,
+        });
+    }
     // An attribute that is not listed here would not be covered by the proof.
     let understood = [
         "num_heads",
@@ -521,6 +585,6 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
         .find(|(name, value)| !understood.contains(&name.as_str()) || matches!(value, Attribute::Other));
     match odd {
         Some((name, _)) => Err(format!("the attribute {name} is not proved")),
-        None => Ok(Array::new(q.kind, shape, answer)),
+        None => Ok([vec![Array::new(q.kind, shape, answer)], presents].concat()),
     }
 }

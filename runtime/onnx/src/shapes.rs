@@ -12,6 +12,7 @@ use super::extents::{
 };
 use super::microsoft;
 use super::node::{Attribute, MICROSOFT, Node};
+use super::single;
 use super::size::Size;
 use super::value::{Data, OutputTypes, Value, broadcast, place, sized};
 
@@ -25,14 +26,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
         return (k != l).then(|| (k.clone(), l.clone()));
     }
     if node.is_fused() {
-        // The batch sizes must be equal, and so must the numbers of tokens of keys and values.
-        let (q, k, v) = (get(0)?, get(1)?, get(2)?);
-        if q.len() != k.len() || k.len() != v.len() || q.len() < 3 {
-            return None;
-        }
-        let tokens = k.len() - 2;
-        let pairs = [(&q[0], &k[0]), (&k[0], &v[0]), (&k[tokens], &v[tokens])];
-        return pairs.into_iter().find(|(a, b)| a != b).map(|(a, b)| (a.clone(), b.clone()));
+        return single::tied(node, &get);
     }
     if node.is("Concat") {
         let first = get(0)?;
@@ -375,16 +369,9 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTy
             one(first?.kind, shape)
         }
         "Attention" if opset >= 23 => {
-            let (q, v) = (first?, get(2)?);
-            match (q.shape.as_slice(), v.shape.as_slice()) {
-                ([b, h, n, _], [_, _, _, d]) => one(q.kind, [b, h, n, d].into_iter().cloned().collect()),
-                ([b, n, _], [_, _, width]) => {
-                    let heads = Size::from(node.int("q_num_heads")?);
-                    let dim = width.over(&Size::from(node.int("kv_num_heads")?))?;
-                    one(q.kind, vec![b.clone(), n.clone(), heads.times(&dim)?])
-                }
-                _ => None,
-            }
+            let shape = |i: usize| get(i).map(|value| value.shape.as_slice());
+            let (kind, sizes) = (first?.kind, single::FusedSizes::of(node, &shape).ok()?);
+            Some(sizes.outputs()?.into_iter().map(|shape| (kind, shape)).collect())
         }
         _ => None,
     }

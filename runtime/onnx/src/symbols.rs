@@ -10,6 +10,7 @@ use super::model::{Axis, Declared, External, Model, SMALL, stored};
 use super::node::Node;
 use super::ops::{self, Limits, expanded};
 use super::shapes;
+use super::single;
 use super::size::Size;
 use super::value::{self, Data, OutputTypes, Value, counts};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -226,15 +227,7 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let elementwise =
         ["Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Max", "Min", "Expand", "MatMul"];
     if node.is_fused() {
-        // The last two axes of the mask are queries and keys; each has size 1 or full size.
-        let at = |i: usize, back: usize| {
-            let shape = &inputs.get(i).copied().flatten()?.shape;
-            shape.get(shape.len().checked_sub(back)?).cloned()
-        };
-        let mask = if node.domain.is_empty() { 3 } else { 5 };
-        let pairs = [(at(mask, 1), at(1, 2)), (at(mask, 2), at(0, 2)), (at(mask, 4), axis(inputs, 0))];
-        let pairs = pairs.into_iter().filter_map(|(a, b)| Some(vec![a?, b?]));
-        return pairs.filter(|pair| pair[0] != pair[1] && !pair.iter().any(|n| n.is(1))).collect();
+        return single::joined(node, &|i| Some(inputs.get(i).copied().flatten()?.shape.as_slice()));
     }
     if !elementwise.iter().any(|op| node.is(op)) {
         return vec![];
@@ -258,11 +251,6 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
         }
     }
     all
-}
-
-/// Returns the first axis of input `i`.
-fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
-    inputs.get(i).copied().flatten()?.shape.first().cloned()
 }
 
 /// Computes the elements of each output of `node`, if they are few and can be derived from constants and shapes.

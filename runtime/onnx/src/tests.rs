@@ -3,6 +3,7 @@
 
 mod builder;
 mod causal;
+mod single;
 mod sizes;
 mod spellings;
 

@@ -131,10 +131,11 @@ class Drawn:
         if self.layout == "own batch":
             self.axis("kb", 1, False)
         self.build()
-        # The axes of a product of five axes must be equal, and axes without names may differ. Its first two axes are the
-        # operator's batch, to which a mask of the first axis alone cannot be broadcast.
+        # The axes of a product of three or five axes must be equal, and free axes without names may differ. The first two
+        # of five axes are the operator's batch, to which a mask of the first axis alone cannot be broadcast.
+        free = self.unnamed and not all(fixed for _, fixed in self.axes.values())
         by_batch = any(name == "mask" and "b" in dims for name, dims, _ in self.inputs)
-        if self.layout == "products of 5" and (self.unnamed or by_batch):
+        if self.layout == "flat" and free or self.layout == "products of 5" and (self.unnamed or by_batch):
             self.expressible = False
         # A mask with a batch broadcasts the scores of one sequence.
         if self.layout == "matrix" and not self.axes["b"][1] and any("b" in dims for _, dims, _ in self.inputs):

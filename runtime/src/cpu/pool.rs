@@ -286,7 +286,7 @@ mod tests {
             (0..1024).filter(|core| libc::CPU_ISSET(*core, &set)).collect::<Vec<usize>>()
         };
         let at = |cores: &[usize], priority| {
-            Pool::standing(4, Spin::Never, &Placement::new(cores, priority).unwrap())
+            Pool::standing(4, Spin::Never, &Placement::new(None, cores, priority).unwrap())
         };
         let mine = std::thread::current().id();
         let cores: Vec<usize> = allowed.iter().rev().copied().take(2).collect();
@@ -328,8 +328,45 @@ mod tests {
             (&[], Some(0), "priority: 0; allowed: 1 to 99"),
             (&[], Some(100), "priority: 100; allowed: 1 to 99"),
         ] {
-            assert_eq!(Placement::new(cores, priority).unwrap_err().to_string(), message);
+            assert_eq!(Placement::new(None, cores, priority).unwrap_err().to_string(), message);
         }
+    }
+
+    #[test]
+    fn worker_threads_have_the_name_asked_for() {
+        for (asked, name) in [(None, "elsa"), (Some("camera-rgb"), "camera-rgb")] {
+            let placement = Placement::new(asked, &[], None).unwrap();
+            let pool = Pool::standing(3, Spin::Never, &placement).unwrap();
+            let check = |i: usize| {
+                let thread = std::thread::current();
+                assert!(i == 0 || thread.name() == Some(&format!("{name}-{i}")), "{thread:?}");
+            };
+            assert_eq!(pool.run(3, &check), Ok(()));
+        }
+        for name in ["", "eleven-long", "a b", "a\0b", "ä"] {
+            let error = Placement::new(Some(name), &[], None).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("thread_name: {name:?}; allowed: 1 to 10 ")), "{error}");
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn a_thread_places_itself_or_is_told_why_not() {
+        use super::super::place::place_thread;
+        let place = || {
+            // SAFETY: the call has no argument and no precondition.
+            let core = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+            place_thread(Some(core), None).unwrap();
+            // SAFETY: as above.
+            assert_eq!(usize::try_from(unsafe { libc::sched_getcpu() }).unwrap(), core);
+            match place_thread(None, Some(3)) {
+                // SAFETY: the call only reads, and zero denotes the calling thread.
+                Ok(()) => assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_FIFO),
+                Err(e) => assert!(e.to_string().contains("RLIMIT_RTPRIO"), "{e}"),
+            }
+            assert!(matches!(place_thread(Some(1024), None), Err(PlanError::CoreRange { .. })));
+        };
+        std::thread::spawn(place).join().unwrap();
     }
 
     /// Forks while another thread is in a call of the pool, and checks that the child computes without the pool's

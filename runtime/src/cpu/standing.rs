@@ -127,12 +127,12 @@ impl Standing {
         });
         let process = Process::current();
         let mut standing = Standing { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
-        let placed = placement.option().is_some();
+        let placed = placement.granted().is_some();
         let reports = Arc::new(Reports::default());
         for index in 1..workers {
             let shared = Arc::clone(&standing.shared);
             let start = placed.then(|| (placement.clone(), Arc::clone(&reports)));
-            let thread = std::thread::Builder::new().name(format!("elsa-{index}")).stack_size(STACK);
+            let thread = std::thread::Builder::new().name(placement.thread_name(index)).stack_size(STACK);
             let spawned = thread.spawn(move || {
                 if let Some((placement, reports)) = start {
                     reports.add(placement.apply(index));

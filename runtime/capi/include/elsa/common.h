@@ -174,13 +174,19 @@ typedef struct {
   size_t core_count;
   /*
    Hook that lends threads of the host, which replace the worker threads of the engine; null for no hook. With a
-   hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
+   hook, cores, priority and thread_name are rejected, and threads is the maximum number of workers of a call.
    */
   elsa_parallel_for parallel_for;
   /*
    First argument passed to parallel_for.
    */
   void *parallel_user;
+  /*
+   First part of the names of the worker threads, 1 to 10 printable ASCII characters other than spaces, with a
+   terminating zero byte: thread i, counted from one, is called thread_name-i. Null means elsa. The text is read
+   only during the call.
+   */
+  const char *thread_name;
 } elsa_engine_options;
 
 /*

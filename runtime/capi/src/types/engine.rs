@@ -1,7 +1,7 @@
 //! Handles, and the options of engines and plans.
 
 use super::numbers::*;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 /// Handle of an engine. All zeros is the null handle. Copies refer to the same engine.
 #[repr(C)]
@@ -78,10 +78,14 @@ pub struct elsa_engine_options {
     /// Length of the list cores; 0 leaves placement to the system.
     pub core_count: usize,
     /// Hook that lends threads of the host, which replace the worker threads of the engine; null for no hook. With a
-    /// hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
+    /// hook, cores, priority and thread_name are rejected, and threads is the maximum number of workers of a call.
     pub parallel_for: elsa_parallel_for,
     /// First argument passed to parallel_for.
     pub parallel_user: *mut c_void,
+    /// First part of the names of the worker threads, 1 to 10 printable ASCII characters other than spaces, with a
+    /// terminating zero byte: thread i, counted from one, is called thread_name-i. Null means elsa. The text is read
+    /// only during the call.
+    pub thread_name: *const c_char,
 }
 
 /// Options of a plan. All zeros selects the defaults.

@@ -1,7 +1,7 @@
 //! Pictures of speeds and ratios against the number of tokens.
 
 use crate::request::Failure;
-use elsa_cli::chart::{Point, Raw, chart, page};
+use elsa_cli::picture::{Axis, Point, Raw, chart, sheet};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,7 +50,7 @@ impl Pictures {
         let mut drawn = 0;
         for (name, Family { note, charts }) in self.families {
             let charts = charts.into_iter().zip(self.axes).filter_map(|(curves, axis)| {
-                let chart = chart(name.clone(), ("tokens", axis), (true, false), curves, true)?;
+                let chart = chart(name.clone(), [Axis::log("tokens"), Axis::linear(axis)], curves, true)?;
                 Some((chart, vec![note.clone()]))
             });
             let charts: Vec<_> = charts.collect();
@@ -58,7 +58,7 @@ impl Pictures {
                 continue;
             }
             let path = folder.join(format!("{}.svg", name.replace(", ", "-").replace([' ', '=', ':'], "-")));
-            std::fs::write(&path, page(&name, charts)?)?;
+            std::fs::write(&path, sheet(&name, &charts)?)?;
             println!("{}", path.display());
             drawn += 1;
         }

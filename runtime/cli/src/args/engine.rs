@@ -85,6 +85,15 @@ impl EngineArgs {
     /// Returns an error if the back end is absent, the number of threads is out of bounds, the memory is too small for the
     /// threads, or a GPU flag is given for another back end.
     pub fn engine(&self) -> Result<Engine, Error> {
+        self.engine_from(EngineOptions::default())
+    }
+
+    /// Creates the requested engine like [`EngineArgs::engine`]. Options that have no flag in this struct are those of
+    /// `options`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EngineArgs::engine`], and an error if the system refuses an option.
+    pub fn engine_from(&self, options: EngineOptions) -> Result<Engine, Error> {
         let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
         if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {
             let allowed = backends().filter(|(_, backend)| is_allowed(*backend)).map(|(name, _)| name);
@@ -100,7 +109,7 @@ impl EngineArgs {
             let found = format!("given with --backend {backend}");
             return Err(Error::Argument { argument, found, allowed: "with --backend cuda or auto".into() });
         }
-        let options = EngineOptions::default()
+        let options = options
             .backend(backend)
             .threads(threads)
             .fallback(fallback)

@@ -1,6 +1,8 @@
 //! The flags of `elsa bench`.
 
 use super::grid::{DIM, GRID};
+use super::realtime::RealTimeArgs;
+use super::watch::Gate;
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
 use crate::args::{EngineArgs, TraversalArgs};
 use crate::shape::{self, Named, WORKLOADS, Workload};
@@ -103,12 +105,9 @@ pub struct BenchArgs {
     /// Minimum number of measured calls of each method, as in trtexec
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub iterations: Option<usize>,
-    /// Wait until the machine is quiet before each cell, at most 60 s
-    #[arg(long)]
-    pub wait: bool,
-    /// Measure even if --wait waits in vain, as without --wait; the cells are marked
-    #[arg(long)]
-    pub force: bool,
+    /// Gate against busy machines.
+    #[command(flatten)]
+    pub gate: Gate,
     /// Print a row for each method, with all numbers; more than 200 columns
     #[arg(long, conflicts_with = "json")]
     pub wide: bool,
@@ -143,6 +142,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "HZ", default_value = "30", allow_negative_numbers = true, value_parser = rate,
         requires = "soak")]
     pub rate: f64,
+    /// Real time.
+    #[command(flatten)]
+    pub real_time: RealTimeArgs,
     /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save stored for this board in
     /// DIR [default folder: targets/BOARD/bench]
     #[arg(long, value_name = "DIR", num_args = 0..=1,

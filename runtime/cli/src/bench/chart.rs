@@ -1,7 +1,7 @@
 //! Charts of latencies, ratios and the readings of the board.
 
 use super::args::ELSA;
-use crate::chart::{Chart, Point, Raw, chart};
+use crate::picture::{Axis, Picture, Point, Quantity, Raw, chart};
 use elsa_core::telemetry::record::{Cell, Trace};
 
 /// Name of the curve that is drawn in the faint colour.
@@ -29,7 +29,7 @@ fn add(curves: &mut Vec<Raw>, mut name: String, point: Point) {
 /// of ratios. The cells of a group differ only in the number of keys, the method, the workload, and the parts of the
 /// shape that follow its sizes. A line joins only cells of one workload.
 #[must_use]
-pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
+pub fn of_cells(cells: &[Cell]) -> Vec<Picture> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
     let family = |cell: &Cell| {
         let Cell { dtype, batch, heads, kv_heads, d, .. } = cell;
@@ -66,21 +66,22 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
                 }
             }
         }
-        charts.extend(chart(format!("Median latency: {of}"), ("keys", "ms"), (true, true), latencies, true));
+        let keys = Axis::log("keys");
+        charts.extend(chart(format!("Median latency: {of}"), [keys, Axis::log("ms")], latencies, true));
         ratios.append(&mut of_noise);
-        charts.extend(chart(format!("math / elsa: {of}"), ("keys", "ratio"), (true, false), ratios, true));
+        charts.extend(chart(format!("math / elsa: {of}"), [keys, Axis::linear("ratio")], ratios, true));
     }
     charts
 }
 
 /// Draws power, temperature, clocks and the load of other processes against time.
 #[must_use]
-pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
+pub fn of_traces(traces: &[Trace]) -> Vec<Picture> {
     /// Function that reads one quantity of a trace.
     type Of = fn(&Trace) -> Option<f64>;
     /// Title, unit and curves of a picture.
-    type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of)]);
-    let pictures: [Picture<'_>; 4] = [
+    type Drawn<'a> = (&'static str, &'static str, &'a [(&'static str, Of)]);
+    let pictures: [Drawn<'_>; 4] = [
         ("Power", "W", &[("board", |trace| trace.power_mw.map(|mw| mw / 1e3))]),
         ("Temperature", "°C", &[("hottest zone", |trace| trace.temp_c)]),
         (
@@ -101,8 +102,9 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
         };
         curves.iter().map(of).collect()
     };
-    let of = |(title, unit, curves): Picture<'_>| {
-        chart(title.to_owned(), ("s", unit), (false, false), raw(curves), false)
+    let time = Axis::linear("time").of(Quantity::Seconds);
+    let of = |(title, unit, curves): Drawn<'_>| {
+        chart(title.to_owned(), [time, Axis::linear(unit)], raw(curves), false)
     };
     pictures.into_iter().filter_map(of).collect()
 }
@@ -110,7 +112,7 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::Dot;
+    use crate::picture::Dot;
     use elsa_core::telemetry::record::text;
 
     fn cell(n: u64, ms: f64) -> Cell {
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(charts.len(), 2);
         let latency = &charts[0].curves[0];
         assert_eq!((latency.name.as_str(), latency.dots.len()), ("elsa plain", 3));
-        let [left, top, right, bottom] = charts[0].frame;
+        let [left, top, right, bottom] = charts[0].area;
         let inside = |dot: &Dot| (left..=right).contains(&dot.x) && (top..=bottom).contains(&dot.y);
         assert!(latency.dots.iter().all(inside), "{latency:?}");
         // Equal factors in tokens and latency are equal steps on the axes, to the right and upwards.

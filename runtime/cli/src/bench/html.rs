@@ -5,15 +5,15 @@
 
 use super::chart::{of_cells, of_traces};
 use super::phases::WHOLE;
-use crate::chart::{Chart, SIZE};
 use crate::error::Error;
+use crate::picture::Picture;
 use askama::Template;
 use elsa_core::telemetry::record::{Cell, End, Phase, Record, Start, Throttling, Trace};
 
 /// A group of charts below one heading.
 struct Group {
     title: &'static str,
-    charts: Vec<Chart>,
+    charts: Vec<Picture>,
     /// Text to show if there are no charts.
     absent: &'static str,
 }
@@ -109,8 +109,6 @@ struct Page<'a> {
     rows: Vec<Row>,
     /// `true` if the rows are the phases of a program.
     program: bool,
-    width: f64,
-    height: f64,
 }
 
 /// The records of a run.
@@ -175,8 +173,6 @@ pub fn page(records: &Records) -> Result<String, Error> {
         program,
         columns,
         rows,
-        width: SIZE.0,
-        height: SIZE.1,
     };
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
@@ -347,6 +343,7 @@ fn reasons(cell: &Cell) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::bench::csv::tests::full;
+    use crate::picture::faults;
     use elsa_core::telemetry::record::{RailEnergy, text};
 
     #[test]
@@ -367,6 +364,7 @@ mod tests {
             assert!(!page.contains(fetch), "{fetch}");
         }
         assert!(page.contains("0 clean") && page.contains("<svg"), "{page}");
+        assert_eq!(faults(&page), [""; 0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
-//! | `soak` | one shape at a fixed rate for a long time |
+//! | `soak`, `realtime` | one shape at a fixed rate for a long time, and its cores, priority and locked memory |
 //! | `exec`, `phases` | the readings around any program, and their rows |
 
 mod args;
@@ -22,6 +22,7 @@ mod measure;
 mod output;
 pub mod phases;
 mod progress;
+mod realtime;
 mod save;
 mod soak;
 mod spot;
@@ -39,14 +40,14 @@ pub use text::{footer, header, headline, row};
 use crate::error::{Error, say};
 use args::BOTH;
 use elsa_board::Root;
-use elsa_core::telemetry::record::{self, Cell, End, Record};
+use elsa_core::telemetry::record::{self, Cell, Record};
 use elsa_runtime::{Engine, Method, PlanOptions};
 use measure::{Measured, Settings, described, measure};
 use output::{Output, Table};
 use progress::Progress;
 use std::path::PathBuf;
 use std::time::Instant;
-use watch::{Gate, Reason, Watch};
+use watch::{Reason, Watch, require_clean};
 
 /// Runs the command.
 ///
@@ -61,7 +62,8 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         return exec::exec(args, words, &Root::machine());
     }
     let options = args.traversal.options(args.engine.plan_options())?;
-    let engine = args.engine.engine()?;
+    args.real_time.check()?;
+    let engine = args.engine.engine_from(args.real_time.options())?;
     let methods = args.method.unwrap_or(BOTH);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };
@@ -79,8 +81,7 @@ fn run(
     cases: &[Case],
 ) -> Result<(), Error> {
     let began = Instant::now();
-    let gate = if args.wait { Gate::Wait } else { Gate::Force };
-    let mut watch = Watch::start(gate, engine);
+    let mut watch = Watch::start(args.gate, engine);
     let start = watch.describe(Some(engine));
     let recorded = {
         let record = |given: &Option<PathBuf>| spot::record(given.as_deref(), watch.board(), &start);
@@ -105,19 +106,20 @@ fn run(
     };
     output.record(&Record::Start(start))?;
     if let (Some(time), Some(case)) = (args.soak, cases.first()) {
-        let reasons = refusal(&watch, args.force, say);
+        let reasons = watch.refusal(say);
         let method = methods.first().copied().unwrap_or(Method::Elsa);
         if reasons.is_empty() {
             return soak::soak(args, time, engine, case, method, &mut watch, output);
         }
         output.record(&Record::Cell(refused(engine, &settings, case, &reasons)))?;
-        return unclean(&output.end(began.elapsed().as_secs_f64())?);
+        let end = output.end(began.elapsed().as_secs_f64())?;
+        return require_clean(end.clean_cells as usize, end.cells as usize);
     }
     let mut all = Vec::new();
     let mut progress = Progress::new(cases.len(), args.seconds);
     for case in cases {
         progress.begin(&format!("{} {}", case.shape, case.dtype));
-        let reasons = refusal(&watch, args.force, |line| progress.suspend(|| say(line)));
+        let reasons = watch.refusal(|line| progress.suspend(|| say(line)));
         if reasons.is_empty() {
             let measured = measure(engine, &settings_of(case), case, &watch, &progress)?;
             progress.suspend(|| output.measured(&measured))?;
@@ -134,7 +136,7 @@ fn run(
     }
     for _ in 0..if recorded.is_some() { spot::AGAIN } else { 0 } {
         for case in recorded.iter().flat_map(|(_, rows)| spot::slower(rows, &all)).collect::<Vec<_>>() {
-            if refusal(&watch, args.force, |line| progress.suspend(|| say(line))).is_empty() {
+            if watch.refusal(|line| progress.suspend(|| say(line))).is_empty() {
                 let measured = measure(engine, &settings_of(&case), &case, &watch, &progress)?;
                 progress.suspend(|| output.measured(&measured))?;
                 measured.iter().try_for_each(verify)?;
@@ -148,24 +150,7 @@ fn run(
     if let Some((path, rows)) = recorded {
         spot::judge(&mut crate::foreign::stdout(), args.json, &path, &rows, &all)?;
     }
-    unclean(&end)
-}
-
-/// Returns the reasons why the next cell must not be measured. With `force`, waits as [`Watch::refusal`] does, but
-/// returns no reasons.
-fn refusal(watch: &Watch, force: bool, tell: impl Fn(&str)) -> Vec<Reason> {
-    let reasons = watch.refusal(tell);
-    if force { Vec::new() } else { reasons }
-}
-
-/// Returns an error if some cells of a run are not clean.
-fn unclean(end: &End) -> Result<(), Error> {
-    match end.cells - end.clean_cells.min(end.cells) {
-        0 => Ok(()),
-        1 if end.cells == 1 => Err(Error::Unclean("the cell is not clean".into())),
-        1 => Err(Error::Unclean(format!("1 of {} cells is not clean", end.cells))),
-        count => Err(Error::Unclean(format!("{count} of {} cells are not clean", end.cells))),
-    }
+    require_clean(end.clean_cells as usize, end.cells as usize)
 }
 
 /// Builds the row of a case that is not measured.

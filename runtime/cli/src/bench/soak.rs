@@ -140,6 +140,7 @@ pub fn soak(
     let Subject { plan, workspace, output: answer, .. } = subject;
     let mut bound = plan.bind(inputs, Outputs::new(answer.elements_mut()), workspace)?;
 
+    args.real_time.begin()?;
     let warm = Instant::now();
     while warm.elapsed() < SETTLE.min(time) {
         bound.run_resident()?;
@@ -164,10 +165,12 @@ pub fn soak(
         let span = watch.open();
         // If less than half a stretch would remain, it is added to this stretch, which becomes the last one.
         let end = Instant::now() + length;
-        let end = if end + length / 2 > began + time { began + time } else { end };
+        let last = end + length / 2 > began + time;
+        let end = if last { began + time } else { end };
         latencies.clear();
         let mut missed = 0;
-        while clock.due(tick) < end {
+        // A tick at the very end belongs to the last stretch, so the last stretch leaves no tick.
+        while tick < ticks && (last || clock.due(tick) < end) {
             std::thread::sleep(clock.due(tick).saturating_duration_since(Instant::now()));
             let before = INSTRUMENTED_SYSTEM.stats();
             let start = Instant::now();

@@ -3,6 +3,7 @@
 
 use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
+use super::watch::counted;
 use crate::error::one_line;
 use crate::report::{count, size};
 use crate::shape::MaskForm;
@@ -131,17 +132,9 @@ const UNCERTIFIED: &str = "!";
 /// first cell.
 #[must_use]
 pub fn legend(cells: &[Cell]) -> Vec<String> {
-    let mut reasons: Vec<(String, &str, u64)> = Vec::new();
-    for mark in cells.iter().flat_map(|cell| &cell.marks) {
-        let kind: String = mark.chars().filter(|c| !c.is_ascii_digit()).collect();
-        match reasons.iter_mut().find(|(known, ..)| *known == kind) {
-            Some((.., number)) => *number += 1,
-            None => reasons.push((kind, mark.as_str(), 1)),
-        }
-    }
-    let reason =
-        |(_, mark, number): (String, &str, u64)| format!("{DISTURBED} {}: {mark}", count(number, "cell"));
-    let mut lines: Vec<String> = reasons.into_iter().map(reason).collect();
+    let marks = cells.iter().flat_map(|cell| &cell.marks).map(|mark| mark.as_str());
+    let reason = |(mark, number): (&str, u64)| format!("{DISTURBED} {}: {mark}", count(number, "cell"));
+    let mut lines: Vec<String> = counted(marks).into_iter().map(reason).collect();
     let beyond = || cells.iter().filter(|cell| cell.samples > 0 && !cell.certified);
     if let Some(worst) = beyond().map(|cell| cell.rel_l2).max_by(f64::total_cmp) {
         let number = count(beyond().count() as u64, "cell");

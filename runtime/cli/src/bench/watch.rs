@@ -1,11 +1,12 @@
 //! The state of the machine during the measurement, and the gate that decides whether a cell is measured.
 //!
-//! A disturbance during a cell, or at its end, marks the cell. With [`Gate::Wait`], the machine is also checked before
+//! A disturbance during a cell, or at its end, marks the cell. With [`Gate::wait`], the machine is also checked before
 //! the first cell and before each cell that follows a disturbed cell. Before any other cell, the readings of the
 //! previous cell show that the machine is quiet.
 
-use crate::error::one_line;
+use crate::error::{Error, one_line};
 use crate::machine;
+use clap::Args;
 use elsa_board::{Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
 use elsa_core::telemetry::record::{Cell, Phase, Start, String as Text, Trace, text};
 use elsa_runtime::{Backend, Engine};
@@ -22,13 +23,15 @@ const SPACING: f64 = 1.0;
 /// Mean load of the GPU from which a program counts as one that computes on the GPU.
 const USES_GPU: f64 = 0.05;
 
-/// What to do with a cell if the machine is not quiet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// Waits for a quiet machine, and refuses the cell if the machine stays busy.
-    Wait,
-    /// Measures and marks the cell.
-    Force,
+/// What to do with a cell if the machine is not quiet. By default, the cell is measured and marked.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Gate {
+    /// Wait until the machine is quiet before each cell, at most 60 s
+    #[arg(long)]
+    pub wait: bool,
+    /// Measure even if --wait waits in vain, as without --wait; the cells are marked
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// A reason why a cell is not clean. The text is at most as long as records allow.
@@ -86,11 +89,12 @@ impl Watch {
         self.machine.target
     }
 
-    /// Returns the reasons why the next cell must not be measured; empty if it may be measured. With [`Gate::Wait`],
+    /// Returns the reasons why the next cell must not be measured; empty if it may be measured. With [`Gate::wait`],
     /// waits for a quiet machine. `tell` is called with a line at the start of the wait and with a line at its end.
+    /// With [`Gate::force`], there are no reasons after the wait.
     #[must_use]
     pub fn refusal(&self, tell: impl Fn(&str)) -> Vec<Reason> {
-        if self.gate == Gate::Force || self.calm {
+        if !self.gate.wait || self.calm {
             return Vec::new();
         }
         let wait = |limit| match quiet(&self.monitor, &self.machine, &Limits::default(), limit) {
@@ -112,7 +116,7 @@ impl Watch {
             true => tell(&format!("--wait: quiet after {:.0} s", begin.elapsed().as_secs_f64())),
             false => tell(&format!("--wait: the machine is still busy after {most} s")),
         }
-        reasons
+        if self.gate.force { Vec::new() } else { reasons }
     }
 
     /// Starts to collect readings.
@@ -204,6 +208,33 @@ impl Watch {
     }
 }
 
+/// Checks that all `cells` of a run are clean.
+///
+/// # Errors
+/// Returns an error if only `clean` of the cells are clean.
+pub fn require_clean(clean: usize, cells: usize) -> Result<(), Error> {
+    match cells - clean.min(cells) {
+        0 => Ok(()),
+        1 if cells == 1 => Err(Error::Unclean("the cell is not clean".into())),
+        1 => Err(Error::Unclean(format!("1 of {cells} cells is not clean"))),
+        count => Err(Error::Unclean(format!("{count} of {cells} cells are not clean"))),
+    }
+}
+
+/// Counts the marks of cells. Marks that differ only in numbers count as one mark, with the numbers of the first.
+#[must_use]
+pub fn counted<'a>(marks: impl Iterator<Item = &'a str>) -> Vec<(&'a str, u64)> {
+    let kind = |mark: &str| mark.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    let mut counted: Vec<(&str, u64)> = Vec::new();
+    for mark in marks {
+        match counted.iter_mut().find(|(known, _)| kind(known) == kind(mark)) {
+            Some((_, number)) => *number += 1,
+            None => counted.push((mark, 1)),
+        }
+    }
+    counted
+}
+
 /// Marks `cell` as clean if there are no `reasons`. Otherwise, stores as many of the reasons in `cell` as fit.
 pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.clean = reasons.is_empty();
@@ -245,5 +276,22 @@ mod tests {
         let mark = Mark { reason: "r".into(), process: None, cure: Some("c".repeat(200)) };
         assert!(line(&mark).len() <= 96 && line(&mark).ends_with('…'));
         assert_eq!(line(&Mark { reason: "r".into(), process: None, cure: None }), "r");
+    }
+
+    #[test]
+    fn cells_that_are_not_clean_give_status_5() {
+        let said = |clean, cells| require_clean(clean, cells).map_err(|e| (e.status(), e.line()));
+        assert_eq!(said(0, 0), Ok(()));
+        assert_eq!(said(3, 3), Ok(()));
+        for (clean, cells, words) in [
+            (0, 1, "the cell is not clean; "),
+            (2, 3, "1 of 3 cells is not clean; "),
+            (1, 3, "2 of 3 cells are not clean; "),
+        ] {
+            let (status, line) = said(clean, cells).unwrap_err();
+            assert!(status == 5 && line.starts_with(words) && line.contains("--wait"), "{status} {line}");
+        }
+        let marks = ["others take 1.29 cores", "let it cool", "others take 0.31 cores"];
+        assert_eq!(counted(marks.into_iter()), [("others take 1.29 cores", 2), ("let it cool", 1)]);
     }
 }

@@ -3,7 +3,7 @@
 //! 1. Every form of the rule is planned and bound for the same tensors; forms that the engine refuses are skipped.
 //! 2. The output of the first call of each form is checked: its first head is compared with the recurrence in f64.
 //! 3. All forms run alternately until the time is over (`turns`). The table shows medians; JSON records also have
-//!    quartiles.
+//!    quartiles. The gate of `elsa bench` watches the machine, and marks or refuses cells.
 
 use super::args::{FormArgs, forms};
 use super::data::{LinearShape, Sample, Semantics};
@@ -14,7 +14,8 @@ use super::truth::Truth;
 use super::turns::{Contender, quartiles, take_turns};
 use crate::args::HostArgs;
 use crate::args::values::{AUTO, Choice, dtype, one_of, positive, seconds};
-use crate::error::Error;
+use crate::bench::watch::{Gate, Watch, require_clean};
+use crate::error::{Error, say};
 use crate::progress;
 use crate::report;
 use clap::Args;
@@ -45,7 +46,11 @@ that does not support the problem or does not fit into memory. A crossover is th
 form is the fastest, interpolated between the measured numbers. On a GPU, times are those of the device, with the
 tensors in its memory. rel L2 is the distance of the first head from the recurrence in f64, for the least accurate form.
 
-Exit status 4: an answer is wrong.";
+A cell is clean if no other load, change of clocks, throttling or heat disturbed it. Other rows end with disturbed or
+refused, and the lines below the table give the reasons. --wait waits until the machine is quiet; a cell for which it
+waits in vain has no times, unless --force is given.
+
+Exit status 4: an answer is wrong. Exit status 5: not every cell is clean.";
 
 /// `elsa linear bench`.
 #[derive(Args, Debug)]
@@ -87,6 +92,9 @@ pub struct LinearBenchArgs {
     /// Print one JSON object per line, one for each form of each cell
     #[arg(long)]
     pub json: bool,
+    /// Gate against busy machines.
+    #[command(flatten)]
+    pub gate: Gate,
     /// Write curves of time against tokens, with the crossovers
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
@@ -136,15 +144,16 @@ fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<
     Ok(subjects)
 }
 
-/// Measures the forms of a cell.
+/// Measures the forms of a cell. `tell` is called with lines about a wait for a quiet machine.
 fn cell(
     engine: &Engine,
     args: &LinearBenchArgs,
-    rule: Rule,
-    dim: usize,
-    tokens: usize,
+    watch: &mut Watch,
+    (rule, dim, tokens): (Rule, usize, usize),
+    tell: impl Fn(&str),
 ) -> Result<Vec<Row>, Error> {
     let LinearBenchArgs { batch, heads, per_dim, direction, .. } = *args;
+    let refused = watch.refusal(tell);
     let shape = LinearShape { batch, heads, key_heads: heads, states: heads, tokens, dim, value_dim: dim };
     let per_dim = per_dim && rule.is_gated();
     let semantics = Semantics { per_dim, direction, ..Semantics::of_rule(rule) };
@@ -163,7 +172,16 @@ fn cell(
         let bound = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?;
         contenders.push(Contender { bound, on_device });
     }
-    let samples = take_turns(&mut contenders, args.seconds)?;
+    let (samples, marks) = if refused.is_empty() {
+        // The readings are only judged, so the number of calls is not counted.
+        let span = watch.open();
+        let samples = take_turns(&mut contenders, args.seconds)?;
+        let marks = watch.judge(&watch.close(span, 0), true);
+        watch.note(marks.is_empty());
+        (samples, marks)
+    } else {
+        (vec![Vec::new(); contenders.len()], refused)
+    };
     drop(contenders);
     let mut rows = Vec::new();
     for ((subject, mut samples), (rel_l2, backend)) in subjects.iter().zip(samples).zip(errors) {
@@ -191,6 +209,8 @@ fn cell(
             p50_ms,
             p75_ms,
             ns_per_token: p50_ms * 1e6 / (batch * heads * tokens) as f64,
+            clean: marks.is_empty(),
+            marks: marks.iter().map(ToString::to_string).collect(),
             workspace_bytes: subject.plan.workspace_bytes(),
             rel_l2,
         });
@@ -201,7 +221,7 @@ fn cell(
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, or if an answer is wrong.
+/// Returns an error if the request is wrong, if the device fails, if an answer is wrong, or if a cell is not clean.
 pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     if args.per_dim && args.rule.is_some_and(|rule| !rule.is_gated()) {
         let rule = args.rule.map_or("", Rule::name);
@@ -212,19 +232,23 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     let reads = Reads::default();
     let target = args.picture.as_deref().map(|path| Target::new("picture", path, &reads)).transpose()?;
     let engine = args.host.engine()?;
+    let mut watch = Watch::start(args.gate, &engine);
     let mut lengths = args.lengths.clone();
     lengths.sort_unstable();
     lengths.dedup();
     let rules = args.rule.map_or_else(|| Rule::ALL.to_vec(), |rule| vec![rule]);
     let cells = rules.len() * args.dims.len() * lengths.len();
     let bar = progress::bar(cells as u64, cells as f64 * args.seconds);
-    let mut families = Vec::new();
+    let (mut families, mut clean) = (Vec::new(), 0);
     for rule in rules {
         for &dim in &args.dims {
             let mut rows = Vec::new();
             for &tokens in &lengths {
                 bar.set_message(format!("{} d {dim}, {tokens} tokens", rule.name()));
-                rows.extend(cell(&engine, args, rule, dim, tokens)?);
+                let tell = |line: &str| bar.suspend(|| say(line));
+                let measured = cell(&engine, args, &mut watch, (rule, dim, tokens), tell)?;
+                clean += usize::from(measured.iter().all(|row| row.clean));
+                rows.extend(measured);
                 bar.inc(1);
             }
             let family = Family { title: title(args, rule, dim, rows.first()), rows };
@@ -244,7 +268,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
     let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();
     match families.iter().flat_map(|family| &family.rows).find(wrong) {
-        None => Ok(()),
+        None => require_clean(clean, cells),
         Some(Row { rule, form, dim, tokens, rel_l2, .. }) => Err(Error::Verification(format!(
             "{rule}, form {}, d {dim}, {tokens} tokens: the first head is {rel_l2:.1e} from f64",
             form.name()

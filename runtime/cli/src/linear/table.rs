@@ -1,6 +1,8 @@
 //! The cells of `elsa linear bench`, their table, and the crossovers at which another form becomes the fastest.
 
+use crate::bench::watch::counted;
 use crate::error::Error;
+use crate::report::count;
 use elsa_core::drift::larger;
 use elsa_core::linear::Form;
 use serde::Serialize;
@@ -43,7 +45,7 @@ pub struct Row {
     pub parts: usize,
     /// `true` if a plan chooses this form by default.
     pub chosen: bool,
-    /// Number of timed slices.
+    /// Number of timed slices; zero if the cell was refused. The times are then NaN.
     pub samples: usize,
     /// First quartile of the time per call, over the slices.
     pub p25_ms: f64,
@@ -53,6 +55,10 @@ pub struct Row {
     pub p75_ms: f64,
     /// Median time per token, for one head of one sequence, in nanoseconds.
     pub ns_per_token: f64,
+    /// `true` if nothing disturbed the cell.
+    pub clean: bool,
+    /// Reasons why the cell was disturbed or refused, each with a remedy.
+    pub marks: Vec<String>,
     /// Bytes of the workspace.
     pub workspace_bytes: usize,
     /// Relative L2 distance of the first head from the recurrence in f64.
@@ -94,14 +100,15 @@ impl Family {
     /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, times are
     /// interpolated by a power law.
     pub fn crossovers(&self) -> Vec<Crossover> {
-        let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
+        let measured = || self.rows.iter().filter(|row| row.samples > 0);
+        let mut lengths: Vec<usize> = measured().map(|row| row.tokens).collect();
         lengths.dedup();
         let fastest = |tokens| {
-            let of = self.rows.iter().filter(|row| row.tokens == tokens);
+            let of = measured().filter(|row| row.tokens == tokens);
             of.min_by(|a, b| a.p50_ms.total_cmp(&b.p50_ms)).map(|row| row.form)
         };
         let time = |form, tokens| {
-            let row = self.rows.iter().find(|row| row.form == form && row.tokens == tokens)?;
+            let row = measured().find(|row| row.form == form && row.tokens == tokens)?;
             Some(row.p50_ms.ln())
         };
         let mut found = Vec::new();
@@ -132,22 +139,95 @@ pub fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
     writeln!(out, "{:>8} {names}{:>9}", "tokens", "rel L2")?;
     let mut lengths: Vec<usize> = family.rows.iter().map(|row| row.tokens).collect();
     lengths.dedup();
+    let mut marks = Vec::new();
     for tokens in lengths {
         let of = || family.rows.iter().filter(|row| row.tokens == tokens);
         write!(out, "{tokens:>8} ")?;
         for form in Form::ALL {
             match of().find(|row| row.form == form) {
-                Some(row) => {
+                Some(row) if row.samples > 0 => {
                     write!(out, "{:>13.1}{}", row.ns_per_token, if row.chosen { '*' } else { ' ' })?;
                 }
-                None => write!(out, "{:>13} ", "-")?,
+                _ => write!(out, "{:>13} ", "-")?,
             }
         }
-        writeln!(out, "{:>9.1e}", of().map(|row| row.rel_l2).fold(0.0, larger))?;
+        write!(out, "{:>9.1e}", of().map(|row| row.rel_l2).fold(0.0, larger))?;
+        // All forms of a row were measured at the same time.
+        let disturbed = of().next().filter(|row| !row.clean);
+        let word = disturbed.map_or("", |row| if row.samples > 0 { " disturbed" } else { " refused" });
+        writeln!(out, "{word}")?;
+        marks.extend(disturbed.into_iter().flat_map(|row| &row.marks));
+    }
+    for (mark, number) in counted(marks.into_iter().map(String::as_str)) {
+        writeln!(out, "not clean, {}: {mark}", count(number, "row"))?;
     }
     for crossover in family.crossovers() {
         writeln!(out, "{crossover}")?;
     }
     writeln!(out)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a row for one head. If `ms` is NaN, the cell was refused.
+    fn row(form: Form, tokens: usize, ms: f64, marks: &[&str]) -> Row {
+        Row {
+            what: "linear bench",
+            rule: "gated",
+            per_dim: false,
+            direction: "forward",
+            dtype: "f32",
+            backend: "scalar".to_owned(),
+            kernel: "kernel",
+            threads: 1,
+            batch: 1,
+            heads: 1,
+            tokens,
+            dim: 8,
+            form,
+            chunk: 1,
+            parts: 1,
+            chosen: form == Form::Recurrent,
+            samples: if ms.is_nan() { 0 } else { 3 },
+            p25_ms: ms,
+            p50_ms: ms,
+            p75_ms: ms,
+            ns_per_token: ms * 1e6 / tokens as f64,
+            clean: marks.is_empty(),
+            marks: marks.iter().map(|mark| (*mark).to_owned()).collect(),
+            workspace_bytes: 0,
+            rel_l2: 1e-7,
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_clean_say_so_and_refused_ones_have_no_times() {
+        let (busy, idle) = ("others take 1.20 cores; close x", "others take 0.31 cores; close x");
+        let rows = vec![
+            row(Form::Recurrent, 10, 1.0, &[]),
+            row(Form::Chunk, 10, 2.0, &[]),
+            row(Form::Recurrent, 20, f64::NAN, &[busy]),
+            row(Form::Chunk, 20, f64::NAN, &[busy]),
+            row(Form::Recurrent, 40, 8.0, &[idle]),
+            row(Form::Chunk, 40, 4.0, &[idle]),
+        ];
+        let family = Family { title: "gated".to_owned(), rows };
+        let mut out = Vec::new();
+        print(&mut out, &family).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].contains("100000.0*") && lines[2].ends_with("e-7"), "{text}");
+        assert!(lines[3].ends_with("e-7 refused") && lines[3].matches(" - ").count() == 5, "{text}");
+        assert!(lines[4].contains("100000.0 ") && lines[4].ends_with("e-7 disturbed"), "{text}");
+        assert_eq!(lines[5], "not clean, 2 rows: others take 1.20 cores; close x");
+        // The refused cell between the two others has no crossover.
+        let crossovers = family.crossovers();
+        let [found] = &crossovers[..] else { panic!("{text}") };
+        assert_eq!((found.from, found.to), (Form::Recurrent, Form::Chunk));
+        // Both forms grow by a power of the tokens and are equally fast where 1.0 x^1.5 = 2.0 x^0.5.
+        assert!((found.tokens - 20.0).abs() < 1e-9, "{found:?}");
+    }
 }

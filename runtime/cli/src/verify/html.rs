@@ -7,9 +7,8 @@
 use super::case::{Case, Metric};
 use super::print::metrics;
 use super::verdict::Summary;
-use crate::chart::{SIZE, Scale};
 use crate::error::Error;
-use crate::picture::{Bar, FRAME, HeatMap, Picture};
+use crate::picture::{Axis, BOTTOM, Bar, HeatMap, Picture, Scale, TOP};
 use crate::verdict::Verdict;
 use askama::Template;
 
@@ -35,8 +34,6 @@ struct Page<'a> {
     good: bool,
     version: &'static str,
     cases: Vec<Shown<'a>>,
-    width: f64,
-    height: f64,
 }
 
 /// Renders the page for `cases`.
@@ -49,8 +46,6 @@ pub fn page(summary: &Summary, cases: &[Case]) -> Result<String, Error> {
         good: summary.verdict == Verdict::Pass,
         version: env!("CARGO_PKG_VERSION"),
         cases: cases.iter().map(shown).collect(),
-        width: SIZE.0,
-        height: SIZE.1,
     };
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
@@ -96,18 +91,20 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
         counts
     };
     let counts = [counted(0), counted(1)];
-    let [left, top, right, bottom] = FRAME;
-    let edge = |bin: i64| 10f64.powf(bin as f64 / BINS);
-    let edges = counts.iter().flat_map(|counts| counts.keys()).flat_map(|bin| [edge(*bin), edge(bin + 1)]);
-    let x = Scale::of(edges, true, left, right)?;
     // The axis of counts is logarithmic and begins at half a row.
     let most = counts.iter().flat_map(|counts| counts.values()).copied().max().unwrap_or(1) as f64;
-    let y = Scale::of([0.5, most].into_iter(), true, bottom, top)?;
-    let mut bars = Vec::new();
+    let y = Scale::of(Axis::log("rows"), [0.5, most].into_iter(), BOTTOM, TOP)?;
+    let y_ticks = y.ticks().into_iter().filter(|tick| !tick.label.contains('.')).collect();
+    let title = "Error and bound of each row".to_owned();
+    let mut picture = Picture::new(title, ["of max Σ p |v|", "rows"], y_ticks);
+    let [left, _, right, bottom] = picture.area;
+    let edge = |bin: i64| 10f64.powf(bin as f64 / BINS);
+    let edges = counts.iter().flat_map(|counts| counts.keys()).flat_map(|bin| [edge(*bin), edge(bin + 1)]);
+    let x = Scale::of(Axis::log("of max Σ p |v|"), edges, left, right)?;
     for (color, counts) in counts.iter().enumerate() {
         for (bin, count) in counts {
             let (from, to, height) = (x.at(edge(*bin)), x.at(edge(bin + 1)), y.at(*count as f64));
-            bars.push(Bar {
+            picture.bars.push(Bar {
                 x: from,
                 y: height,
                 width: to - from - 0.5,
@@ -117,17 +114,9 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
             });
         }
     }
-    Some(Picture {
-        title: "Error and bound of each row".to_owned(),
-        x_name: "of max Σ p |v|".to_owned(),
-        y_name: "rows".to_owned(),
-        x_ticks: x.ticks(7),
-        y_ticks: y.ticks(8).into_iter().filter(|tick| !tick.label.starts_with("0.")).collect(),
-        bars,
-        shades: Vec::new(),
-        frame: FRAME,
-        legend: vec![(0, "max |dY|, measured".to_owned()), (1, "worst-case bound".to_owned())],
-    })
+    picture.x_ticks = x.ticks();
+    picture.legend = vec![(0, "max |dY|, measured".to_owned()), (1, "worst-case bound".to_owned())];
+    Some(picture)
 }
 
 /// Draws the heat map of `|δP|`.
@@ -142,6 +131,7 @@ fn map(heat: &HeatMap) -> Option<Picture> {
 mod tests {
     use super::super::case::tests::case;
     use super::*;
+    use crate::picture::faults;
 
     #[test]
     fn bars_lie_where_their_numbers_are() {
@@ -149,7 +139,7 @@ mod tests {
         let picture = histogram(&rows).unwrap();
         let of = |color| picture.bars.iter().filter(move |bar| bar.color == color).collect::<Vec<_>>();
         assert_eq!((of(0).len(), of(1).len()), (2, 2));
-        let [left, top, right, bottom] = picture.frame;
+        let [left, top, right, bottom] = picture.area;
         for bar in &picture.bars {
             assert!(bar.x >= left && bar.x + bar.width <= right && bar.y >= top, "{bar:?}");
             assert!((bar.y + bar.height - bottom).abs() < 1e-9, "{bar:?}");
@@ -171,6 +161,7 @@ mod tests {
         for fetch in ["http:", "https:", "src=", "@import", "url(", "<link"] {
             assert!(!page.contains(fetch), "{fetch}");
         }
+        assert_eq!(faults(&page), [""; 0]);
         for words in ["PASS: the case passes", "<svg", "Jensen-Shannon", "as printed", "because of"] {
             assert!(page.contains(words), "{words}: {page}");
         }

@@ -1,7 +1,7 @@
 //! Tests `elsa bench` through the binary. Tests run concurrently and the machine is therefore not quiet, so exit status
 //! 5 is accepted.
 
-use crate::common::{Desk, bench, cells, elsa, lines, tool};
+use crate::common::{Busy, Desk, bench, cells, elsa, lines, tool};
 use serde_json::Value;
 
 const FIELDS: [&str; 31] = [
@@ -421,6 +421,31 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
 }
 
 #[test]
+fn a_soak_in_real_time_runs_or_names_the_limit_that_forbids_it() {
+    let desk = Desk::new();
+    let line = "bench --force --json --soak 0.1s --rate 100 --shape 1,1,16,16,8 --priority 5 --lock-memory";
+    let output = desk.call(line);
+    let text = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0 | 5) => assert!(lines(&output.stdout).iter().any(|line| line["what"] == "soaked")),
+        status => {
+            let named = text.contains("--priority: 5: ") && text.contains("RLIMIT_RTPRIO");
+            let named = named || text.contains("--lock-memory: ") && text.contains("RLIMIT_MEMLOCK");
+            assert!(status == Some(3) && named && output.stdout.is_empty(), "{text}");
+        }
+    }
+    for (flags, part) in [
+        ("--priority 100", "--priority: 100; allowed: 1 to 99"),
+        ("--priority 0", "--priority: 0; allowed: 1 to 99"),
+        ("--priority high", "--priority"),
+        ("--cores 0,1024", "--cores: 1024; allowed: numbers below 1024"),
+        ("--cores 0,x", "--cores"),
+    ] {
+        desk.refuses(&format!("bench --soak 1s --csv @a.csv {flags}"), &[part, "allowed"]);
+    }
+}
+
+#[test]
 fn a_spot_check_without_a_table_says_how_to_make_one() {
     let desk = Desk::new();
     let call = |line: &str| {
@@ -441,24 +466,14 @@ fn a_spot_check_without_a_table_says_how_to_make_one() {
     ignore = "the load that disturbs is that of the host, whatever the emulator says"
 )]
 fn a_disturbed_cell_has_its_numbers_with_reason_and_cure() {
-    struct Busy(Vec<std::process::Child>);
-    impl Drop for Busy {
-        fn drop(&mut self) {
-            for child in &mut self.0 {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-    }
-    let spin = || std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-    let _busy = Busy((0..2).map(|_| spin()).collect());
+    let _busy = Busy::with(2);
     let desk = Desk::new();
     let line = "bench --json --seconds 0.5 --method elsa --shape 1,1,16,16,8 --csv @a.csv --html @a.html --save @kept";
     let output = desk.call(line);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("the cell is not clean; ") && said.contains("--wait"), "{said}");
-    assert!(said.contains("--save: nothing was saved, because no cell is clean"), "{said}");
+    assert!(said.contains("--save: nothing was saved, because no row is clean"), "{said}");
     assert_eq!(std::fs::read_dir(desk.path("kept")).unwrap().count(), 0);
     let row = &cells(&output.stdout)[0];
     assert!(row["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0) && row["clean"] == false, "{row}");

@@ -1,7 +1,18 @@
 //! Tests `elsa linear` through the binary: refused requests, and `elsa linear bench`.
 
 use crate::cli_linear::{N, desk, flags};
-use crate::common::{self, Desk, elsa, noise};
+use crate::common::{self, Busy, Desk, elsa, noise};
+use elsa_cli::picture::faults;
+
+/// Runs `elsa linear bench` with `flags` and requires exit status 0 or 5. Status 5 means that other programs disturbed
+/// some cells; concurrent tests may do so. Returns the standard output.
+fn measured(desk: &Desk, flags: &str) -> String {
+    let output = desk.call(&format!("linear bench {flags}"));
+    let said = common::said(&output);
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {said}");
+    assert_eq!(output.status.code() == Some(5), said.contains("--wait waits for a quiet machine"), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
 
 #[test]
 fn bad_requests_name_the_argument_and_write_nothing() {
@@ -111,8 +122,9 @@ fn commands_are_named_where_they_are_missed() {
 #[test]
 fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     let desk = Desk::new();
-    let lines = desk.ok(
-        "linear bench --rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --picture @p.svg",
+    let lines = measured(
+        &desk,
+        "--rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --picture @p.svg",
     );
     let rows = common::lines(&lines);
     let of = |tokens: u64| rows.iter().filter(move |row| row["tokens"] == tokens);
@@ -126,6 +138,7 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
         assert_eq!((&row["what"], &row["rule"]), (&"linear bench".into(), &"gated-delta".into()));
         assert!(number("p25_ms") <= number("p50_ms") && number("p50_ms") <= number("p75_ms"), "{row}");
         assert!(number("p25_ms") > 0.0 && number("rel_l2") < 1e-5, "{row}");
+        assert_eq!(row["clean"] == true, row["marks"].as_array().unwrap().is_empty(), "{row}");
         let each = number("p50_ms") * 1e6 / (2.0 * number("tokens"));
         assert!((number("ns_per_token") / each - 1.0).abs() < 1e-9, "{row}");
     }
@@ -135,19 +148,43 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
         picture.contains(">recurrent</text>") && picture.contains("gated-delta per head, forward"),
         "{picture}"
     );
+    assert_eq!(faults(&picture), [""; 0], "{picture}");
 
-    let table = desk.ok(
-        "linear bench --rule gated --per-dim --direction reverse --lengths 3,20 --dims 8 --seconds 0.001",
-    );
+    let flags = "--rule gated --per-dim --direction reverse --lengths 3,20 --dims 8 --seconds 0.001";
+    let table = measured(&desk, flags);
     assert!(table.starts_with("gated per dim, reverse, f32, batch 1, heads 8, d 8, "), "{table}");
     let cells = table.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     assert!(cells.clone().count() == 2 && cells.clone().all(|line| line.contains('*')), "{table}");
-    let one =
-        desk.ok("linear bench --rule linear --form recurrent --lengths 9 --dims 8 --seconds 0.001 --json");
+    let one = measured(&desk, "--rule linear --form recurrent --lengths 9 --dims 8 --seconds 0.001 --json");
     assert_eq!(one.lines().count(), 1, "{one}");
     desk.refuse_all([
         ("linear bench --rule delta --per-dim", "--per-dim: given with --rule delta|gated"),
         ("linear bench --lengths 1,x", "--lengths: 'x'; allowed: a whole number from 1"),
         ("linear bench --picture @missing/p.svg", "--picture: |cannot be written"),
     ]);
+}
+
+#[test]
+#[cfg_attr(
+    target_arch = "aarch64",
+    ignore = "the load that disturbs is that of the host, not of the emulator"
+)]
+fn a_busy_machine_marks_the_rows_of_both_outputs() {
+    let _busy = Busy::with(2);
+    let desk = Desk::new();
+    let line = "linear bench --rule gated --lengths 3,20 --dims 8 --seconds 0.5";
+    let output = desk.call(&format!("{line} --json"));
+    let said = common::said(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("2 of 2 cells are not clean; ") && said.contains("--wait"), "{said}");
+    for row in common::lines(&output.stdout) {
+        assert!(row["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0) && row["clean"] == false, "{row}");
+        let mark = row["marks"][0].as_str().unwrap();
+        assert!(mark.starts_with("others take ") && mark.contains("; close "), "{mark}");
+    }
+    let output = desk.call(line);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{text}");
+    assert_eq!(text.lines().filter(|line| line.ends_with(" disturbed")).count(), 2, "{text}");
+    assert!(text.contains("\nnot clean, ") && text.contains(": others take "), "{text}");
 }

@@ -139,7 +139,8 @@ fn a_benchmark_within_a_budget_measures_one_method() {
     let rows = cells(&output.stdout);
     assert_eq!((rows.len(), &rows[0]["method"]), (1, &"elsa".into()), "{rows:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("elsa: left out: ") && said.contains(" of the weights of a row; "), "{said}");
+    // No block of these values is light enough.
+    assert!(said.contains("elsa: nothing was left out"), "{said}");
 }
 
 #[test]

@@ -59,6 +59,26 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     output
 }
 
+/// Processes that keep cores busy until this value is dropped.
+pub struct Busy(Vec<Child>);
+
+impl Busy {
+    /// Starts `count` processes. Each process uses a whole core.
+    pub fn with(count: usize) -> Busy {
+        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Busy((0..count).map(spin).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Parses each line of `text`.
 pub fn lines(text: impl AsRef<[u8]>) -> Vec<Value> {
     let text = std::str::from_utf8(text.as_ref()).unwrap();

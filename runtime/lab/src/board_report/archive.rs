@@ -17,16 +17,16 @@ const LONGEST: u64 = 64 << 20;
 pub struct Step {
     /// Name.
     pub id: String,
-    /// `done`, `failed`, `late`, `absent` or `abandoned`.
+    /// `done`, `failed`, `late`, `absent`, `abandoned`, or `skipped` if no time was left.
     pub result: String,
     /// Duration.
     pub seconds: u64,
 }
 
 impl Step {
-    /// Returns whether the step is neither done nor absent.
+    /// Returns whether the step is neither done nor absent nor skipped.
     pub fn failed(&self) -> bool {
-        !matches!(self.result.as_str(), "done" | "absent")
+        !matches!(self.result.as_str(), "done" | "absent" | "skipped")
     }
 }
 

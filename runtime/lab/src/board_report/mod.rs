@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `archive` | the records and outputs of a day, and their damage |
 //! | `section` | a part of the report, printed as text and drawn on the page |
-//! | `speed` | latencies, measured and predicted, and the assumptions that fit best |
+//! | `speed` | latencies, measured and predicted, of masks and in other states, and the assumptions that fit best |
+//! | `streams` | runs whose tensors stay in files |
 //! | `robot` | rates, deadlines and the soak |
 //! | `energy` | energy of a call by rail, by two methods |
 //! | `proposals` | rows for `board.md`, a patch of `profile.toml`, and what remains unknown |
@@ -16,6 +17,7 @@ mod proposals;
 mod robot;
 mod section;
 mod speed;
+mod streams;
 
 use archive::Archive;
 use clap::Args;
@@ -63,6 +65,7 @@ pub fn board_report(args: &BoardReportArgs) -> Result<(), Error> {
     let fit = board.as_ref().and_then(|board| speed::fit(board, &cells));
     let mut sections = vec![whole(day, &missing), steps(day), loads(day)];
     sections.extend(speed::sections(board.as_ref(), &cells, fit));
+    sections.push(streams::section(day, &cells));
     sections.push(peers(day));
     sections.extend(robot::sections(day));
     sections.push(energy::section(day));
@@ -119,6 +122,11 @@ fn whole(day: &Archive, missing: &[String]) -> Section {
     ] {
         section.words.extend(flag.then(|| words.to_owned()));
     }
+    let skipped = day.steps.iter().filter(|step| step.result == "skipped").count();
+    section.words.extend(
+        (skipped > 0)
+            .then(|| format!("No time was left for {skipped} steps: more --minutes continue the day.")),
+    );
     section.head = vec!["fact", "value"];
     let facts = day.text("system.out");
     let pairs = facts.lines().filter_map(|line| line.split_once('='));
@@ -192,9 +200,9 @@ fn loads(day: &Archive) -> Section {
     section
 }
 
-/// Lists our times beside those of other libraries that the board has.
+/// Lists our times next to those of other libraries that the board has.
 fn peers(day: &Archive) -> Section {
-    let mut section = Section::new("Beside other libraries");
+    let mut section = Section::new("Other libraries");
     section.head = vec!["step", "peer", "on", "shape", "elsa ms", "peer ms", "peer / elsa"];
     let mut add = |step: &str, [peer, on, shape]: [String; 3], ms: [Option<f64>; 2]| {
         let [Some(ours), Some(theirs)] = ms else { return };

@@ -11,18 +11,25 @@ use elsa_targets::{Board, profile_text};
 use std::fmt::Write;
 
 /// Questions that only a board can answer, each with the step that answers it.
-const QUESTIONS: [(&str, &str); 16] = [
+const QUESTIONS: [(&str, &str); 23] = [
     ("sensors", "the files of /sys that this system denies"),
     ("info", "whether the sensors are recognised, and the group of the GPU's device files is enough"),
     ("calls", "whether NEON on this processor gives certified answers"),
     ("bits-cpu", "whether the bits of NEON are those of the emulator"),
     ("load-cold", "the time in which the driver compiles the kernels"),
     ("conformance", "whether the GPU's answers are certified"),
-    ("fallback", "whether the CPU takes over from a driver that fails"),
+    ("fallback", "whether the CPU computes if the driver fails"),
     ("grid-gpu", "latencies of the GPU"),
     ("grid-cpu", "latencies of the processor"),
+    ("masks-gpu", "latencies of masks on the GPU"),
+    ("masks-cpu", "latencies of masks on the processor"),
+    ("streams-gpu", "latencies of streams through the GPU's memory"),
+    ("streams-cpu", "latencies of streams on the processor"),
     ("locked", "latencies with fixed clocks"),
     ("other-mode", "latencies in another power mode"),
+    ("locked-grid-gpu", "the paper's grid with fixed clocks"),
+    ("other-mode-grid-gpu", "the paper's grid in another power mode"),
+    ("other-mode-locked-grid-gpu", "the paper's grid in another power mode with fixed clocks"),
     ("energy-gpu", "energy of a call, and whether the total power includes the GPU's rail"),
     ("soak", "drift, heat and throttling in ten minutes"),
     ("python", "elsa.py in the board's Python"),

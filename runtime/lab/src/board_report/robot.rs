@@ -2,7 +2,7 @@
 
 use super::archive::{Archive, word};
 use super::section::Section;
-use elsa_cli::chart::{Point, Raw, chart};
+use elsa_cli::picture::{Axis, Point, Quantity, Raw, chart};
 use serde_json::Value;
 
 /// Steps that run a loop at a fixed rate.
@@ -73,7 +73,8 @@ pub fn sections(day: &Archive) -> [Section; 2] {
             let raw = |(name, key): &(&str, &str)| {
                 Raw::new(*name, stretches.iter().filter_map(|line| point(line, key)))
             };
-            chart((*title).to_owned(), ("s", *unit), (false, false), curves.iter().map(raw).collect(), false)
+            let axes = [Axis::linear("time").of(Quantity::Seconds), Axis::linear(unit)];
+            chart((*title).to_owned(), axes, curves.iter().map(raw).collect(), false)
         })
         .collect();
     [loops, histogram]

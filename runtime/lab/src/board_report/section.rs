@@ -1,8 +1,8 @@
 //! A part of the report.
 
 use askama::Template;
-use elsa_cli::chart::{Chart, SIZE};
 use elsa_cli::error::Error;
+use elsa_cli::picture::Picture;
 use std::io::{self, Write};
 
 /// A part of the report: sentences, charts, a table, and text that is copied as it is.
@@ -13,7 +13,7 @@ pub struct Section {
     /// Sentences.
     pub words: Vec<String>,
     /// Charts, which only the page contains.
-    pub charts: Vec<Chart>,
+    pub charts: Vec<Picture>,
     /// Names of the table's columns.
     pub head: Vec<&'static str>,
     /// Rows of the table.
@@ -64,8 +64,6 @@ struct Page<'a> {
     title: &'a str,
     emulated: bool,
     sections: &'a [Section],
-    width: f64,
-    height: f64,
 }
 
 /// Renders the page.
@@ -73,7 +71,6 @@ struct Page<'a> {
 /// # Errors
 /// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(title: &str, emulated: bool, sections: &[Section]) -> Result<String, Error> {
-    let (width, height) = SIZE;
-    let page = Page { version: env!("CARGO_PKG_VERSION"), title, emulated, sections, width, height };
+    let page = Page { version: env!("CARGO_PKG_VERSION"), title, emulated, sections };
     page.render().map_err(|e| Error::Print(io::Error::other(e)))
 }

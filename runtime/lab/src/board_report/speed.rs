@@ -3,25 +3,33 @@
 use super::archive::{Archive, word};
 use super::section::Section;
 use crate::predict::{Assumed, assumed, milliseconds, paper};
-use elsa_cli::chart::{Chart, Point, Raw, chart};
+use elsa_cli::picture::{Axis, Picture, Point, Raw, chart};
 use elsa_cli::shape::Shape;
 use elsa_core::dtype::DType;
 use elsa_targets::Board;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Steps whose rows are latencies.
+/// Steps whose rows are latencies, and that are repeated in every state of [`STATES`].
 const STEPS: [&str; 9] = [
     "grid-gpu",
     "grid-cpu",
-    "single-cpu",
     "half-gpu",
     "workloads-gpu",
     "workloads-cpu",
-    "locked",
-    "other-mode",
-    "other-mode-locked",
+    "masks-gpu",
+    "masks-cpu",
+    "streams-gpu",
+    "streams-cpu",
 ];
+/// Other steps whose rows are latencies. Those with the name of a state measure a few shapes.
+const ALONE: [&str; 4] = ["single-cpu", "locked", "other-mode", "other-mode-locked"];
+/// States of the board. The name of a repeated step begins with that of its state.
+const STATES: [&str; 3] = ["other-mode", "locked", "other-mode-locked"];
+/// Beginning of the steps in another power mode.
+const OTHER_MODE: &str = "other-mode";
+/// Beginning of the steps that measure masks.
+const MASKS: &str = "masks-";
 /// The step whose rows the assumptions are fitted to: plain calls, in the state of the board that the user has chosen.
 const FITTED: &str = "grid-gpu";
 /// The step whose calls sum short chains of products in f16.
@@ -83,11 +91,12 @@ impl Cell {
         Some((self.shape.parse().ok()?, types.into_iter().find(|dtype| dtype.name() == self.dtype)?))
     }
 
-    /// Returns the predicted milliseconds; `None` without a prediction.
+    /// Returns the predicted milliseconds; `None` without a prediction. The profile has the clocks of one power mode,
+    /// so calls in another mode have none.
     fn predicted(&self, board: &Board, assumed: Assumed) -> Option<f64> {
-        let ours = self.backend == "cuda" && self.method == "elsa";
+        let ours = self.backend == "cuda" && self.method == "elsa" && !self.step.starts_with(OTHER_MODE);
         let (shape, dtype) = self.case().filter(|_| ours)?;
-        milliseconds(board, assumed, &shape, dtype, self.step == HALF)
+        milliseconds(board, assumed, &shape, dtype, self.step.ends_with(HALF))
     }
 
     /// Returns the paper's milliseconds; `None` if the paper has no such call.
@@ -98,12 +107,18 @@ impl Cell {
     }
 }
 
+/// Returns the names of all steps whose rows are latencies, with their repetitions.
+pub fn steps() -> impl Iterator<Item = String> {
+    let repeated = STATES.into_iter().flat_map(|state| STEPS.map(|step| format!("{state}-{step}")));
+    STEPS.into_iter().chain(ALONE).map(str::to_owned).chain(repeated)
+}
+
 /// Returns all measured rows.
 pub fn cells(day: &Archive) -> Vec<Cell> {
-    let rows = |step: &str| -> Vec<Cell> {
-        day.lines(step).iter().filter_map(|line| Cell::of(step, line)).collect()
+    let rows = |step: String| -> Vec<Cell> {
+        day.lines(&step).iter().filter_map(|line| Cell::of(&step, line)).collect()
     };
-    STEPS.iter().flat_map(|step| rows(step)).collect()
+    steps().flat_map(rows).collect()
 }
 
 /// Assumptions that fit the measured rows best, and the quality of the fit.
@@ -152,7 +167,7 @@ pub fn fit(board: &Board, cells: &[Cell]) -> Option<Fit> {
 }
 
 /// Formats a number that may be absent.
-fn shown(x: Option<f64>, digits: usize) -> String {
+pub fn shown(x: Option<f64>, digits: usize) -> String {
     x.map_or_else(String::new, |x| format!("{x:.digits$}"))
 }
 
@@ -162,8 +177,57 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.get(numbers.len() / 2).copied()
 }
 
-/// Lists all rows, and the kernels with their corrections.
-pub fn sections(board: Option<&Board>, cells: &[Cell], fit: Option<Fit>) -> [Section; 2] {
+/// Lists the calls that were measured in several states of the board.
+fn states(cells: &[Cell]) -> Section {
+    let mut section = Section::new("Power modes and clocks");
+    section.head = vec![
+        "step",
+        "shape",
+        "type",
+        "method",
+        "back end",
+        "as found",
+        "other mode",
+        "locked",
+        "other mode, locked",
+    ];
+    for cell in cells {
+        let again = |state: &str| {
+            let step = format!("{state}-{}", cell.step);
+            let same = |other: &&Cell| other.step == step && other.key()[1..] == cell.key()[1..];
+            cells.iter().find(same).map(|other| other.ms)
+        };
+        let times = STATES.map(again);
+        if times.iter().any(Option::is_some) {
+            let [found, other, locked, both] =
+                [Some(cell.ms), times[0], times[1], times[2]].map(|ms| shown(ms, 4));
+            let key = cell.key().map(str::to_owned);
+            section.rows.push(key.into_iter().chain([found, other, locked, both]).collect());
+        }
+    }
+    section
+}
+
+/// Lists the masks, each with its time relative to the same call without a mask.
+fn masks(cells: &[Cell]) -> Section {
+    let mut section = Section::new("Masks");
+    section.head = vec!["step", "mask", "type", "back end", "ms", "ms / without mask"];
+    for cell in cells.iter().filter(|cell| cell.step.contains(MASKS)) {
+        let Ok(shape) = cell.shape.parse::<Shape>() else { continue };
+        let Shape { batch, heads, queries, keys, dim, .. } = shape;
+        let plain = Shape::plain(batch, heads, queries, keys, dim).to_string();
+        let mut key = cell.key();
+        key[1] = &plain;
+        let ratio = cells.iter().find(|other| other.key() == key).map(|other| cell.ms / other.ms);
+        let mask = if shape.parts().is_empty() { "none".to_owned() } else { shape.parts().join(",") };
+        let (step, dtype, backend) = (cell.step.clone(), cell.dtype.clone(), cell.backend.clone());
+        section.rows.push(vec![step, mask, dtype, backend, shown(Some(cell.ms), 4), shown(ratio, 3)]);
+    }
+    section
+}
+
+/// Lists all rows, the kernels with their corrections, the states of the board, and the masks.
+pub fn sections(board: Option<&Board>, cells: &[Cell], fit: Option<Fit>) -> [Section; 4] {
     let mut all = Section::new("Latencies");
     all.words.extend(
         (!cells.is_empty())
@@ -223,11 +287,11 @@ pub fn sections(board: Option<&Board>, cells: &[Cell], fit: Option<Fit>) -> [Sec
             fit.before.exp()
         ));
     }
-    [all, kernels]
+    [all, kernels, states(cells), masks(cells)]
 }
 
 /// Draws the latencies of the paper's grid: measured, predicted and published.
-fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Chart> {
+fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Picture> {
     let start = assumed(board);
     let draw = |dtype: &str| {
         let rows: Vec<(f64, &Cell)> = cells
@@ -254,7 +318,7 @@ fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Chart> {
             curve("NEON", &|cell| on("neon", cell)),
             curve("paper", &|cell| cell.published(board)),
         ];
-        chart(format!("One head, {dtype}"), ("tokens", "ms"), (true, true), curves, true)
+        chart(format!("One head, {dtype}"), [Axis::log("tokens"), Axis::log("ms")], curves, true)
     };
     ["f32", "f16"].into_iter().filter_map(draw).collect()
 }
@@ -262,6 +326,16 @@ fn charts(board: &Board, cells: &[Cell], fit: Option<Fit>) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_measurement_is_read_in_every_state() {
+        let names: Vec<String> = steps().collect();
+        assert_eq!(names.len(), STEPS.len() * (1 + STATES.len()) + ALONE.len());
+        for name in ["half-gpu", "locked", "single-cpu", "other-mode-locked-streams-cpu", "locked-masks-gpu"]
+        {
+            assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+        }
+    }
 
     #[test]
     fn the_search_finds_the_assumptions_that_made_the_rows() {
@@ -282,6 +356,8 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(fit(&board, &cells[..FEWEST - 1]), None);
+        let other = Cell { step: format!("{OTHER_MODE}-{FITTED}"), ..cells[0].clone() };
+        assert!(cells[0].predicted(&board, made).is_some() && other.predicted(&board, made).is_none());
         assert!(Cell::of(FITTED, &serde_json::json!({ "what": "bench", "p50_ms": null })).is_none());
     }
 }

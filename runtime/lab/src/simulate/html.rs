@@ -8,28 +8,26 @@ use super::study::{self, Request, Simulation};
 use super::text::{self, Printed, count, size, time};
 use crate::model::{Division, Sample};
 use askama::Template;
-use elsa_cli::chart::{Chart, Point, Raw, SIZE, chart};
 use elsa_cli::error::Error;
+use elsa_cli::picture::{Axis, Bar, COLORS, Picture, Point, Quantity, Raw, WIDTH, chart};
 
 /// Number of intervals between the points of a curve.
 const POINTS: i32 = 24;
 /// Maximum number of first-level tasks in the drawing of a tree.
 const WIDE: usize = 64;
+/// Height of a task in the drawing of a tree.
+const HEIGHT: f64 = 28.0;
+/// Distance between the upper edges of two levels in the drawing of a tree.
+const LEVEL: f64 = 36.0;
 
-/// A task in the drawing of the tree.
-struct Leaf {
-    x: f64,
-    y: f64,
-    width: f64,
-    color: usize,
-    tip: String,
-}
-
-/// Drawing of the hybrid tree. It has one row per level. The tasks into which a task is divided are drawn below it.
-struct Drawn {
-    words: String,
-    leaves: Vec<Leaf>,
-}
+/// Axis of tokens.
+const TOKENS: Axis = Axis::log("tokens");
+/// Axis of the memory of a call.
+const MEMORY: Axis = Axis::log("memory").of(Quantity::Bytes);
+/// Axis of times.
+const TIME: Axis = Axis::log("time").of(Quantity::Seconds);
+/// Axis of bytes.
+const BYTES: Axis = Axis::log("bytes").of(Quantity::Bytes);
 
 /// Variables of the page's template.
 #[derive(Template)]
@@ -40,16 +38,16 @@ struct Page<'a> {
     costs: &'a Costs,
     origin: &'static str,
     facts: Vec<(&'static str, String)>,
-    groups: Vec<(&'static str, Vec<Chart>)>,
-    tree: Option<Drawn>,
+    /// Pictures below a heading. A heading without pictures is left out.
+    groups: Vec<(&'static str, Vec<Picture>)>,
+    /// Description and drawing of the hybrid tree.
+    tree: Option<(String, Picture)>,
     levels: Vec<Vec<String>>,
     shares: Vec<Vec<String>>,
     optimum: Vec<(String, [String; 4])>,
     parts: [&'static str; 8],
     checks: &'a [Check],
     text: String,
-    width: f64,
-    height: f64,
 }
 
 /// Renders the page.
@@ -61,28 +59,28 @@ pub fn page(of: &Printed<'_>) -> Result<String, Error> {
     let mut text = Vec::new();
     text::print(&mut text, of)?;
     let hybrid = report.study.hybrid.as_ref();
+    let mut groups = vec![
+        ("Streaming and quorums", beside(costs, request)),
+        ("Streaming and quorums, run on this machine", ran_here(ran)),
+        ("The fits", fits(costs)),
+        ("Forward and backward, naive and streaming", figures(report, kernels)),
+        ("Memory in time", hybrid.map(memory).into_iter().flatten().collect()),
+    ];
+    groups.retain(|(_, pictures)| !pictures.is_empty());
     let page = Page {
         version: env!("CARGO_PKG_VERSION"),
         tokens: count(request.tokens),
         costs,
         origin: costs.origin.name(),
         facts: facts(costs, request, report),
-        groups: vec![
-            ("Streaming beside quorums", beside(costs, request)),
-            ("Streaming beside quorums, run on this machine", ran_here(ran)),
-            ("The fits", fits(costs)),
-            ("Forward and backward, naive and streaming", figures(report, kernels)),
-            ("Memory in time", hybrid.map(memory).into_iter().flatten().collect()),
-        ],
-        tree: hybrid.and_then(drawn),
+        groups,
+        tree: hybrid.and_then(tree),
         levels: levels(report),
         shares: shares(report),
         optimum: optimum(report),
         parts: text::PARTS,
         checks,
         text: String::from_utf8_lossy(&text).into_owned(),
-        width: SIZE.0,
-        height: SIZE.1,
     };
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
@@ -107,11 +105,16 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Simulation) -> Vec<(&'st
     facts
 }
 
+/// Returns the tooltip of a point on `axes`.
+fn tip(axes: [Axis; 2], x: f64, y: f64) -> String {
+    format!("{}: {}", axes[0].quantity.label(x), axes[1].quantity.label(y))
+}
+
 /// Draws the curve of the function `of`, evaluated at each argument in `places`.
-fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
-    let point = |x: f64| {
-        let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
-        Some(Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x))))
+fn curve(name: &str, places: &[f64], [x, y]: [Axis; 2], of: impl Fn(f64) -> Option<f64>) -> Raw {
+    let point = |at: f64| {
+        let cost = of(at).filter(|cost| cost.is_finite() && *cost > 0.0)?;
+        Some(Point::new(at, cost, tip([x, y], at, cost)))
     };
     Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
@@ -122,7 +125,7 @@ fn places(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// Draws modelled time, peak bytes and bytes moved, against the number of tokens and against the memory.
-fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
+fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Picture> {
     let pass = &costs.forward;
     let division = |tokens: f64| Division::new(tokens, request.division.0, request.division.1);
     // Smallest number of levels at which a task fits in memory.
@@ -137,12 +140,12 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let seconds = |n: f64, _: f64| pass.time.at(n);
     /// Function that returns a cost for a number of tokens and a number of bytes of memory.
     type Of<'a> = &'a dyn Fn(f64, f64) -> Option<f64>;
-    /// Title, unit and curves of a chart.
-    type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of<'a>)]);
-    let pictures: [Picture<'_>; 3] = [
+    /// Title, axis of the cost and curves of a chart.
+    type Drawn<'a> = (&'static str, Axis, &'a [(&'static str, Of<'a>)]);
+    let drawn: [Drawn<'_>; 3] = [
         (
             "Time",
-            "s",
+            TIME,
             &[
                 ("streaming", &seconds),
                 ("quorums, dense", &dense),
@@ -151,7 +154,7 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
         ),
         (
             "Peak bytes",
-            "bytes",
+            BYTES,
             &[
                 ("streaming", &|n, m| Some(streamed(n, m)?.peak_bytes)),
                 ("quorums, a task", &task),
@@ -160,29 +163,31 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
         ),
         (
             "Bytes moved",
-            "bytes",
+            BYTES,
             &[("streaming", &|n, m| Some(streamed(n, m)?.moved_bytes)), ("quorums", &moved)],
         ),
     ];
     let tokens = places((request.tokens / 1e4).max(1.0), request.tokens * 10.0);
     let budgets = places(request.limit / 256.0, request.limit * 16.0);
     let mut charts = Vec::new();
-    for (title, unit, curves) in pictures {
+    for (title, cost, curves) in drawn {
+        let axes = [TOKENS, cost];
         let by_tokens =
-            curves.iter().map(|(name, of)| curve(name, &tokens, unit, |n| of(n, request.limit))).collect();
+            curves.iter().map(|(name, of)| curve(name, &tokens, axes, |n| of(n, request.limit))).collect();
         let title_n = format!("{title} in {} of memory", size(request.limit));
-        charts.extend(chart(title_n, ("tokens", unit), (true, true), by_tokens, true));
+        charts.extend(chart(title_n, axes, by_tokens, true));
+        let axes = [MEMORY, cost];
         let by_budget =
-            curves.iter().map(|(name, of)| curve(name, &budgets, unit, |m| of(request.tokens, m))).collect();
+            curves.iter().map(|(name, of)| curve(name, &budgets, axes, |m| of(request.tokens, m))).collect();
         let title_m = format!("{title} of {} tokens", count(request.tokens));
-        charts.extend(chart(title_m, ("bytes of memory", unit), (true, true), by_budget, true));
+        charts.extend(chart(title_m, axes, by_budget, true));
     }
     charts
 }
 
 /// Draws charts of the costs that both methods had on this machine: against the number of tokens for each budget, and
 /// against the budget for the largest number of tokens.
-fn ran_here(all: &[MethodCost]) -> Vec<Chart> {
+fn ran_here(all: &[MethodCost]) -> Vec<Picture> {
     let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
     let mut shares: Vec<f64> = Vec::new();
     for ran in all {
@@ -192,124 +197,133 @@ fn ran_here(all: &[MethodCost]) -> Vec<Chart> {
     }
     /// Function that returns the quantity that a chart shows for a run.
     type Of = fn(&MethodCost) -> f64;
-    let pictures: [(&str, &'static str, Of); 3] = [
-        ("Time", "s", |ran| ran.seconds),
-        ("Peak bytes", "bytes", |ran| ran.peak_bytes),
-        ("Bytes moved", "bytes", |ran| ran.moved_bytes),
+    let drawn: [(&str, Axis, Of); 3] = [
+        ("Time", TIME, |ran| ran.seconds),
+        ("Peak bytes", BYTES, |ran| ran.peak_bytes),
+        ("Bytes moved", BYTES, |ran| ran.moved_bytes),
     ];
-    let point = |ran: &MethodCost, x: f64, y: f64| {
-        Point::new(
-            x,
-            y,
-            format!("{} tokens in {}, {} levels: {y:.4e}", ran.tokens, size(ran.budget), ran.level),
-        )
-    };
     let mut charts = Vec::new();
-    for (title, unit, of) in pictures {
+    for (title, cost, of) in drawn {
+        let point = |ran: &MethodCost, x: f64| {
+            let y = of(ran);
+            let shown = cost.quantity.label(y);
+            let tip = format!("{} tokens in {}, {} levels: {shown}", ran.tokens, size(ran.budget), ran.level);
+            Point::new(x, y, tip)
+        };
         let mut by_tokens = Vec::new();
         for share in &shares {
             for method in ["streaming", "quorums"] {
                 let chosen = all.iter().filter(|ran| ran.share == *share && ran.method == method);
-                let points = chosen.map(|ran| point(ran, ran.tokens as f64, of(ran)));
+                let points = chosen.map(|ran| point(ran, ran.tokens as f64));
                 by_tokens.push(Raw::new(format!("{method}, {share} of the tensors"), points));
             }
         }
-        charts.extend(chart(format!("{title}, measured"), ("tokens", unit), (true, true), by_tokens, true));
+        charts.extend(chart(format!("{title}, measured"), [TOKENS, cost], by_tokens, true));
         let by_budget = ["streaming", "quorums"].map(|method| {
             let chosen = all.iter().filter(|ran| ran.tokens == largest && ran.method == method);
-            Raw::new(method, chosen.map(|ran| point(ran, ran.budget, of(ran))))
+            Raw::new(method, chosen.map(|ran| point(ran, ran.budget)))
         });
         let title = format!("{title} of {largest} tokens, measured");
-        charts.extend(chart(title, ("bytes of memory", unit), (true, true), by_budget.into(), true));
+        charts.extend(chart(title, [MEMORY, cost], by_budget.into(), true));
     }
     charts
 }
 
 /// Draws fits and their samples.
-fn fits(costs: &Costs) -> Vec<Chart> {
+fn fits(costs: &Costs) -> Vec<Picture> {
+    let axes = [TOKENS, TIME];
     let mut charts = Vec::new();
     for (name, pass) in costs.passes(true) {
         let sizes = pass.times.iter().map(|sample| sample.tokens);
         let (low, high) = sizes.fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
         let places = if high > 0.0 { places(low / 64.0, high * 4.0) } else { places(1e3, 1e7) };
-        let mut curves = vec![curve("not negative", &places, "s", |x| pass.time.at(x))];
+        let mut curves = vec![curve("not negative", &places, axes, |x| pass.time.at(x))];
         if let Some((time, _)) = pass.printed {
-            curves.push(curve("as printed", &places, "s", |x| time.at(x)));
+            curves.push(curve("as printed", &places, axes, |x| time.at(x)));
         }
-        let measured = pass.times.iter().map(|Sample { tokens, value }| {
-            Point::new(*tokens, *value, format!("{}: {value:.4e} s", count(*tokens)))
-        });
+        let measured = pass
+            .times
+            .iter()
+            .map(|Sample { tokens, value }| Point::new(*tokens, *value, tip(axes, *tokens, *value)));
         curves.push(Raw { name: "measured".into(), points: measured.collect(), faint: true });
-        let title = format!("Seconds of a call, {name}");
-        charts.extend(chart(title, ("tokens", "s"), (true, true), curves, true));
+        charts.extend(chart(format!("Time of a call, {name}"), axes, curves, true));
     }
     charts
 }
 
 /// Draws the paper's figures 5 and 6: naive against streaming kernel, and forward against backward pass.
-fn figures(report: &Simulation, kernels: &[Kernels]) -> Vec<Chart> {
+fn figures(report: &Simulation, kernels: &[Kernels]) -> Vec<Picture> {
     let names = ["forward", "backward"];
-    let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
+    let of_both = |of: fn(&study::Both) -> [f64; 2], cost: Axis| -> Vec<Raw> {
         let one = |i: usize| {
             let point = |both: &study::Both| {
                 let (x, y) = (both.tokens, of(both)[i]);
-                Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x)))
+                Point::new(x, y, tip([TOKENS, cost], x, y))
             };
             Raw::new(names[i], report.both.iter().map(point))
         };
         vec![one(0), one(1)]
     };
-    let of_kernels = |of: &dyn Fn(&Kernels) -> [Option<f64>; 2], unit: &str| -> Vec<Raw> {
+    let of_kernels = |of: &dyn Fn(&Kernels) -> [Option<f64>; 2], cost: Axis| -> Vec<Raw> {
         let one = |i: usize, name: &str| {
             let point = |kernel: &Kernels| {
                 let (x, y) = (kernel.tokens as f64, of(kernel)[i]?);
-                Some(Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x))))
+                Some(Point::new(x, y, tip([TOKENS, cost], x, y)))
             };
             Raw::new(name, kernels.iter().filter_map(point))
         };
         vec![one(0, "naive"), one(1, "streaming")]
     };
-    let pictures = [
-        ("Bytes, forward and backward", "bytes", of_both(|both| both.bytes, "bytes")),
-        ("Seconds, forward and backward", "s", of_both(|both| both.seconds, "s")),
-        ("Bytes, naive and streaming kernel", "bytes", of_kernels(&|kernel| kernel.bytes.map(Some), "bytes")),
-        ("Seconds, naive and streaming kernel", "s", of_kernels(&|kernel| kernel.seconds, "s")),
+    let drawn = [
+        ("Bytes, forward and backward", BYTES, of_both(|both| both.bytes, BYTES)),
+        ("Time, forward and backward", TIME, of_both(|both| both.seconds, TIME)),
+        ("Bytes, naive and streaming kernel", BYTES, of_kernels(&|kernel| kernel.bytes.map(Some), BYTES)),
+        ("Time, naive and streaming kernel", TIME, of_kernels(&|kernel| kernel.seconds, TIME)),
     ];
-    let of = |(title, unit, raw): (&str, &'static str, Vec<Raw>)| {
-        chart(title.into(), ("tokens", unit), (true, true), raw, true)
-    };
-    pictures.into_iter().filter_map(of).collect()
+    let of = |(title, cost, raw): (&str, Axis, Vec<Raw>)| chart(title.into(), [TOKENS, cost], raw, true);
+    drawn.into_iter().filter_map(of).collect()
 }
 
 /// Draws the memory in use against time, as steps.
-fn memory(schedule: &Schedule) -> Option<Chart> {
+fn memory(schedule: &Schedule) -> Option<Picture> {
     let steps = &schedule.at_once.steps;
     let points = steps.windows(2).flat_map(|two| {
         [two[0].seconds, two[1].seconds].map(|seconds| Point::new(seconds, two[0].bytes, String::new()))
     });
     let raw = vec![Raw::new("in use", points)];
-    chart("Hybrid schedule, at once".into(), ("s", "bytes"), (false, false), raw, false)
+    let axes = [Axis::linear("time").of(Quantity::Seconds), Axis::linear("memory").of(Quantity::Bytes)];
+    chart("Hybrid schedule, at once".into(), axes, raw, false)
 }
 
-fn drawn(schedule: &Schedule) -> Option<Drawn> {
+/// Describes and draws the hybrid tree. It has one row per level. The tasks into which a task is divided are below it.
+/// `None` for a tree with too many tasks.
+fn tree(schedule: &Schedule) -> Option<(String, Picture)> {
     let tree = schedule.tree;
     let whole = Some(tree.chunks.pow(tree.base)).filter(|whole| *whole <= WIDE)?;
-    let mut leaves = Vec::new();
+    let mut picture =
+        Picture { title: "Tasks by level".into(), area: [0.0, 0.0, WIDTH, 0.0], ..Picture::default() };
     let mut row = |level: usize, count: usize, of: usize, divided: usize| {
-        let width = SIZE.0 / of as f64;
+        let width = WIDTH / of as f64;
+        let name = format!("level {}", tree.base as usize + level);
+        let top = 8.0 + LEVEL * level as f64;
         for i in 0..count {
-            let tip = format!(
-                "level {}, task {i}{}",
-                tree.base as usize + level,
-                if i < divided { ", divided" } else { "" }
-            );
-            let color = if i < divided { 7 } else { level };
-            leaves.push(Leaf { x: i as f64 * width, y: 8.0 + 36.0 * level as f64, width, color, tip });
+            let (color, word) = if i < divided { (COLORS - 1, ", divided") } else { (level, "") };
+            let (x, tip) = (i as f64 * width, format!("{name}, task {i}{word}"));
+            picture.bars.push(Bar { x, y: top, width: 0.92 * width, height: HEIGHT, color, tip });
+        }
+        if count > divided {
+            picture.legend.push((level, name));
+        }
+        if count > 0 {
+            picture.area[3] = top + HEIGHT;
         }
     };
     row(0, whole, whole, tree.divided);
     row(1, tree.divided * tree.chunks, whole * tree.chunks, tree.again);
     row(2, tree.again * tree.chunks, whole * tree.chunks * tree.chunks, 0);
+    if tree.divided > 0 {
+        picture.legend.push((COLORS - 1, "divided further".into()));
+    }
     let [a, b, c] = schedule.leaves;
     let words = format!(
         "{whole} tasks of level {}, of which {} are divided, and {} of theirs again: {a} + {b} + {c} leaves, {} at once, {} one by one.",
@@ -319,7 +333,7 @@ fn drawn(schedule: &Schedule) -> Option<Drawn> {
         time(schedule.at_once.seconds),
         time(schedule.serial)
     );
-    Some(Drawn { words, leaves })
+    Some((words, picture))
 }
 
 /// Formats the costs at each level of division, as in the paper's table 1.

@@ -7,9 +7,8 @@ use super::places::TILE;
 use super::tables::{self, Shown, rate};
 use super::tokens::{BLOCK, Side, Spread};
 use askama::Template;
-use elsa_cli::chart::{Chart, Point, Raw, SIZE, Scale, Tick, chart};
 use elsa_cli::error::Error;
-use elsa_cli::picture::{Bar, FRAME, Picture};
+use elsa_cli::picture::{Axis, BOTTOM, Bar, Picture, Point, Raw, Scale, TOP, Tick, chart};
 
 /// Explanation of why the article's table 2 has no counterpart.
 const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion parameters on seven benchmarks. It cannot be \
@@ -21,8 +20,8 @@ struct Case<'a> {
     study: &'a Study,
     sampled: String,
     judged: String,
-    /// Tables, each with the pictures and curves that precede it.
-    parts: Vec<(Vec<Picture>, Vec<Chart>, Shown)>,
+    /// Tables, each with the pictures that precede it.
+    parts: Vec<(Vec<Picture>, Shown)>,
     /// Figures without a table.
     figures: Vec<Figure>,
 }
@@ -32,7 +31,6 @@ struct Figure {
     title: &'static str,
     words: String,
     pictures: Vec<Picture>,
-    charts: Vec<Chart>,
 }
 
 /// Template variables of the page.
@@ -42,8 +40,6 @@ struct Page<'a> {
     version: &'static str,
     table_2: &'static str,
     cases: Vec<Case<'a>>,
-    width: f64,
-    height: f64,
 }
 
 /// Renders the page for `studies`.
@@ -55,8 +51,6 @@ pub fn page(studies: &[Study]) -> Result<String, Error> {
         version: env!("CARGO_PKG_VERSION"),
         table_2: TABLE_2,
         cases: studies.iter().map(case).collect(),
-        width: SIZE.0,
-        height: SIZE.1,
     };
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
@@ -81,59 +75,51 @@ fn case(study: &Study) -> Case<'_> {
         judged,
         sampled,
         parts: vec![
-            (Vec::new(), Vec::new(), tables::operations(study)),
-            (vec![parts(study)], Vec::new(), tables::shares(study)),
-            (Vec::new(), Vec::new(), tables::third(study)),
-            (Vec::new(), Vec::new(), tables::fourth(study)),
-            (Vec::new(), Vec::new(), tables::budgets(study)),
+            (Vec::new(), tables::operations(study)),
+            (vec![parts(study)], tables::shares(study)),
+            (Vec::new(), tables::third(study)),
+            (Vec::new(), tables::fourth(study)),
+            (Vec::new(), tables::budgets(study)),
         ],
         figures: vec![stability(study), similarity(study), norms(study), maxima(study)],
     }
 }
 
-/// Draws figure 1: the operations by purpose, in one bar for each combination of instruction set and head size.
+/// Draws figure 1: the operations by purpose, in one bar for each combination of instruction set and head size. The
+/// bars of an instruction set are a group.
 fn parts(study: &Study) -> Picture {
-    let bars: Vec<(String, Operations)> = ISAS
-        .into_iter()
-        .flat_map(|isa| {
-            let of = move |d| (format!("{} {d}", isa.name), Operations::exact(isa, d, d));
-            tables::dims(study).into_iter().map(of)
-        })
-        .collect();
-    let [left, top, right, bottom] = FRAME;
-    let width = (right - left) / bars.len() as f64;
-    let (mut drawn, mut ticks) = (Vec::new(), Vec::new());
-    for (i, (name, operations)) in bars.iter().enumerate() {
-        let (all, mut below) = (operations.total(), 0.0);
-        let x = left + (i as f64 + 0.1) * width;
-        for (color, (part, size)) in kinds(operations).into_iter().enumerate() {
-            let height = size / all * (bottom - top);
-            drawn.push(Bar {
-                x,
-                y: bottom - below - height,
-                width: 0.8 * width,
-                height,
-                color,
-                tip: format!("{name}: {part} {size}, {}", rate(size / all)),
-            });
-            below += height;
-        }
-        let label = name.rsplit(' ').next().unwrap_or_default().to_owned();
-        ticks.push(Tick { at: left + (i as f64 + 0.5) * width, label });
-    }
     let y_ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-        .map(|share| Tick { at: bottom - share * (bottom - top), label: format!("{:.0}", share * 100.0) });
-    Picture {
-        title: "Operations of the exact kernel: AVX-512, AVX2, NEON".to_owned(),
-        x_name: "head size".to_owned(),
-        y_name: "percent".to_owned(),
-        x_ticks: ticks,
-        y_ticks: y_ticks.into(),
-        bars: drawn,
-        shades: Vec::new(),
-        frame: FRAME,
-        legend: kinds(&Operations::default()).into_iter().map(|x| x.0.to_owned()).enumerate().collect(),
+        .map(|share| Tick { at: BOTTOM - share * (BOTTOM - TOP), label: format!("{:.0}", share * 100.0) });
+    let title = "Operations of the exact kernel".to_owned();
+    let mut picture = Picture::new(title, ["head size", "percent"], y_ticks.into());
+    let [left, top, right, bottom] = picture.area;
+    let dims = tables::dims(study);
+    let group = (right - left) / ISAS.len() as f64;
+    let width = group / (dims.len() as f64 + 0.25);
+    for (i, isa) in ISAS.into_iter().enumerate() {
+        let middle = left + (i as f64 + 0.5) * group;
+        picture.x_groups.push(Tick { at: middle, label: isa.name.to_owned() });
+        for (j, d) in dims.iter().enumerate() {
+            let operations = Operations::exact(isa, *d, *d);
+            let (all, mut below) = (operations.total(), 0.0);
+            let x = middle + (j as f64 - dims.len() as f64 / 2.0) * width;
+            for (color, (part, size)) in kinds(&operations).into_iter().enumerate() {
+                let height = size / all * (bottom - top);
+                picture.bars.push(Bar {
+                    x: x + 0.1 * width,
+                    y: bottom - below - height,
+                    width: 0.8 * width,
+                    height,
+                    color,
+                    tip: format!("{} {d}: {part} {size}, {}", isa.name, rate(size / all)),
+                });
+                below += height;
+            }
+            picture.x_ticks.push(Tick { at: x + 0.5 * width, label: d.to_string() });
+        }
     }
+    picture.legend = kinds(&Operations::default()).into_iter().map(|x| x.0.to_owned()).enumerate().collect();
+    picture
 }
 
 /// Returns the segments of one bar of figure 1, from bottom to top. Each segment has a name and a number of operations.
@@ -169,16 +155,17 @@ fn stability(study: &Study) -> Figure {
             shares.join(", ")
         ),
         pictures: [settled(study), map].into_iter().flatten().collect(),
-        charts: Vec::new(),
     }
 }
 
 /// Draws the histogram of figure 2; returns `None` if no row attends a key.
 fn settled(study: &Study) -> Option<Picture> {
-    let [left, top, right, bottom] = FRAME;
     let blocks = study.maxima.stable.keys().next_back()? + 1;
     let most = *study.maxima.stable.values().max()?;
-    let y = Scale::of([0.0, most as f64].into_iter(), false, bottom, top)?;
+    let y = Scale::of(Axis::linear("rows"), [0.0, most as f64].into_iter(), BOTTOM, TOP)?;
+    let title = "Running maximum settles in block".to_owned();
+    let mut picture = Picture::new(title, ["block of keys", "rows"], y.ticks());
+    let [left, _, right, _] = picture.area;
     let width = (right - left) / blocks as f64;
     let bars = study.maxima.stable.iter().map(|(block, rows)| Bar {
         x: left + *block as f64 * width,
@@ -188,21 +175,13 @@ fn settled(study: &Study) -> Option<Picture> {
         color: 0,
         tip: format!("block {block}: {rows} rows"),
     });
+    picture.bars = bars.collect();
     let ticks = [0, (blocks - 1) / 2, blocks - 1];
-    let mut x_ticks: Vec<Tick> =
+    picture.x_ticks =
         ticks.map(|block| Tick { at: left + (block as f64 + 0.5) * width, label: block.to_string() }).into();
-    x_ticks.dedup();
-    Some(Picture {
-        title: "Running maximum settles in block".to_owned(),
-        x_name: "block of keys".to_owned(),
-        y_name: "rows".to_owned(),
-        x_ticks,
-        y_ticks: y.ticks(6),
-        bars: bars.collect(),
-        shades: Vec::new(),
-        frame: FRAME,
-        legend: vec![(0, "rows".to_owned())],
-    })
+    picture.x_ticks.dedup();
+    picture.legend = vec![(0, "rows".to_owned())];
+    Some(picture)
 }
 
 /// Draws a curve of means with a band from the smallest to the largest value.
@@ -219,12 +198,13 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
 /// Draws one chart for the queries and one for the keys. `of` returns the values of a chart.
 fn both(
     study: &Study,
-    names: (&'static str, &'static str),
+    [x_name, y_name]: [&'static str; 2],
     of: impl Fn(&Side) -> &Vec<Spread>,
-) -> Vec<Chart> {
+) -> Vec<Picture> {
     let sides = [("queries", &study.sides[0]), ("keys", &study.sides[1])];
     let one = |(name, side): (&str, &Side)| {
-        chart(format!("{} of {name}", names.1), names, (false, false), vec![curve(name, of(side))], false)
+        let axes = [Axis::linear(x_name), Axis::linear(y_name)];
+        chart(format!("{y_name} of {name}"), axes, vec![curve(name, of(side))], false)
     };
     sides.into_iter().filter_map(one).collect()
 }
@@ -239,8 +219,7 @@ fn similarity(study: &Study) -> Figure {
              article has about 0.6). One means that one vector could stand for all.",
             q.mean_similarity, k.mean_similarity
         ),
-        pictures: Vec::new(),
-        charts: both(study, ("block", "similarity"), |side| &side.similarity),
+        pictures: both(study, ["block", "similarity"], |side| &side.similarity),
     }
 }
 
@@ -251,16 +230,16 @@ fn norms(study: &Study) -> Figure {
         words: "Euclidean norms by token: the mean over heads, and the band from the least to the largest. The longest tokens \
                 decide the largest scores."
             .to_owned(),
-        pictures: Vec::new(),
-        charts: both(study, ("token", "norm"), |side| &side.norms),
+        pictures: both(study, ["token", "norm"], |side| &side.norms),
     }
 }
 
 /// Draws figure 5: for each site of the largest score, the block maxima of one tile whose largest score is at that
 /// site.
 fn maxima(study: &Study) -> Figure {
-    let mut charts = Vec::new();
+    let mut pictures = Vec::new();
     let mut none = Vec::new();
+    let axes = [Axis::linear("block of keys"), Axis::linear("score")];
     for site in Site::ALL {
         let Some(peak) = &study.maxima.peaks[site as usize] else {
             none.push(site.name());
@@ -274,7 +253,7 @@ fn maxima(study: &Study) -> Figure {
             format!("head {}, rows {} to {}", place.head, place.rows.start, place.rows.end.saturating_sub(1));
         let raw = Raw::new(name, points);
         let title = format!("largest score: {}", site.name());
-        charts.extend(chart(title, ("block of keys", "score"), (false, false), vec![raw], true));
+        pictures.extend(chart(title, axes, vec![raw], true));
     }
     let missing = match none.as_slice() {
         [] => String::new(),
@@ -286,7 +265,6 @@ fn maxima(study: &Study) -> Figure {
             "The largest score of each block of keys, over the rows of a tile, for the first tile whose largest score lies at \
              the sink, in an own block, and between them.{missing} A frozen reference that has not seen the last kind is too low."
         ),
-        pictures: Vec::new(),
-        charts,
+        pictures,
     }
 }

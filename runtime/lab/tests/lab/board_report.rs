@@ -130,3 +130,56 @@ fn two_days_compare_in_bits_and_speed() {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
+
+#[test]
+fn masks_streams_and_states_have_tables() {
+    let desk = Desk::new();
+    let row = |shape: &str, ms: &str| ROW.replace("1,1,64,64,64", shape).replace("0.25", ms);
+    let masks = row("4,8,64,64,64", "0.25") + &row("4,8,64,64,64,causal", "0.15");
+    let run = |ms: f64| {
+        format!(
+            "{{\"what\":\"run\",\"backend\":\"neon\",\"shape\":{{\"batch\":1,\"heads\":1,\"queries\":16,\
+             \"keys\":2048,\"dim\":64}},\"total_ms\":{ms},\"read_ms\":1.5,\"chunk_keys\":512}}\n"
+        )
+    };
+    let streams = run(30.0) + &run(8.0) + &run(10.0) + &row("1,1,16,2048,64", "5.0");
+    let slower = ROW.replace("0.25", "0.5");
+    day(
+        &desk,
+        "day",
+        &[
+            ("info", "done"),
+            ("masks-cpu", "done"),
+            ("streams-cpu", "done"),
+            ("grid-cpu", "done"),
+            ("other-mode-grid-cpu", "done"),
+            ("locked-grid-gpu", "skipped"),
+            ("other-mode-grid-gpu", "absent"),
+        ],
+        &[
+            ("masks-cpu.out", masks.as_str()),
+            ("streams-cpu.out", streams.as_str()),
+            ("grid-cpu.out", ROW),
+            ("other-mode-grid-cpu.out", slower.as_str()),
+            ("locked-grid-gpu.err", "30 minutes are used up\n"),
+            ("other-mode-grid-gpu.err", "nvpmodel: no other mode\n"),
+        ],
+    );
+    let records = desk.path("day/steps.jsonl");
+    let text = fs::read_to_string(&records).unwrap();
+    fs::write(&records, text.replace("\"host\"", "\"jetson-tx2\"")).unwrap();
+    let text = desk.ok("board-report day");
+    // A row of the section that follows the title.
+    let row = |title: &str, words: &[&str]| {
+        let section = text.split("\n== ").find_map(|section| section.strip_prefix(title)).unwrap_or_default();
+        let found = section.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(found, "{title}: {words:?}: {text}");
+    };
+    row("Masks", &["masks-cpu", "none", "0.2500", "1.000"]);
+    row("Masks", &["masks-cpu", "causal", "0.1500", "0.600"]);
+    row("Streams", &["streams-cpu", "1,1,16,2048,64", "512", "10.000", "1.500", "5.000", "0.500"]);
+    row("Power modes and clocks", &["grid-cpu", "1,1,64,64,64", "0.2500", "0.5000"]);
+    row("The day", &["No time was left for 1 steps"]);
+    row("What remains unknown", &["the paper's grid with fixed clocks", "skipped: 30 minutes are used up"]);
+    row("What remains unknown", &["the paper's grid in another", "absent: nvpmodel: no other mode"]);
+}

@@ -1,6 +1,7 @@
 //! Tests `elsa-lab depth-curve`: the growth of additions and bounds with the number of keys, and refused requests.
 
 use super::Desk;
+use elsa_cli::picture::faults;
 use serde_json::Value;
 
 #[test]
@@ -23,6 +24,7 @@ fn curves_show_the_order_of_additions() {
     }
     let page = std::fs::read_to_string(desk.path("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("two-level") && !page.contains("NaN"), "{page}");
+    assert_eq!(faults(&page), [""; 0]);
 }
 
 #[test]

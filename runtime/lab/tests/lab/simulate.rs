@@ -1,6 +1,7 @@
 //! Tests `elsa-lab simulate`: the paper's numbers, saved fits, the page, and refused requests.
 
 use super::{Desk, assert_alone};
+use elsa_cli::picture::faults;
 use serde_json::Value;
 
 fn json(desk: &Desk, line: &str) -> Value {
@@ -95,6 +96,7 @@ fn a_machine_is_measured_kept_and_read_again() {
     let page = std::fs::read_to_string(desk.path("page.html")).unwrap();
     let seconds = measured["checks"][0]["seconds"].as_f64().unwrap();
     assert!(page.contains(&format!("{seconds:.4e}")), "{seconds}");
+    assert_eq!(faults(&page), [""; 0]);
     assert_eq!(desk.list(), ["fit.json", "page.html"]);
     // A negative time is refused.
     let fit = std::fs::read_to_string(desk.path("fit.json")).unwrap();
@@ -124,6 +126,7 @@ fn examples_of_the_help_run() {
         desk.ok(&line);
     }
     assert_eq!(desk.list(), ["here.json", "page.html"]);
+    assert_eq!(faults(&std::fs::read_to_string(desk.path("page.html")).unwrap()), [""; 0]);
 }
 
 #[test]
@@ -141,8 +144,17 @@ fn the_page_holds_the_numbers_and_nothing_from_elsewhere() {
         "{}",
         page.matches("<svg").count()
     );
-    // The drawing of the tree contains the tasks.
+    // The drawing of the tree contains the tasks, and its legend explains the colours.
     assert!(page.contains("level 1, task 0, divided") && page.contains("level 3, task 0"));
+    assert!(page.contains("level 3</li>") && page.contains("divided further</li>"), "{page}");
+    // Axes have units, and a heading has a picture.
+    assert_eq!(faults(&page), [""; 0]);
+    for label in [" h</text>", " GiB</text>", ">1G</text>"] {
+        assert!(page.contains(label), "{label}: {page}");
+    }
+    assert!(
+        !page.contains("quorums, run on this machine") && !page.contains("<div class=\"charts\">\n</div>")
+    );
 }
 
 #[test]

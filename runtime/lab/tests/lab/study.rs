@@ -2,17 +2,19 @@
 //! requests are refused.
 
 use super::{Desk, assert_alone};
+use elsa_cli::picture::faults;
 use std::fs::File;
 use std::io::BufWriter;
 
 /// Number of key blocks, of 64 keys each.
 const BLOCKS: usize = 3;
 
-/// Writes a tensor of shape `[tokens, 1]`.
-fn write(desk: &Desk, name: &str, numbers: &[f32]) {
+/// Writes a tensor of shape `[tokens, dim]`.
+fn write(desk: &Desk, name: &str, dim: usize, numbers: &[f32]) {
     use npyz::WriterBuilder;
     let file = BufWriter::new(File::create(desk.path(name)).unwrap());
-    let options = npyz::WriteOptions::new().default_dtype().shape(&[numbers.len() as u64, 1]);
+    let options =
+        npyz::WriteOptions::new().default_dtype().shape(&[(numbers.len() / dim) as u64, dim as u64]);
     let mut writer = options.writer(file).begin_nd().unwrap();
     writer.extend(numbers.iter().copied()).unwrap();
     writer.finish().unwrap();
@@ -25,9 +27,9 @@ fn desk() -> Desk {
     let keys = 64 * BLOCKS;
     let k: Vec<f32> = (0..keys).map(|j| if j < 64 { 0.0 } else { -20.0 }).collect();
     let v: Vec<f32> = (0..keys).map(|j| j as f32).collect();
-    write(&desk, "q.npy", &[1.0; 64]);
-    write(&desk, "k.npy", &k);
-    write(&desk, "v.npy", &v);
+    write(&desk, "q.npy", 1, &[1.0; 64]);
+    write(&desk, "k.npy", 1, &k);
+    write(&desk, "v.npy", 1, &v);
     desk
 }
 
@@ -74,6 +76,11 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
         assert!(page.contains(words), "{words}");
     }
     assert!(page.matches("<svg").count() >= 8, "{}", page.matches("<svg").count());
+    assert_eq!(faults(&page), [""; 0]);
+    // Each group of bars has its name.
+    for name in ["AVX-512", "AVX2", "NEON"] {
+        assert_eq!(page.matches(&format!(">{name}</text>")).count(), 1, "{name}");
+    }
 
     // A block with scores of −20 has 2^-20 of the first block's weight. Every λ and budget here skips both such blocks.
     let (kept, block) = (1.0f64, (-20.0f64).exp2());
@@ -102,13 +109,26 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
 }
 
 #[test]
+fn labels_of_the_largest_heads_fit_below_their_bars() {
+    let desk = Desk::new();
+    for name in ["q.npy", "k.npy", "v.npy"] {
+        let numbers: Vec<f32> = (0..256 * 64).map(|i| (i % 7) as f32 / 8.0).collect();
+        write(&desk, name, 256, &numbers);
+    }
+    desk.ok("study --q q.npy --k k.npy --v v.npy --html study.html");
+    let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
+    assert_eq!(page.matches(">256</text>").count(), 3);
+    assert_eq!(faults(&page), [""; 0]);
+}
+
+#[test]
 fn rows_that_half_precision_would_lose_are_counted() {
     let desk = desk();
     // The maximum is in the last block, 20 or 130 bits above the frozen references, which do not account for it.
     for (above, half, single) in [(20.0f32, "100.0 %", "0.0 %"), (130.0, "100.0 %", "100.0 %")] {
         let mut k = vec![0.0f32; 64 * BLOCKS];
         *k.last_mut().unwrap() = above;
-        write(&desk, "k.npy", &k);
+        write(&desk, "k.npy", 1, &k);
         desk.ok(&format!("{LINE} --html study.html"));
         let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
         let third = table(&page, "3");

@@ -365,7 +365,7 @@ fn many_tokens_are_proved_by_some() {
         &[("q_num_heads", &[2]), ("kv_num_heads", &[2]), ("is_causal", &[1])],
     );
     g.output(&y);
-    g.becomes(1, "2 heads of 16, scale 0.25");
+    g.becomes(1, "2 heads of 16, scale 0.25, causal");
     // A proof of this attention would exceed its memory limit.
     let mut g = GraphBuilder::new(17);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "64", "40000", "64"]));

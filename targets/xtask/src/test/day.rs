@@ -1,6 +1,6 @@
 //! Runs the stage `board-day`: rehearses a board day on an emulated Cortex-A57.
 //!
-//! With its option `-L PREFIX`, the emulator opens PREFIX/path in place of path, if it exists. A board's prefix
+//! The option `-L PREFIX` makes the emulator open PREFIX/path in place of path, if PREFIX/path exists. A board's prefix
 //! consists of the tree of files by which the tests of `elsa-board` simulate the board, of the C library, and of
 //! programs that stand for `nvpmodel` and `jetson_clocks`. So the binaries are those of the board. The GPU is a
 //! stand-in driver for the board's processor. The test programs of the GPU run natively, because they are too slow in
@@ -30,10 +30,20 @@ const KILLS: usize = 10;
 const NATIVE: &str = "verify-gpu,bits-cuda,conformance,hostile,outputs-alone,determinism,tuned,linear,stream,\
     schedules,no-allocation,device-tensors,warm,c-plain,c-buffers,c-device,c-linear-device,c-series-device,\
     c-copies,c-graph,scale";
+/// Steps that the longest rehearsal must finish, and titles that its report must have.
+const WHOLE: [&[&str]; 2] = [
+    &["calls", "bits-cpu", "soak", "masks-gpu", "masks-cpu", "streams-gpu", "streams-cpu"],
+    &["Latencies", "Masks", "Streams"],
+];
+/// The same if the rehearsal may change power modes and clocks, which only root may.
+const MODES: [&[&str]; 2] = [
+    &["other-mode-grid-gpu", "locked-masks-cpu", "other-mode-locked-streams-cpu"],
+    &["Power modes and clocks"],
+];
 /// Free space in KiB that is too small for a step.
 const TOO_SMALL: u64 = 8192;
 /// Steps that run on this machine.
-const TWIN: &str = "what,gpu,grid,onnx-cpu,onnx-cpu-time,tensorrt,python";
+const TWIN: &str = "what,gpu,grid,masks-gpu,streams-gpu,onnx-cpu,onnx-cpu-time,tensorrt,python";
 /// A program that stands for `trtexec`. It calls the whole interface of each plugin.
 const TRTEXEC: &str = r#"#!/bin/sh
 for word in "$@"; do
@@ -183,6 +193,7 @@ pub fn day(tree: &Tree) -> Ran {
         let whole = board(&name, true, "whole", Some(&driver))?;
         interrupted(ran, &whole)?;
         let absent = board(&name, false, "no-driver", None)?;
+        without_time(ran, &absent)?;
         without_driver(ran, &absent)?;
         without_root(ran, &absent)?;
         without_space(ran, &absent)?;
@@ -191,11 +202,30 @@ pub fn day(tree: &Tree) -> Ran {
         let page = home.join("page.html");
         let archives = [archive(&whole.folder), archive(&home.join(NAMES[0]))];
         let told = report::report(tree, &archives, Some(&page));
-        ran.note("the report of two archives", told.map(|()| page.display().to_string()));
+        let found = told.and_then(|()| titled(&page, &wanted(tree, 1)));
+        ran.note("the report of two archives", found.map(|()| page.display().to_string()));
         let told = report::report(tree, &[archive(&twin)], Some(&page));
         ran.note("the report of this machine's twin", told.map(|()| "made".to_owned()));
         Ok(())
     })
+}
+
+/// Returns `true` if this process may change power modes and clocks.
+fn root(tree: &Tree) -> bool {
+    Run::new(tree, "id -u").quiet().run().stdout.trim() == "0"
+}
+
+/// Returns the steps (0) or titles (1) that the longest rehearsal must have.
+fn wanted(tree: &Tree, which: usize) -> Vec<&'static str> {
+    [WHOLE[which], if root(tree) { MODES[which] } else { &[] }].concat()
+}
+
+/// Returns an error if a page lacks one of the titles.
+fn titled(page: &Path, titles: &[&str]) -> Result<(), String> {
+    let text = files::text(page)?;
+    let gone: Vec<&str> =
+        titles.iter().copied().filter(|title| !text.contains(&format!("<h2>{title}</h2>"))).collect();
+    if gone.is_empty() { Ok(()) } else { Err(format!("{}: lacks {}", page.display(), gone.join(", "))) }
 }
 
 /// Runs what every board answers differently: its sensors, its energy, and its power modes.
@@ -227,10 +257,8 @@ fn interrupted(ran: &mut Ran, whole: &Rehearsal<'_>) -> Result<(), String> {
     let found = if kills == KILLS { Ok(format!("{kills} times")) } else { Err(format!("{kills} times")) };
     ran.note("a whole day, killed", found);
     let out = whole.run("", &options);
-    ran.note(
-        "a whole day, continued",
-        out.text("board-day.sh").and_then(|_| whole.good(&["calls", "bits-cpu", "soak"])),
-    );
+    let wanted = wanted(whole.tree, 0);
+    ran.note("a whole day, continued", out.text("board-day.sh").and_then(|_| whole.good(&wanted)));
     // Nothing is left to do.
     let begun = whole.begun();
     let out = whole.run("", &options);
@@ -239,11 +267,28 @@ fn interrupted(ran: &mut Ran, whole: &Rehearsal<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Runs without any time: the steps are recorded as skipped, and later starts run them.
+fn without_time(ran: &mut Ran, rehearsal: &Rehearsal<'_>) -> Result<(), String> {
+    let out = rehearsal.run("", "--quick --minutes 0 --only what,grid,other-mode-grid-gpu");
+    let steps = recorded(&rehearsal.folder)?;
+    let skipped = steps.values().filter(|result| *result == "skipped").count();
+    let all = skipped == steps.len() && steps.contains_key("other-mode-grid-gpu");
+    let said = rehearsal.said("grid-cpu") == "0 minutes are used up";
+    let found = if out.code == Some(4) && all && said {
+        Ok(format!("{skipped} steps"))
+    } else {
+        Err(format!("{}: {steps:?}", out.how))
+    };
+    ran.note("without time", found);
+    Ok(())
+}
+
 /// Runs on a machine without a driver, whose GPU steps are absent.
 fn without_driver(ran: &mut Ran, rehearsal: &Rehearsal<'_>) -> Result<(), String> {
-    rehearsal.run("", "--quick --only what,load-cold,grid");
+    rehearsal.run("", "--quick --only what,load-cold,grid,masks-gpu,streams-gpu,other-mode-grid-gpu");
     let steps = recorded(&rehearsal.folder)?;
-    let absent = ["load-cold", "grid-gpu"].iter().all(|name| steps.get(*name).is_some_and(|x| x == "absent"));
+    let absent = ["load-cold", "grid-gpu", "masks-gpu", "streams-gpu", "other-mode-grid-gpu"];
+    let absent = absent.iter().all(|name| steps.get(*name).is_some_and(|x| x == "absent"));
     let found = if absent { rehearsal.good(&["grid-cpu"]) } else { Err(format!("{steps:?}")) };
     ran.note("without a driver", found);
     Ok(())
@@ -252,7 +297,7 @@ fn without_driver(ran: &mut Ran, rehearsal: &Rehearsal<'_>) -> Result<(), String
 /// Runs as a user without rights, in a copy of the folder that belongs to this user.
 fn without_root(ran: &mut Ran, rehearsal: &Rehearsal<'_>) -> Result<(), String> {
     let tree = rehearsal.tree;
-    let root = Run::new(tree, "id -u").quiet().run().stdout.trim() == "0";
+    let root = root(tree);
     let home = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let copied = |from: &Path, name: &str| {
         let to = home.path().join(name);
@@ -266,9 +311,10 @@ fn without_root(ran: &mut Ran, rehearsal: &Rehearsal<'_>) -> Result<(), String> 
     }
     let user = if root { "setpriv --reuid 65534 --regid 65534 --clear-groups" } else { "" };
     let other = Rehearsal { tree, folder, prefix, driver: None };
-    other.run(user, "--quick --only what,locked");
+    other.run(user, "--quick --only what,locked,other-mode-grid-cpu");
     let steps = recorded(&other.folder)?;
-    let absent = steps.get("locked").is_some_and(|result| result == "absent");
+    let absent = ["locked", "other-mode-grid-cpu"];
+    let absent = absent.iter().all(|name| steps.get(*name).is_some_and(|result| result == "absent"));
     let found = if absent { other.good(&["system", "sensors", "info"]) } else { Err(format!("{steps:?}")) };
     ran.note("without root", found);
     Ok(())

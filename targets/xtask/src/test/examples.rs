@@ -17,7 +17,7 @@ const REALTIME: &str = "examples/cpp-realtime";
 const PROGRAMS: [&str; 2] = ["elsa-realtime", "realtime-tests"];
 const SNIPPETS: &str = "examples/cpp-snippets";
 /// Snippets that need no library except libelsa.
-const PLAIN: [&str; 4] = ["growing-cache", "fixed-cache", "chunks", "own-threads"];
+const PLAIN: [&str; 5] = ["growing-cache", "fixed-cache", "chunks", "own-threads", "real-time"];
 /// Snippets that need one more library each.
 const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 

@@ -17,6 +17,8 @@ const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
 const CHECK: &str = "runtime/cli/tests/onnx_check.py";
 /// Script that compares random models with their rewritten versions.
 const RANDOM: &str = "runtime/ort/tests/random_models.py";
+/// Script that compares models of one attention node with their rewritten versions, and with f64.
+const FUSED: &str = "runtime/ort/tests/fused_nodes.py";
 /// Script that tests the tool's convolutions and selective scans.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
@@ -28,7 +30,7 @@ pub fn ends(tree: &Tree) -> Ran {
         let runs = runtimes.iter().flat_map(|runtime| on_this_machine(tree, runtime, &here));
         ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
         cases(tree, ran, &here)?;
-        rewritten(tree, ran, &here, &runtimes, 60)
+        rewritten(tree, ran, &here, &runtimes, 120)
     })
 }
 
@@ -129,6 +131,8 @@ fn rewritten(
     ran.each(checks.collect(), |ran, (what, run)| check(ran, &what, run));
     let random = python(RANDOM).arg(&library).arg(&tool).args(&format!("--count {count}"));
     check(ran, "random models", random.limit(Duration::from_secs(1200)));
+    let nodes = python(FUSED).arg(&library).arg(&tool);
+    check(ran, "attention in a single node", nodes.limit(Duration::from_secs(300)));
     Ok(())
 }
 

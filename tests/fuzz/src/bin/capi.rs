@@ -86,6 +86,7 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
         options.spin_us = u.arbitrary()?;
         options.core_count = u.int_in_range(0..=3)?;
         options.cores = if u.arbitrary()? { cores.as_ptr() } else { null() };
+        options.thread_name = [null(), c"fuzz".as_ptr(), c"a b".as_ptr()][u.choose_index(3)?];
     }
     if u.ratio(1, 3)? {
         options.threads = u.int_in_range(1..=3)?;

@@ -14,7 +14,7 @@ mod tests;
 
 use super::args::BenchArgs;
 use super::output::{Output, Table};
-use super::watch::{Gate, Watch};
+use super::watch::Watch;
 use crate::error::{Error, SYSTEM, one_line, say};
 use crate::signals;
 use elsa_board::{Root, Span};
@@ -53,8 +53,7 @@ pub fn exec(args: &BenchArgs, words: &[OsString], root: &Root) -> Result<(), Err
     };
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     let name = one_line(&name);
-    let gate = if args.wait { Gate::Wait } else { Gate::Force };
-    let mut watch = Watch::around_programs(gate, root);
+    let mut watch = Watch::around_programs(args.gate, root);
     // The program runs in any case; on a busy machine its rows are marked.
     let _ = watch.refusal(say);
     let start = watch.describe(None);

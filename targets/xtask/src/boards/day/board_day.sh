@@ -8,8 +8,10 @@
 #
 # A NAME is that of a step or a group. A step that has a line in day/steps.jsonl is not run again, so the same command
 # continues after an interruption. A step that fails is recorded and passed over; --again runs such steps once more.
-# --minutes limits the time of all steps together (30). --quick makes all measurements few and short. As root, the group
-# clocks changes power mode and clocks, and restores both; after an interruption, the next start does.
+# --minutes limits the time of all steps together (30). A step that has begun may exceed it, unless it is of the group
+# modes, which comes last. A step without time is recorded as skipped, and a later start with more minutes runs it.
+# --quick makes all measurements few and short. As root, the groups clocks and modes change power mode and clocks, and
+# restore both; after an interruption, the next start does.
 #
 # Status: 0 every step is recorded and none failed; 1 a step failed; 2 the request was wrong; 3 the disk is full, or
 # another run is going on; 4 the minutes are used up.
@@ -59,9 +61,9 @@ append() {
   sync
 }
 
-# Counts the records of a kind (begin or step) of a step of this release.
+# Prints the records of a kind (begin or step) of a step of this release.
 records() {
-  grep -c "^{\"what\":\"$1\",\"id\":\"$2\",\"release\":\"$release\",.*}\$" "$file"
+  grep "^{\"what\":\"$1\",\"id\":\"$2\",\"release\":\"$release\",.*}\$" "$file"
 }
 
 # Records a step: name, seconds, status and result.
@@ -140,16 +142,26 @@ stop() {
   exit 130
 }
 
-# Runs a step under its limit and records it: name, limit.
+# Records a step for which no time is left: name, seconds that it ran, status.
+skipped() {
+  echo "$minutes minutes are used up" >>"$out/$1.err"
+  record "$1" "$2" "$3" skipped
+  used_up=yes
+}
+
+# Runs a step under its limit and records it: name, limit, and the seconds after which no time is left, if they end it.
 attempt() {
   enough
-  if [ "$(records begin "$1")" -ge $attempts ]; then
+  # A step that has ended has a record.
+  if [ $(($(records begin "$1" | wc -l) - $(records step "$1" | wc -l))) -ge $attempts ]; then
     record "$1" 0 0 abandoned
     return
   fi
   begun=$(date +%s)
   append "{\"what\":\"begin\",\"id\":\"$1\",\"release\":\"$release\",\"at\":$begun}"
-  timeout -k 10 "$2" sh "$here/board-day.sh" --step "$1" >"$out/$1.out" 2>"$out/$1.err" </dev/null &
+  longest=$2
+  [ -z "$3" ] || [ "$3" -ge "$2" ] || longest=$3
+  timeout -k 10 "$longest" sh "$here/board-day.sh" --step "$1" >"$out/$1.out" 2>"$out/$1.err" </dev/null &
   child=$!
   echo "$child" >"$out/lock/child"
   wait "$child"
@@ -158,8 +170,13 @@ attempt() {
   undo
   # A step that a full disk has stopped runs again.
   [ "$status" = 0 ] || enough
+  took=$(($(date +%s) - begun))
   case $status in 0) result="done" ;; "$absent") result=absent ;; 124 | 137) result=late ;; *) result=failed ;; esac
-  record "$1" $(($(date +%s) - begun)) "$status" "$result"
+  if [ "$result" = late ] && [ "$longest" -lt "$2" ]; then
+    skipped "$1" "$took" "$status"
+  else
+    record "$1" "$took" "$status" "$result"
+  fi
 }
 
 # Prints the state of the last run, and the recorded steps.
@@ -225,22 +242,26 @@ for line in $(steps | cut -d' ' -f1-4 | tr ' ' ':'); do
   # Other steps read the output of info.
   [ -z "$only" ] || [ "$id" = info ] || among "$only" "$id" "$group" || continue
   [ -z "$skip" ] || ! among "$skip" "$id" "$group" || continue
-  if [ "$(records step "$id")" = 0 ]; then
+  # A step that was skipped runs as soon as there is time.
+  if ! records step "$id" | grep -qv '"skipped"}$'; then
     seconds="s/^{\"what\":\"step\",.*\"release\":\"$release\",.*\"seconds\":\([0-9]*\),.*/\1/p"
     used=$(sed -n "$seconds" "$file" | awk '{ sum += $1 } END { print sum + 0 }')
-    if [ "$used" -ge $((minutes * 60)) ]; then
-      used_up=yes
-      break
-    elif reason=$(have "$needs"); then
-      attempt "$id" "$limit"
-    else
+    left=$((minutes * 60 - used)) cut=''
+    [ "$group" != modes ] || cut=$left
+    # Before info has run, nothing is known about the GPU.
+    if { [ "$left" -gt 0 ] || [ -s "$out/info.out" ]; } && ! reason=$(have "$needs"); then
       echo "$reason" >"$out/$id.err"
       record "$id" 0 0 absent
+    elif [ "$left" -gt 0 ]; then
+      attempt "$id" "$limit" "$cut"
+    else
+      used_up=yes
+      [ -n "$(records step "$id")" ] || skipped "$id" 0 0
     fi
   fi
-  case $(grep "^{\"what\":\"step\",\"id\":\"$id\",\"release\":\"$release\"," "$file" | tail -n 1) in
+  case $(records step "$id" | tail -n 1) in
   *'"done"}') passed=$((passed + 1)) ;;
-  *'"absent"}') ;;
+  *'"absent"}' | *'"skipped"}') ;;
   *) failed=$((failed + 1)) ;;
   esac
 done

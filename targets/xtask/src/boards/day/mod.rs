@@ -278,6 +278,7 @@ fn archive(dir: &Path, date: &str, host: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn the_hash_depends_on_names_and_contents() {
@@ -304,7 +305,8 @@ mod tests {
     #[test]
     fn every_step_has_a_group_a_limit_needs_and_a_command() {
         let (_, script) = SCRIPTS[1];
-        let table = script.split("<<'END'\n").nth(1).and_then(|rest| rest.split("\nEND\n").next()).unwrap();
+        let output = Command::new("sh").arg("-c").arg(format!("{script}\nsteps")).output().unwrap();
+        let table = String::from_utf8(output.stdout).unwrap();
         let mut names = Vec::new();
         for line in table.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -314,7 +316,20 @@ mod tests {
                 |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
             assert!(plain(words[0]) && plain(words[1]) && !names.contains(&words[0]), "{line}");
             names.push(words[0]);
+            // The group modes is last. Its steps change the state and run the command of another step.
+            let (repeated, again) = (words[1] == "modes", words[4..].join(" "));
+            assert!(repeated || !names.iter().any(|name| name.starts_with("other-mode-grid")), "{line}");
+            let state =
+                words[0].strip_suffix(words[words.len() - 1]).and_then(|state| state.strip_suffix('-'));
+            let command = state.map(|state| format!("state {state} perform {}", words[words.len() - 1]));
+            assert!(!repeated || (command == Some(again) && words[3].starts_with("root,/usr/")), "{line}");
         }
         assert!(names.len() > 50 && script.contains("@KERNELS@"));
+        for name in ["grid-cpu", "half-gpu", "workloads-gpu", "masks-cpu", "streams-gpu"] {
+            for state in ["", "locked-", "other-mode-", "other-mode-locked-"] {
+                let name = format!("{state}{name}");
+                assert!(names.contains(&name.as_str()), "{name}");
+            }
+        }
     }
 }

@@ -4,6 +4,20 @@
 # A line has the step's name, its group, its limit in seconds, its needs and its command. A need is gpu, root, serial,
 # sanitizer, the name of a Python module, or a path: absolute on the board, else in this folder.
 steps() {
+  table
+  # The measurements of speed once more in three other states, each measurement in all states before the next one. These
+  # steps come last and are ended when the minutes are used up.
+  table | awk '
+    function again(state, needs) { print state "-" $1, "modes", $3, needs "," $4, "state", state, "perform", $1 }
+    $1 ~ /^(grid|half|workloads|masks|streams)-[cg]pu$/ {
+      again("other-mode", "root,/usr/sbin/nvpmodel")
+      again("locked", "root,/usr/bin/jetson_clocks")
+      again("other-mode-locked", "root,/usr/sbin/nvpmodel,/usr/bin/jetson_clocks")
+    }'
+}
+
+# Prints the steps that are no repetitions of others.
+table() {
   cat <<'END'
 system what 60 - system
 sensors what 60 - sensors
@@ -48,8 +62,12 @@ single-cpu grid 60 - bench --seconds $cell --method elsa --shape 1,1,1,900,64 --
 half-gpu fast 120 gpu bench $grid --seconds $cell --method elsa $gpu --dtype f16 --half-scores
 workloads-gpu fast 300 gpu bench $workloads --seconds $cell $gpu $tables
 workloads-cpu fast 600 - bench $workloads --seconds $cell --backend $cpu $tables
-linear-gpu fast 120 gpu elsa linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
-linear-cpu fast 120 - elsa linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
+masks-gpu fast 120 gpu bench $masks --seconds $cell $gpu $tables
+masks-cpu fast 300 - bench $masks --seconds $cell --backend $cpu $tables
+streams-gpu fast 120 gpu streams $gpu
+streams-cpu fast 300 - streams --backend $cpu
+linear-gpu fast 120 gpu measured linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
+linear-cpu fast 120 - measured linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
 series-gpu fast 120 gpu,test/elsa-lab program elsa-lab bench-series --json --seconds $cell --lengths $lengths $gpu
 tune fast 300 gpu elsa tune --json $grid --seconds $cell --out day/tuned.toml
 torch fast 300 gpu,torch,test/gpu_bench.py python gpu_bench.py --seconds $cell --out day
@@ -61,9 +79,9 @@ tensorrt fast 300 gpu,/usr/src/tensorrt/bin/trtexec,test/tensorrt tensorrt
 idle energy 60 - sampled sleep $rest
 energy-cpu energy 90 - sampled loop 30 $short --backend $cpu
 energy-gpu energy 90 gpu sampled loop 30 $short $gpu
-locked clocks 240 root,/usr/bin/jetson_clocks state locked
-other-mode clocks 240 root,/usr/sbin/nvpmodel state other
-other-mode-locked clocks 240 root,/usr/sbin/nvpmodel,/usr/bin/jetson_clocks state other-locked
+locked clocks 240 root,/usr/bin/jetson_clocks state locked brief
+other-mode clocks 240 root,/usr/sbin/nvpmodel state other-mode brief
+other-mode-locked clocks 240 root,/usr/sbin/nvpmodel,/usr/bin/jetson_clocks state other-mode-locked brief
 python robot 120 numpy,test/python/tests/test_elsa.py ELSA_BACKEND=$cpu python python/tests/test_elsa.py
 rate-30 robot 90 - loaded 30 $short
 rate-60 robot 90 - loaded 60 $short
@@ -79,8 +97,15 @@ step() {
   id=$1
   cell=0.2 long=10m short=20s rest=20 grid='' lengths=1,256,1024
   shape='--method elsa --shape 1,12,197,197,64' few='--shape 1,1,64,64,64 --shape 1,1,900,900,64'
-  workloads='--method elsa' warm=''
-  case $id in workloads-*) warm='--warmup 200' ;; esac
+  workloads='--method elsa' masks='--method elsa' masked=4,8,512,512,64 warm=''
+  # Queries, keys, limits of memory and number of runs of a stream. The limit of the GPU is below the tensors' size.
+  rows=1024 keys=32768 limits='--host-budget 256MiB' runs=5
+  case $id in *streams-gpu) limits='--host-budget 1GiB --device-budget 16MiB' ;; esac
+  # A repetition in another state takes less time than the first measurement.
+  case $id in
+  other-mode-*-[cg]pu | locked-*) warm='--warmup 100' ;;
+  workloads-* | masks-* | streams-*) warm='--warmup 200' ;;
+  esac
   for name in vit-b16-224 vit-b16-384 vit-b16-560 clip-vit-l14 swin-t bert-sst2 bert-imdb hsi-mae vggt-frame dpt \
     varlen decode; do
     workloads="$workloads --workload $name"
@@ -88,8 +113,13 @@ step() {
   if [ -n "$quick" ]; then
     cell=0.02 long=4s short=2s rest=2 grid='--shape 1,1,64,64,64 --shape 1,1,100,100,64' lengths=1,64
     shape='--method elsa --shape 1,1,64,64,64' few=''
-    warm='--warmup 1' workloads='--method elsa --shape 1,2,64,64,64,causal --shape 1,8,1,256,64'
+    warm='--warmup 1' workloads='--method elsa --shape 1,2,64,64,64,causal --shape 1,8,1,256,64' masked=2,1,32,32,16
+    rows=16 keys=2048 limits="$limits --eta 0.125" runs=1
   fi
+  for part in '' ,causal ,window=32:32 ,causal,window=32:0 ,mask=padding ,mask=bool ,mask=true ,mask=float ,mask=bias \
+    ,mask=batch ,mask=row ,packed=32; do
+    masks="$masks --shape $masked$part"
+  done
   cpu=$(cpu)
   gpu='--backend cuda --fallback fail'
   tables="--csv day/$id.csv --html day/$id.html"
@@ -103,9 +133,14 @@ step() {
   stream='cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation
     --skip memory_that_is --skip a_discrete'
   series='cuda_series::recurrences cuda_series::selective_scans_match cuda_series::convolutions_match'
-  command=$(steps | sed -n "s/^$id [^ ]* [^ ]* [^ ]* //p")
-  [ -n "$command" ] || { echo "board-day: --step: $id; allowed: a step of --list" >&2; return 2; }
-  cd "$here" && eval $command
+  cd "$here" && perform "$id"
+}
+
+# Runs the command of a step: name.
+perform() {
+  command=$(steps | sed -n "s/^$1 [^ ]* [^ ]* [^ ]* //p")
+  [ -n "$command" ] || { echo "board-day: --step: $1; allowed: a step of --list" >&2; return 2; }
+  eval $command
 }
 
 elsa() {
@@ -113,10 +148,14 @@ elsa() {
 }
 
 # Status 5 means that something disturbed a measurement. Its rows are marked, and their answers were checked.
-bench() {
-  elsa bench --json $warm "$@"
+measured() {
+  elsa "$@"
   code=$?
   [ "$code" = 5 ] || return "$code"
+}
+
+bench() {
+  measured bench --json $warm "$@"
 }
 
 # Runs a program of the folder test.
@@ -158,7 +197,7 @@ python() {
   PYTHONPATH=share/python ELSA_LIBRARY=$here/lib/libelsa.so.1 ELSA_TOOL=$here/bin/elsa python3 -B "test/$name" "$@"
 }
 
-# Times TensorRT with the plugin beside TensorRT's own layers. TF32 is off, so both compute in f32.
+# Times TensorRT with the plugin and with its own layers. TF32 is off, so both compute in f32.
 tensorrt() {
   command -v g++ >/dev/null || { echo "needs g++" >&2; return $absent; }
   g++ -std=c++14 -O2 -shared -fPIC -fvisibility=hidden -Iinclude -I/usr/local/cuda/include -o day/libelsa_tensorrt.so \
@@ -197,6 +236,28 @@ fallback() {
   mkdir -p broken && : >broken/libcuda.so && : >broken/libcuda.so.1
   LD_LIBRARY_PATH=$here/broken elsa warmup --json --backend cuda --shape 1,1,64,64,64 &&
     grep -q '"fallback":"' "$out/$id.out"
+}
+
+# Writes a tensor of one head with rows of 64 numbers: file and rows. Seven numbers repeat, so neighbouring rows differ.
+tensor() {
+  {
+    printf '\223NUMPY\001\000\166\000%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, $2, 64), }"
+    # Each fourth byte becomes > or = or its negative twin, the sign and exponent of a number between 0.03 and 0.5.
+    yes 'g8q>4zk-m2t=b9f>x5d-h7w=c3r' | LC_ALL=C tr '\n-' '>\276' | head -c $(($2 * 256))
+  } >"$1"
+}
+
+# Times runs whose tensors stay in their files while the keys pass in chunks, and then the same call in memory.
+streams() {
+  rm -rf streams && mkdir streams && tensor streams/q.npy $rows && tensor streams/kv.npy $keys || return
+  for _ in $(seq $runs); do
+    elsa run --json --q streams/q.npy --k streams/kv.npy --v streams/kv.npy --out streams/y.npy $limits "$@"
+    code=$?
+    [ "$code" = 0 ] || break
+  done
+  rm -rf streams
+  [ "$code" = 0 ] || return "$code"
+  bench --method elsa --shape 1,1,$rows,$keys,64 --seconds $cell "$@"
 }
 
 # Prints facts as lines key=value.
@@ -300,7 +361,17 @@ undo() {
   rm -f "$out/undo"
 }
 
-# Measures a few shapes in another state: in another power mode (other), with fixed clocks (locked), or both.
+# Measures a few shapes.
+brief() {
+  bench --seconds $cell $shape $few --backend "$cpu"
+  status=$?
+  if have gpu >/dev/null; then
+    bench --seconds $cell $shape $few $gpu || status=$?
+  fi
+  return "$status"
+}
+
+# Runs a command in another state: in another power mode (other-mode), with fixed clocks (locked), or both.
 state() {
   trap 'undo; exit 143' TERM
   : >"$out/undo"
@@ -318,11 +389,9 @@ state() {
   esac
   case $1 in *other*) echo no | "$nvpmodel" -m "$next" || return ;; esac
   case $1 in *locked*) "$jetson_clocks" || return ;; esac
-  elsa info --json && bench --seconds $cell $shape $few --backend "$cpu"
+  shift
+  elsa info --json && "$@"
   status=$?
-  if have gpu >/dev/null; then
-    bench --seconds $cell $shape $few $gpu || status=$?
-  fi
   undo
   return "$status"
 }

@@ -9,8 +9,8 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Programs that cannot be instrumented, because they measure the stack that calls need.
-const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
+/// Programs that cannot be instrumented, because they measure the stack that calls need, or replace the allocator.
+const NOT_INSTRUMENTED: [&str; 2] = ["stack.c", "realtime.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 5] = ["concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
 /// The program with a variant that throws exceptions. These exceptions unwind through callbacks of the library.

@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 35] = [
+pub const PROGRAMS: [(&str, &str); 36] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -41,6 +41,7 @@ pub const PROGRAMS: [(&str, &str); 35] = [
     ("options.c", ""),
     ("options.cpp", ""),
     ("options.cpp", "-DELSA_THROW"),
+    ("realtime.c", ""),
     ("series.c", ""),
     ("series.cpp", ""),
     ("series.cpp", "-DELSA_THROW"),

@@ -1,6 +1,7 @@
-//! Pictures made of rectangles, as SVG: bar charts, and heat maps of queries and keys.
+//! Heat maps of queries and keys.
 
-use crate::chart::{SIZE, SPACE, Tick};
+use super::parts::{BOTTOM, Picture, Shade, TOP, Tick};
+use super::text::width;
 use elsa_core::drift::larger;
 use std::fmt::Write;
 
@@ -9,58 +10,6 @@ const SHADES: usize = 16;
 
 /// Maximum number of rows in a map, and maximum number of columns.
 const CELLS: usize = 48;
-
-/// Left, top, right and bottom edges of the area that a picture fills.
-pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.3];
-
-/// A bar.
-#[derive(Debug, PartialEq)]
-pub struct Bar {
-    /// Distance from the left edge of the picture.
-    pub x: f64,
-    /// Distance from the top edge of the picture.
-    pub y: f64,
-    /// Width.
-    pub width: f64,
-    /// Height.
-    pub height: f64,
-    /// Index of the colour.
-    pub color: usize,
-    /// Tooltip.
-    pub tip: String,
-}
-
-/// Cells of a map that have the same shade.
-#[derive(Debug, PartialEq)]
-pub struct Shade {
-    /// Opacity of the colour, from 0 to 1.
-    pub share: f64,
-    /// SVG path that draws the cells.
-    pub path: String,
-}
-
-/// A picture of rectangles.
-#[derive(Debug)]
-pub struct Picture {
-    /// Title.
-    pub title: String,
-    /// Label of the x axis.
-    pub x_name: String,
-    /// Label of the y axis.
-    pub y_name: String,
-    /// Marks of the x axis.
-    pub x_ticks: Vec<Tick>,
-    /// Marks of the y axis.
-    pub y_ticks: Vec<Tick>,
-    /// Bars, which are drawn as separate rectangles.
-    pub bars: Vec<Bar>,
-    /// Cells of a map, grouped by shade.
-    pub shades: Vec<Shade>,
-    /// Left, top, right and bottom edges of the area that the rectangles fill.
-    pub frame: [f64; 4],
-    /// Entries of the legend: the index of a colour, and the name that belongs to the colour.
-    pub legend: Vec<(usize, String)>,
-}
 
 /// A map of one head. Each pair of a query and a key has a number. A cell of the map covers several pairs, and shows
 /// the maximum of their numbers.
@@ -102,10 +51,12 @@ impl HeatMap {
         legend: String,
         share: impl Fn(f64) -> f64,
     ) -> Option<Picture> {
-        // The margin at the right leaves room for the label of the last key.
-        let [left, top, right, bottom] = [FRAME[0], FRAME[1], FRAME[2] - 10.0, FRAME[3]];
         let (rows, columns) = (self.cells.len(), self.cells.first()?.len());
         let [queries, keys] = self.of;
+        let mut picture = Picture::new(title, [x_name, y_name], marks(queries, TOP, BOTTOM));
+        // The label of the last key is centred at the right edge of the area.
+        picture.area[2] -= width(&keys.to_string(), false) / 2.0;
+        let [left, top, right, bottom] = picture.area;
         let (width, height) = ((right - left) / columns as f64, (bottom - top) / rows as f64);
         let mut paths = vec![String::new(); SHADES];
         for (i, row) in self.cells.iter().enumerate() {
@@ -117,27 +68,20 @@ impl HeatMap {
         }
         let share = |shade: usize| (shade + 1) as f64 / SHADES as f64;
         let shades = paths.into_iter().enumerate().filter(|(_, path)| !path.is_empty());
-        let shades = shades.map(|(shade, path)| Shade { share: share(shade), path }).collect();
-        let ticks = |count: usize, begin: f64, end: f64| {
-            [0, count / 2, count]
-                .map(|n| Tick {
-                    at: begin + (end - begin) * n as f64 / count.max(1) as f64,
-                    label: n.to_string(),
-                })
-                .into()
-        };
-        Some(Picture {
-            title,
-            x_name: x_name.to_owned(),
-            y_name: y_name.to_owned(),
-            x_ticks: ticks(keys, left, right),
-            y_ticks: ticks(queries, top, bottom),
-            bars: Vec::new(),
-            shades,
-            frame: [left, top, right, bottom],
-            legend: vec![(0, legend)],
-        })
+        let shades = shades.map(|(shade, path)| Shade { share: share(shade), path });
+        picture.shades = shades.collect();
+        picture.x_ticks = marks(keys, left, right);
+        picture.legend = vec![(0, legend)];
+        Some(picture)
     }
+}
+
+/// Returns marks at the begin, in the middle and at the end of an axis that counts to `count`.
+fn marks(count: usize, begin: f64, end: f64) -> Vec<Tick> {
+    let at = |n: usize| begin + (end - begin) * n as f64 / count.max(1) as f64;
+    let mut marks: Vec<Tick> = [0, count / 2, count].map(|n| Tick { at: at(n), label: n.to_string() }).into();
+    marks.dedup();
+    marks
 }
 
 #[cfg(test)]
@@ -152,7 +96,7 @@ mod tests {
         let shades: Vec<f64> = picture.shades.iter().map(|shade| shade.share).collect();
         assert_eq!(shades, [0.5, 1.0]);
         // The cell with the greatest number is at the left edge, halfway down.
-        let [left, top, _, bottom] = picture.frame;
+        let [left, top, _, bottom] = picture.area;
         let place = format!("M{left:.1} {:.1}h", f64::midpoint(top, bottom));
         assert!(picture.shades[1].path.starts_with(&place), "{:?}", picture.shades[1]);
         let none = HeatMap::default();
