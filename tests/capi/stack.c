@@ -191,6 +191,27 @@ static void gradients(void) {
     OK(elsa_plan_destroy(made));
 }
 
+/* A task of the kind, unless it has a past. */
+static void task(void) {
+    static elsa_task_options how;
+    static elsa_states_out part;
+    static elsa_task made;
+    elsa_task_options_init(&how);
+    how.chunks[0] = 7;
+    how.number = 2;
+    if (now->past) {
+        CHECK(elsa_task_create(engine, &problem, NULL, &how, &made) == ELSA_STATUS_ARGUMENT);
+        return;
+    }
+    OK(elsa_task_create(engine, &problem, NULL, &how, &made));
+    in.q.bytes = sizeof q;
+    part.m = state_m[0];
+    part.s = state_s[0];
+    part.w = state_w[0];
+    OK(elsa_task_run(made, &in, &part, NULL));
+    OK(elsa_task_destroy(made));
+}
+
 static int32_t zeros(void *user, const elsa_rows *rows, void *data, size_t bytes) {
     (void)user, (void)rows;
     memset(data, 0, bytes);
@@ -302,7 +323,7 @@ static void with_plenty(void) {
 }
 
 int main(int count, char **arguments) {
-    size_t engines = 0, plans = 0, runs = 0, passes = 0, streams = 0, ends = 0;
+    size_t engines = 0, plans = 0, runs = 0, passes = 0, tasks = 0, streams = 0, ends = 0;
     size_t i;
     memory = mmap(NULL, WHOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
@@ -321,14 +342,15 @@ int main(int count, char **arguments) {
             on_little(create_plan, &plans);
             on_little(run, &runs);
             on_little(gradients, &passes);
+            on_little(task, &tasks);
             on_little(stream, &streams);
             on_little(destroy, &ends);
         }
     }
     CHECK(munmap(memory, WHOLE) == 0);
     if (measured)
-        printf("bytes of stack: engines %zu, plans %zu, runs %zu, gradients %zu, streams %zu, ends %zu\n", engines, plans, runs, passes,
-               streams, ends);
+        printf("bytes of stack: engines %zu, plans %zu, runs %zu, gradients %zu, tasks %zu, streams %zu, ends %zu\n", engines, plans,
+               runs, passes, tasks, streams, ends);
     printf("%d checks\n", checks);
     return 0;
 }

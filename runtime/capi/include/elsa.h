@@ -12,7 +12,7 @@
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
  * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
  * a static library. A library built as a slice has the functions of some features only. The features attention,
- * gradients, linear, series and stream have the names of the headers with their functions. Without attention,
+ * gradients, linear, series, stream and task have the names of the headers with their functions. Without attention,
  * elsa_workspace_certified and elsa_workspace_left_out of common.h are absent too.
  *
  * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
@@ -57,5 +57,6 @@
 #include "elsa/linear.h"
 #include "elsa/series.h"
 #include "elsa/stream.h"
+#include "elsa/task.h"
 
 #endif /* ELSA_H */

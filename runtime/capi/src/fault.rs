@@ -85,7 +85,8 @@ impl From<PlanError> for Fault {
                 | Refused::HostBudget { .. }
                 | Refused::Memory { .. },
             )
-            | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
+            | PlanError::Beyond { .. }
+            | PlanError::TaskMemory { .. } => ELSA_STATUS_MEMORY,
             PlanError::Refused(
                 Refused::Block { .. }
                 | Refused::Chunk { .. }
@@ -96,6 +97,7 @@ impl From<PlanError> for Fault {
             PlanError::Device(e) => device(e),
             PlanError::Unusable { reason } => device(reason),
             PlanError::Option(_)
+            | PlanError::Task(_)
             | PlanError::BackendName(_)
             | PlanError::ThreadName { .. }
             | PlanError::CoreRange { .. }

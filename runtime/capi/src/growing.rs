@@ -59,6 +59,9 @@ growing! {
     elsa_stream_info
     elsa_stream_data
     elsa_stream_report
+    elsa_task_options
+    elsa_task_info
+    elsa_task_report
     elsa_gradients_options
     elsa_gradients_inputs
     elsa_gradients_outputs
@@ -207,6 +210,9 @@ mod tests {
         assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
         assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
+        assert_eq!(size_of::<elsa_task_options>(), 15 * word + 8 + 2 * 4);
+        assert_eq!(size_of::<elsa_task_info>(), 6 * word + 2 * 8);
+        assert_eq!(size_of::<elsa_task_report>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_gradients_options>(), 2 * word + 2 * 4);
         assert_eq!(size_of::<elsa_gradients_inputs>(), word + 14 * inputs);
         assert_eq!(size_of::<elsa_gradients_outputs>(), word + 3 * inputs);

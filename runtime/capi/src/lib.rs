@@ -24,19 +24,26 @@
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs; `fault`: status, message, the panic wall; `text`: strings for C |
 //! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
 //! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
+//! | `task` | `tensors` of `attention`: the memory of its inputs and states |
 //! | `stream` | `rows` in its folder: its callbacks as source and sink of the runtime |
 //!
 //! # Features
 //!
-//! Each of the folders `attention`, `gradients`, `linear`, `series` and `stream` is compiled only with the feature of its
-//! name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
+//! Each of the folders `attention`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the feature
+//! of its name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
 //! computes too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 // What operators share, a library with some of them uses only in part.
 #![cfg_attr(
-    not(all(feature = "gradients", feature = "linear", feature = "series", feature = "stream")),
+    not(all(
+        feature = "gradients",
+        feature = "linear",
+        feature = "series",
+        feature = "stream",
+        feature = "task"
+    )),
     allow(dead_code)
 )]
 
@@ -69,6 +76,8 @@ mod pointer;
 mod series;
 #[cfg(feature = "stream")]
 mod stream;
+#[cfg(feature = "task")]
+mod task;
 mod text;
 mod types;
 mod view;
@@ -90,6 +99,8 @@ pub use plan::*;
 pub use series::*;
 #[cfg(feature = "stream")]
 pub use stream::*;
+#[cfg(feature = "task")]
+pub use task::*;
 pub use types::*;
 pub use view::*;
 pub use workspace::*;

@@ -5,13 +5,14 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 29] = [
+const SOURCES: [&str; 31] = [
     "types/numbers",
     "types/engine",
     "types/problem",
     "types/data",
     "types/info",
     "types/stream",
+    "types/task",
     "types/gradients",
     "types/linear",
     "types/series",
@@ -31,6 +32,7 @@ const SOURCES: [&str; 29] = [
     "attention/left_out",
     "attention/states",
     "stream/calls",
+    "task/calls",
     "gradients/calls",
     "linear/calls",
     "linear/certify",
@@ -50,7 +52,7 @@ struct Part {
 /// Header with the types and functions that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     COMMON,
     Part {
         name: "attention",
@@ -100,6 +102,12 @@ const PARTS: [Part; 6] = [
         what: "operators that treat every channel by itself",
         over: Some("common"),
         begins: &["convolution", "gate", "recurrence", "selective", "series", "taps"],
+    },
+    Part {
+        name: "task",
+        what: "tasks of quorums, parts of softmax attention for several boards",
+        over: Some("attention"),
+        begins: &["task"],
     },
 ];
 

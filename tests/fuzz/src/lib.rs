@@ -6,6 +6,7 @@ pub mod linear;
 pub mod problems;
 pub mod series;
 pub mod structs;
+pub mod task;
 
 use elsa_files::{Accept, Buffer, Contents, Data, Fault, Format, read};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

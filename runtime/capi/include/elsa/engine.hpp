@@ -7,6 +7,7 @@
 #include "linear.hpp"
 #include "series.hpp"
 #include "stream.hpp"
+#include "task.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -158,6 +159,17 @@ public:
         elsa_stream handle = elsa_stream();
         const elsa_status code = elsa_stream_create(get(), &problem, &options, &handle);
         return detail::made<elsa::stream>(code, handle);
+    }
+
+    // Creates a task of a quorum. The caller is responsible for the types of its inputs.
+    result<elsa::task> task(const elsa_problem &problem, const elsa_task_options &options,
+                            const elsa_plan_options &plan = plan_options()) const {
+        elsa_task handle = elsa_task();
+        const elsa_status code = elsa_task_create(get(), &problem, &plan, &options, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return elsa::task(handle, problem.q.shape[0] * problem.q.shape[1], problem.v.shape[3]);
     }
 
     result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {

@@ -60,6 +60,30 @@ impl Tensors {
         // SAFETY: the caller keeps the clause of this function.
         unsafe { lengths_of(&self.lists) }
     }
+
+    /// # Safety
+    /// For `'a`, all bytes of every input are readable and nothing writes to them.
+    unsafe fn inputs<'a>(&self, problem: &Problem, chunk: Option<Chunk>) -> Inputs<'a> {
+        let (spec, at) = (problem.spec(), |operand| &self.operands[operand]);
+        // SAFETY: the memory is readable by the clause of this function. `check` has sized each buffer for its element
+        // type: that of the problem, of the mask or of the bias, or i64.
+        unsafe {
+            Inputs {
+                mask: spec
+                    .mask
+                    .and_then(|view| at(Operand::Mask).map(|buffer| mask_elements(buffer, view.kind()))),
+                bias_index: at(Operand::BiasIndex).map(|index| index.read()),
+                lengths: Lengths { chunk, ..self.lengths() },
+                ..Inputs::of(|operand| {
+                    let dtype = match (operand, spec.bias) {
+                        (Operand::Bias, Some(bias)) => bias.dtype(),
+                        _ => spec.dtype,
+                    };
+                    at(operand).map(|buffer| buffer.elements(dtype))
+                })
+            }
+        }
+    }
 }
 
 /// Checks the addresses of `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
@@ -186,34 +210,14 @@ unsafe fn host<'a>(
     outputs: &elsa_outputs,
     chunk: Option<Chunk>,
 ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
-    for (name, event) in [("ready_event", inputs.ready_event), ("done_event", outputs.done_event)] {
-        if !event.is_null() {
-            return Err(Fault::argument(format_args!(
-                "{name}: given; allowed: null, except in elsa_run_device"
-            )));
-        }
-    }
+    without_event("ready_event", inputs.ready_event)?;
+    without_event("done_event", outputs.done_event)?;
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
     let at = |operand| &tensors.operands[operand];
     // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for its element type:
-    // `dtype`, the type of the mask or of the bias, f32 or i64. It has found no output that overlaps other memory.
-    let (read, written) = unsafe {
-        let read = Inputs {
-            mask: problem
-                .spec()
-                .mask
-                .and_then(|view| at(Operand::Mask).map(|buffer| mask_elements(buffer, view.kind()))),
-            bias_index: at(Operand::BiasIndex).map(|index| index.read()),
-            lengths: Lengths { chunk, ..tensors.lengths() },
-            ..Inputs::of(|operand| {
-                let dtype = match (operand, problem.spec().bias) {
-                    (Operand::Bias, Some(bias)) => bias.dtype(),
-                    _ => dtype,
-                };
-                at(operand).map(|buffer| buffer.elements(dtype))
-            })
-        };
+    // `dtype` or f32. It has found no output that overlaps other memory.
+    unsafe {
         let written = Outputs {
             output: at(Operand::Output).map(|out| out.elements_mut(dtype)),
             lse: at(Operand::LogSumExp).map(|lse| lse.write()),
@@ -221,9 +225,61 @@ unsafe fn host<'a>(
             present_key: at(Operand::PresentKey).map(|present| present.elements_mut(dtype)),
             present_value: at(Operand::PresentValue).map(|present| present.elements_mut(dtype)),
         };
-        (read, written)
+        Ok((tensors.inputs(problem, chunk), written))
+    }
+}
+
+/// Returns the inputs of a call in host memory that writes only states of `rows` rows with values of size `dim`.
+///
+/// # Safety
+/// For `'a`, all bytes of every input are readable and nothing writes to them. The arrays of `states` are writable for
+/// these rows, and nothing else uses them.
+#[cfg(feature = "task")]
+pub(crate) unsafe fn with_states<'a>(
+    problem: &Problem,
+    inputs: &elsa_inputs,
+    states: &elsa_states_out,
+    [rows, dim]: [usize; 2],
+) -> Result<(Inputs<'a>, StateOut<'a>), Fault> {
+    without_event("ready_event", inputs.ready_event)?;
+    let none = elsa_outputs::default();
+    let tensors = check(problem, inputs, &none)?;
+    let arrays = state_buffers(["state_m", "state_s", "state_w"], [states.m, states.s, states.w], rows, dim)?;
+    let fields = fields(inputs, &none);
+    let read = in_order(&fields, &tensors.operands).chain(tensors.lists.map(|list| (false, list)));
+    apart(arrays.map(|array| (true, array)).into_iter().chain(read))?;
+    let [m, s, w] = arrays;
+    // SAFETY: the memory is valid by the clause of this function, and no array overlaps other memory.
+    unsafe {
+        let states = StateOut { m: m.write(), s: s.write(), w: w.write() };
+        Ok((tensors.inputs(problem, None), states))
+    }
+}
+
+/// Checks the addresses of the arrays `m`, `s` and `w` of states of `rows` rows with values of size `dim`.
+#[cfg(feature = "task")]
+pub(crate) fn state_buffers(
+    names: [&'static str; 3],
+    [m, s, w]: [*mut f32; 3],
+    rows: usize,
+    dim: usize,
+) -> Result<[Buffer; 3], Fault> {
+    let array = |name, data: *mut f32, elements: usize| {
+        let given = Unchecked { data: data.cast(), bytes: elements.saturating_mul(size_of::<f32>()) };
+        Buffer::new(name, given, elements, size_of::<f32>())
     };
-    Ok((read, written))
+    let [of_m, of_s, of_w] = names;
+    Ok([array(of_m, m, rows)?, array(of_s, s, rows)?, array(of_w, w, rows.saturating_mul(dim))?])
+}
+
+/// Returns an error if a call on host tensors has a CUDA event.
+fn without_event(name: &str, event: *mut c_void) -> Result<(), Fault> {
+    match event.is_null() {
+        true => Ok(()),
+        false => {
+            Err(Fault::argument(format_args!("{name}: given; allowed: null, except in elsa_run_device")))
+        }
+    }
 }
 
 impl Called for Attention {

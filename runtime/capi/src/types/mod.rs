@@ -13,6 +13,7 @@ mod numbers;
 mod problem;
 mod series;
 mod stream;
+mod task;
 
 pub use data::*;
 pub use engine::*;
@@ -23,3 +24,4 @@ pub use numbers::*;
 pub use problem::*;
 pub use series::*;
 pub use stream::*;
+pub use task::*;

@@ -1,7 +1,7 @@
 //! Merges the states of tasks into the states of the complete problem.
 
 use super::merge as merge_slots;
-use super::states::RowStates;
+use super::states::{RowStates, of_rows, spread};
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Run;
@@ -44,16 +44,7 @@ impl TaskMerge {
     pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), ArgumentError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);
-        for (argument, found, allowed) in [
-            ("state_m", states.m.len(), rows),
-            ("state_s", states.s.len(), rows),
-            ("state_w", states.w.len(), rows.saturating_mul(self.dim)),
-        ] {
-            if found != allowed {
-                let (axis, of) = ("elements", "the task");
-                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
-            }
-        }
+        of_rows([states.m.len(), states.s.len(), states.w.len()], rows, self.dim, "the task")?;
         states.check()?;
         let end = |run: &Run| run.span().start.saturating_add(run.span().tokens);
         if let Some(found) = runs.iter().map(end).find(|end| *end > self.tokens) {
@@ -68,19 +59,8 @@ impl TaskMerge {
             let (argument, found, max) = ("tasks", self.next, self.next - 1);
             return Err(ArgumentError::Count { argument, found, min: 0, max });
         };
-        whole.clear();
-        for run in runs {
-            let span = run.span();
-            for sequence in 0..self.sequences {
-                let from = sequence * tokens + span.offset;
-                let to = sequence * self.tokens + span.start;
-                let (from, to) = (from..from + span.tokens, to..to + span.tokens);
-                whole.m[to.clone()].copy_from_slice(&states.m[from.clone()]);
-                whole.s[to.clone()].copy_from_slice(&states.s[from.clone()]);
-                let wide = |range: std::ops::Range<usize>| range.start * self.dim..range.end * self.dim;
-                whole.w[wide(to)].copy_from_slice(&states.w[wide(from)]);
-            }
-        }
+        let sizes = [self.sequences, self.tokens, self.dim];
+        spread(runs, sizes, [&states.m, &states.s, &states.w], whole.first(rows));
         Ok(())
     }
 

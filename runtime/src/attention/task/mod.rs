@@ -51,6 +51,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Problem, StateOut};
 use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::scan::stack::MergeStack;
+use states::{of_rows, spread};
 
 /// A plan for a task: every decision that does not depend on data, and all memory that runs need.
 ///
@@ -153,7 +154,8 @@ impl TaskPlan {
     }
 
     /// Returns the problem of the task's tensors.
-    fn problem(&self) -> &Problem {
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
         self.calls.problem()
     }
 
@@ -191,17 +193,8 @@ impl TaskPlan {
     /// ([`Engine::cancel`]), returns an error and leaves the states incomplete.
     pub fn run(&mut self, inputs: &Inputs<'_>, states: StateOut<'_>) -> Result<TaskReport, RunError> {
         Inputs { lengths: self.calls.lengths(inputs.lengths), ..*inputs }.check(self.problem())?;
-        let (rows, dim) = (self.rows(), self.problem().value_dim());
-        for (argument, found, allowed) in [
-            ("state_m", states.m.len(), rows),
-            ("state_s", states.s.len(), rows),
-            ("state_w", states.w.len(), rows.saturating_mul(dim)),
-        ] {
-            if found != allowed {
-                let (axis, of) = ("elements", "the task");
-                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
-            }
-        }
+        let found = [states.m.len(), states.s.len(), states.w.len()];
+        of_rows(found, self.rows(), self.problem().value_dim(), "the task")?;
         states.m.fill(f32::NEG_INFINITY);
         states.s.fill(0.0);
         states.w.fill(0.0);
@@ -225,8 +218,25 @@ impl TaskPlan {
         Ok(report)
     }
 
+    /// Copies states of the task's queries to their rows in the states of the complete problem, `[batch, heads, queries]`.
+    /// All other rows become empty, which is neutral in a merge. `states` are `[m, S, W]` in the layout of
+    /// [`TaskPlan::run`].
+    ///
+    /// # Errors
+    /// Returns an error and writes nothing if an array does not have the number of elements of its rows.
+    pub fn spread(&self, states: [&[f32]; 3], whole: StateOut<'_>) -> Result<(), ArgumentError> {
+        let (dim, tokens) = (self.problem().value_dim(), self.totals()[0]);
+        let sequences = self.problem().spec().query.batch() * self.problem().heads();
+        of_rows(states.map(<[f32]>::len), self.rows(), dim, "the task")?;
+        let found = [whole.m.len(), whole.s.len(), whole.w.len()];
+        of_rows(found, sequences.saturating_mul(tokens), dim, "the complete problem")?;
+        spread(self.task().queries(), [sequences, tokens, dim], states, whole);
+        Ok(())
+    }
+
     /// Returns the number of rows of the task: batch × heads × queries.
-    fn rows(&self) -> usize {
+    #[must_use]
+    pub fn rows(&self) -> usize {
         self.problem().spec().query.batch() * self.problem().heads() * self.task().query_tokens()
     }
 

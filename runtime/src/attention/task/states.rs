@@ -4,7 +4,7 @@ use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
 use elsa_core::dtype::ElementsMut;
-use elsa_core::quorum::Span;
+use elsa_core::quorum::{Run, Span};
 use elsa_core::state::{NaturalMerge, is_empty, misfit};
 use elsa_core::view::View;
 
@@ -135,6 +135,48 @@ impl RowStates {
             false => (f64::from(*m) + f64::from(*s).ln()) as f32,
         })
     }
+}
+
+/// Copies the states `[m, s, w]` of a task, `[sequences, queries of the task]`, to their rows in `to`, `[sequences,
+/// tokens]`. All other rows of `to` become empty. `runs` are the query runs of the task, and `dim` is the size of values.
+pub(super) fn spread(
+    runs: &[Run],
+    [sequences, tokens, dim]: [usize; 3],
+    [m, s, w]: [&[f32]; 3],
+    to: StateOut<'_>,
+) {
+    to.m.fill(f32::NEG_INFINITY);
+    to.s.fill(0.0);
+    to.w.fill(0.0);
+    let held: usize = runs.iter().map(|run| run.span().tokens).sum();
+    for span in runs.iter().map(Run::span) {
+        for sequence in 0..sequences {
+            let (from, at) = (sequence * held + span.offset, sequence * tokens + span.start);
+            let (from, at) = (from..from + span.tokens, at..at + span.tokens);
+            let wide = |range: &std::ops::Range<usize>| range.start * dim..range.end * dim;
+            to.w[wide(&at)].copy_from_slice(&w[wide(&from)]);
+            to.m[at.clone()].copy_from_slice(&m[from.clone()]);
+            to.s[at].copy_from_slice(&s[from]);
+        }
+    }
+}
+
+/// Returns an error unless `states`, the lengths of `m`, `S` and `W`, are those of `rows` rows with values of size `dim`.
+pub(super) fn of_rows(
+    states: [usize; 3],
+    rows: usize,
+    dim: usize,
+    of: &'static str,
+) -> Result<(), ArgumentError> {
+    let names = ["state_m", "state_s", "state_w"];
+    for ((argument, found), allowed) in
+        names.into_iter().zip(states).zip([rows, rows, rows.saturating_mul(dim)])
+    {
+        if found != allowed {
+            return Err(ArgumentError::Mismatch { argument, axis: "elements", found, allowed, of });
+        }
+    }
+    Ok(())
 }
 
 /// Returns an empty list with room for `count` entries.

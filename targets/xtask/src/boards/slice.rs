@@ -199,8 +199,10 @@ mod tests {
         let gradients = of(&["gradients"]);
         assert!(gradients.contains("elsa_gradients_run") && gradients.is_superset(&attention));
         assert!(!attention.contains("elsa_gradients_run"));
-        assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream"]), whole);
-        let all: BTreeSet<String> = [stream, gradients, linear, series].into_iter().flatten().collect();
+        let task = of(&["task"]);
+        assert!(task.contains("elsa_task_run") && task.is_superset(&attention));
+        assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream", "task"]), whole);
+        let all: BTreeSet<String> = [stream, gradients, linear, series, task].into_iter().flatten().collect();
         assert_eq!(all, whole);
     }
 

@@ -15,13 +15,14 @@ use elsa_targets::Board;
 use std::fs;
 
 /// Features of each slice, and the largest number of bytes of the stripped program. `links` measures the whole library.
-const SLICES: [(&[&str], u64); 6] = [
+const SLICES: [(&[&str], u64); 7] = [
     (&["attention"], 600_000),
     (&["attention", "cuda"], 1_200_000),
     (&["attention", "stream"], check::ADDED),
     (&["gradients"], check::ADDED),
     (&["linear"], check::ADDED),
     (&["series"], check::ADDED),
+    (&["task"], check::ADDED),
 ];
 /// Compiler of the program, without exceptions and without types at run time.
 const COMPILER: &str = "aarch64-linux-gnu-g++ -std=c++14 -O2 -fno-exceptions -fno-rtti";

@@ -10,12 +10,10 @@
 use elsa::*;
 use elsa_core::state::misfit;
 use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
-use elsa_fuzz::gradients;
-use elsa_fuzz::limit_memory;
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
-use elsa_fuzz::series;
 use elsa_fuzz::structs::{accepted, read, write};
+use elsa_fuzz::{gradients, limit_memory, series, task};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
@@ -334,6 +332,10 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             23 | 24 => {
                 let (engine, p) = (pick(u, &known.engines, elsa_engine::default())?, problem(u)?);
                 let (inputs, _) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
+                if u.arbitrary()? {
+                    task::calls(u, engine, &p, &inputs, arenas[1])?;
+                    continue;
+                }
                 let made = gradients::calls(u, engine, &p, &inputs, &mut known.workspaces, arenas)?;
                 known.plans.extend(made.map(|plan| (plan, p)));
             }

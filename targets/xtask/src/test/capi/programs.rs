@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 36] = [
+pub const PROGRAMS: [(&str, &str); 39] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -50,6 +50,9 @@ pub const PROGRAMS: [(&str, &str); 36] = [
     ("stream_ends.c", ""),
     ("stream.cpp", ""),
     ("stream.cpp", "-DELSA_THROW"),
+    ("task.c", ""),
+    ("task.cpp", ""),
+    ("task.cpp", "-DELSA_THROW"),
     ("typed.cpp", ""),
     ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),
