@@ -155,6 +155,11 @@ mod tests {
         let home = tree.target.join(format!("ros-home-{}", std::process::id()));
         assert!(processes(&home).is_empty());
         let mut child = Command::new("sleep").arg("60").env("ROS_HOME", &home).spawn().unwrap();
+        // The system shows the environment of a new program a moment after its start.
+        let start = Instant::now();
+        while processes(&home).is_empty() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!(ended(&tree, &home, Duration::ZERO), [child.id()]);
         assert!(!child.wait().unwrap().success());
     }

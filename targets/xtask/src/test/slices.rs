@@ -15,9 +15,12 @@ use elsa_targets::Board;
 use std::fs;
 
 /// Features of each slice, and the largest number of bytes of the stripped program. `links` measures the whole library.
+///
+/// A third of a program for the CPU is Rust's standard library, half of it the code that prints a backtrace; another
+/// sixth are the tables for unwinding, without which a panic would leave the library.
 const SLICES: [(&[&str], u64); 7] = [
-    (&["attention"], 600_000),
-    (&["attention", "cuda"], 1_200_000),
+    (&["attention"], 1_100_000),
+    (&["attention", "cuda"], 1_750_000),
     (&["attention", "stream"], check::ADDED),
     (&["gradients"], check::ADDED),
     (&["linear"], check::ADDED),
