@@ -180,7 +180,7 @@ static void certificates(elsa_engine engine) {
                 for (x = 0; x <= D; x++) absolute[x] = -1;
                 OK(elsa_linear_certify(c.plan, done.backend, &c.in, &found, absolute, D + 1));
                 CHECK(found.claims == 1 && found.reserved == 0 && found.unclaimed == 0 && found.channels == D);
-                CHECK(found.gain > 0 && found.absolute > 0 && found.absolute < 1e-2 && found.state < 1e-2);
+                CHECK(found.gain > 0 && found.absolute > 0 && found.absolute < 0.1 && found.state < 0.1);
                 CHECK(distance(present, last, STATES) <= found.state);
                 for (x = 0; x < D; x++) {
                     for (i = x; i < COUNT; i += D) CHECK(fabs(out[i] - want[i]) <= absolute[x]);
