@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _Causal = Union[bool, Literal["top_left", "bottom_right"]]
 _Layout = Literal["btc", "bct"]
 _Pair = Tuple[int, int]
-_Windows = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
+_WindowsLike = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
 _Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
@@ -99,7 +99,7 @@ def attention(
     bias: Optional[_T] = None,
     bias_table: Optional[_T] = None,
     bias_index: Optional[_T] = None,
-    windows: Optional[_Windows] = None,
+    windows: Optional[_WindowsLike] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     causal: _Causal = False,
@@ -122,7 +122,7 @@ def partial(
     bias: Optional[_T] = None,
     bias_table: Optional[_T] = None,
     bias_index: Optional[_T] = None,
-    windows: Optional[_Windows] = None,
+    windows: Optional[_WindowsLike] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     causal: _Causal = False,
@@ -148,7 +148,7 @@ def stream(
     bias: Any = None,
     bias_table: Any = None,
     bias_index: Any = None,
-    windows: Optional[_Windows] = None,
+    windows: Optional[_WindowsLike] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     causal: _Causal = False,

@@ -97,6 +97,24 @@ impl<O: Operator> Plan<O> {
         self.bind_tensors(O::lengths(&self.problem, &inputs), HostTensors::new(inputs, outputs), workspace)
     }
 
+    /// Binds the host tensors of a call and runs it once. A bound call is large. It stays in this function's stack frame,
+    /// so that calls of a quorum's task stay within the stack that the C interface states.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::bind`] and [`Bound::run`].
+    #[inline(never)]
+    pub(crate) fn bind_and_run<'a>(
+        &'a self,
+        inputs: O::Inputs<'a>,
+        outputs: O::Outputs<'a>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Report, RunError> {
+        match &mut self.bind(inputs, outputs, workspace) {
+            Ok(bound) => bound.run(),
+            Err(error) => Err(error.clone().into()),
+        }
+    }
+
     /// Binds tensors that have been checked against the problem.
     ///
     /// # Errors

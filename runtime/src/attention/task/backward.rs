@@ -249,7 +249,7 @@ impl BackwardTaskPlan {
             };
             let Some(workspace) = &mut self.workspace else { continue };
             let of_call = BackwardInputs { forward, output, upstream, statistics };
-            report.last_report = Some(plan.bind(of_call, self.part.borrow(), workspace)?.run()?);
+            report.last_report = Some(plan.bind_and_run(of_call, self.part.borrow(), workspace)?);
             report.calls += 1;
             let at = [queries.offset, call.keys.offset];
             shares.add(&self.shares, &self.part.borrow(), plan.problem(), at)?;

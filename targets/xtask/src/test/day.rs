@@ -363,13 +363,16 @@ fn trtexec(tree: &Tree, home: &Path) -> Result<PathBuf, String> {
     let root = home.join("tensorrt");
     let tests = root.join("tests");
     files::folder(&root)?;
-    let compiled = Run::new(tree, "g++ -std=c++14 -O1 -rdynamic examples/tensorrt/tests/tests.cpp -isystem")
-        .arg(&headers.tensorrt)
-        .arg("-isystem")
-        .arg(&headers.cuda)
-        .arg("-o")
-        .arg(&tests)
-        .args("-lpthread -ldl");
+    let compiled = Run::new(
+        tree,
+        "g++ -std=c++14 -O1 -rdynamic examples/tensorrt/tests/tests.cpp -I runtime/capi/include -isystem",
+    )
+    .arg(&headers.tensorrt)
+    .arg("-isystem")
+    .arg(&headers.cuda)
+    .arg("-o")
+    .arg(&tests)
+    .args("-lpthread -ldl");
     compiled.run().text("the program that stands for TensorRT")?;
     let script = root.join("usr/src/tensorrt/bin/trtexec");
     files::write(&script, TRTEXEC.replace("@TESTS@", &tests.display().to_string()))?;

@@ -98,7 +98,8 @@ fn the_energy_of_phases_is_that_of_the_rails() {
     let [_, burn, rest, whole] = &rows[..] else { panic!("{rows:?}") };
     for (row, mw) in [(burn, burn_mw), (rest, idle_mw)] {
         let seconds = number(row, "seconds");
-        assert!((2.0..60.0).contains(&seconds), "{row:?}");
+        // A poll may see the mark of the first phase late.
+        assert!((1.8..60.0).contains(&seconds), "{row:?}");
         near(number(row, "power_mw"), mw, idle_mw, &row["phase"]);
         near(number(row, "idle_power_mw"), idle_mw, idle_mw, "idle");
         let [energy, net] = ["energy_mj", "energy_net_mj"].map(|name| number(row, name));
