@@ -6,7 +6,10 @@
 //!    the bits depend on the form. On a CPU the cost of a token grows with the number of tokens only in
 //!    [`Form::Parallel`]. The recurrence has the fewest operations and moves the state once per
 //!    [`KernelSpec::together`] tokens. Chunks move the state less often, but add products of tokens with one another.
-//!    [`Crossovers`] contains, for each instruction set, the head size from which chunks are faster.
+//!    [`Crossovers`] contains, for each instruction set, the head size from which chunks are faster. Without a present
+//!    state, chunks skip the update of the state after the last pass. If this is the only pass, chunks can be faster
+//!    for smaller heads too. The form does not depend on this, because an output must have the same bits with and
+//!    without a present state.
 //! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become tasks
 //!    if there are fewer than four states per worker; the bits stay the same. [`Form::Scan`] divides the tokens too, but
 //!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is

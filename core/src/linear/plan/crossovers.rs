@@ -13,8 +13,9 @@ pub struct ChunksFrom {
     pub pass: usize,
 }
 
-/// Head sizes at which the fastest form changes on a processor. On one core they do not depend on the number of tokens
-/// or heads: the cost per token grows with the number of tokens only in the parallel form.
+/// Head sizes at which the fastest form changes on a processor. On one core they depend neither on the number of heads
+/// nor, except for calls of one pass without a present state, on the number of tokens: the cost per token grows with the
+/// number of tokens only in the parallel form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
     /// Crossover for rules without rates and with at most one gate per head.

@@ -329,8 +329,8 @@ typedef struct {
 #define ELSA_DIRECTION_NON_CAUSAL 3
 
 /*
- The form with the lowest predicted time for the problem and the device. The choice does not depend on the number of
- threads or the batch.
+ ELSA_FORM_RECURRENT or ELSA_FORM_FUSED_CHUNK, by the head size, the number of tokens and the device. If the options
+ set parts: ELSA_FORM_SCAN. The choice does not depend on the number of threads or the batch.
  */
 #define ELSA_FORM_AUTO 0
 

@@ -31,8 +31,8 @@ pub const ELSA_DIRECTION_NON_CAUSAL: elsa_direction = 3;
 /// Form of the computation: its order of operations. All forms are algebraically equal and differ only in rounding,
 /// speed and memory.
 pub type elsa_form = u32;
-/// The form with the lowest predicted time for the problem and the device. The choice does not depend on the number of
-/// threads or the batch.
+/// ELSA_FORM_RECURRENT or ELSA_FORM_FUSED_CHUNK, by the head size, the number of tokens and the device. If the options
+/// set parts: ELSA_FORM_SCAN. The choice does not depend on the number of threads or the batch.
 pub const ELSA_FORM_AUTO: elsa_form = 0;
 /// One token at a time.
 pub const ELSA_FORM_RECURRENT: elsa_form = 1;

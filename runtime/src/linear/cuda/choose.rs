@@ -1,16 +1,17 @@
 //! Chooses how a GPU computes a problem. The chooser is a pure function of the problem, the options, the kernels and
 //! the device. Its criteria:
 //!
-//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: in both, the same chunks update a state in the
-//!    same order, and outputs are computed from the state before their chunk. So the number of blocks that a device
-//!    runs at once decides between these two. `recurrent` has different bits. Whether it is chosen depends only on the
-//!    number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The lengths of
-//!    packed sequences arrive with the data, so each packed sequence is computed as if it were alone
-//!    ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts, which depends on the
-//!    tokens of a sequence. `scan` and `parallel` are only chosen on request. The time of `parallel` is quadratic.
-//! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
-//!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
-//!    stored.
+//! 1. *Bits.* `recurrent` and the forms that process chunks have different bits. Whether `recurrent` is chosen depends
+//!    only on the number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The
+//!    lengths of packed sequences arrive with the data, so each packed sequence is computed as if it were alone
+//!    ([`LinearGpuChoice::recurrent_below`]).
+//! 2. *Passes.* Other calls use `fused-chunk`, which passes over the tokens once. `chunk`, `scan` and `parallel` are
+//!    only chosen on request. `chunk` has the bits of `fused-chunk`, but needs a second pass. It occupies SMs that
+//!    `fused-chunk` leaves idle, but only long sequences of few heads gain from it. `scan` passes twice over most tokens,
+//!    and a delta rule also needs the transitions of the parts. So `scan` is faster if most SMs would be idle, and
+//!    slower if the batch fills the device. The bits of `scan` depend on its parts, so the batch must not decide between
+//!    `scan` and `fused-chunk`; a choice without the batch would slow down large batches. The time of `parallel` is
+//!    quadratic.
 //! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block
 //!    computes the state and the outputs of all these heads. Tiles of chunks have up to 256 dims of a key, or 128 with
 //!    per-dim gates. Keys with more dims, up to 1024, are computed token by token, by a kernel whose blocks always
@@ -27,12 +28,6 @@ use elsa_core::linear::plan::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
-
-/// The chooser selects [`Form::Chunk`] only if the device has at least this number of SMs for each block of the batch.
-/// This form makes two passes over the chunks. With fewer SMs one pass is faster, because the second pass costs more
-/// than the first one saves: a pass that only stores states takes 0.7 of the time of a pass that also computes outputs
-/// (measured on an H200).
-const SMS_OF_BLOCK: usize = 4;
 
 /// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
 /// kernel. Measured on an H200, d 128: the replacement takes 0.69 of the ordinary kernel's time if each of its blocks has an
@@ -115,10 +110,8 @@ pub fn choose(
         (Some(form), _) => form,
         (None, _) if walk.steps => Form::Recurrent,
         (None, _) if options.parts.is_some() => Form::Scan,
-        (None, Some(_)) => Form::FusedChunk,
         (None, None) if tokens < from => Form::Recurrent,
-        (None, None) if own.saturating_mul(SMS_OF_BLOCK) <= device.sms => Form::Chunk,
-        (None, None) => Form::FusedChunk,
+        (None, _) => Form::FusedChunk,
     };
     let is_shared = |form| {
         let (direction, readers) = (problem.spec().direction, problem.readers(0).1);

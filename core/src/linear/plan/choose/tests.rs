@@ -61,6 +61,28 @@ fn the_form_follows_the_head_size() {
     assert_eq!(pass(Rule::Linear, 64), 4);
 }
 
+/// Checks that neither the number of tokens nor the states of a call change what decides the bits. So a stream may be
+/// cut at the ends of chunks, and an output has the same bits with and without a present state.
+#[test]
+fn neither_tokens_nor_states_decide_bits() {
+    for rule in Rule::ALL {
+        for d in [64, 128, 256] {
+            let of = |tokens, [past, present]: [bool; 2]| {
+                let state = View::new("state", [1, 2, d, d], [2 * d * d, d * d, d, 1]).unwrap();
+                let mut spec = *problem(rule, [1, 2, tokens], [d, d]).spec();
+                (spec.past_state, spec.present_state) = (past.then_some(state), present.then_some(state));
+                deciding(&chosen(&spec.check().unwrap(), &Options::default()).unwrap().0)
+            };
+            let long = of(5000, [true, true]);
+            for tokens in [1, 16, 64, 100] {
+                for states in [[false, false], [true, false], [false, true], [true, true]] {
+                    assert_eq!(of(tokens, states), long, "{rule:?} {d} {tokens} {states:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn neither_workers_nor_batch_nor_budget_decide_bits() {
     for rule in Rule::ALL {
