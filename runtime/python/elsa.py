@@ -187,6 +187,8 @@ class _PlanOptions(_Sized):
         _each(_U32, "method half_scores")
         + _each(_SIZE, "block budget")
         + [("certify", _U32), ("error_budget", ctypes.c_float)]
+        + _each(_U32, "schedule norm_gate")
+        + _each(ctypes.c_float, "lambda rescale_threshold")
     )
 
 
@@ -493,6 +495,7 @@ _DIRECTIONS = ["forward", "reverse", "bidirectional", "non_causal"]
 _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
+_SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
 _METHODS = [None, "direct", "fft"]
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
@@ -1387,12 +1390,17 @@ Certificate = collections.namedtuple(
 )
 
 
-# Keys that a call left out within its error budget; see elsa_left_out in elsa.h. `share` is float32 [batch, heads, queries] in
-# host memory: an upper bound on the share of each row's weights that was left out. `worst`, `p99` and `mean` summarize it.
+# Keys that a call left out within its error budget or by its schedule; see elsa_left_out in elsa.h. `share` is float32 [batch,
+# heads, queries] in host memory: an upper bound on the share of each row's weights that was left out. `worst`, `p99` and
+# `mean` summarize it.
 LeftOut = collections.namedtuple(
     "LeftOut",
     "tile_rows block_keys rows blocks skipped_blocks unseen_blocks row_blocks skipped_row_blocks worst p99 mean share",
 )
+
+
+# What `fill` of `_Attention` uses for `more` if it is None.
+_NOTHING_MORE = False, False, 0, False, False, 0.0, (0, 0.0)
 
 
 class _Attention(_Prepared):
@@ -1411,10 +1419,10 @@ class _Attention(_Prepared):
 
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
         """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
-        number of packed sequences, whether to certify, whether to write states instead of the output, and the error
-        budget."""
+        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, and
+        the results of `_scheduled`."""
         arrays, problem = self.arrays, self.problem
-        append, present, packed, certify, states, budget = more or (False, False, 0, False, False, 0.0)
+        append, present, packed, certify, states, budget, schedule = more or _NOTHING_MORE
         problem.dtype, queries = self.rows("q"), arrays["q"]
         for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
             if name == "out" and name not in arrays:
@@ -1461,8 +1469,10 @@ class _Attention(_Prepared):
                 problem.packed, self.lengths = packed, ("cu_seqlens_q", "cu_seqlens_k")
             if certify:
                 self.options.certify, self.channels = 1, shape[-1]
-            if budget:
+            if budget or schedule != _NOTHING_MORE[-1]:
                 self.options.error_budget, self.shares = budget, shape[:-1]
+                self.options.schedule = schedule[0]
+                setattr(self.options, "lambda", schedule[1])
             self.cache(append, present)
 
     def numbers(self, name, shape):
@@ -1556,6 +1566,12 @@ def _cached(names, tensors, out, past, present):
     return names, tensors, written, (append, make)
 
 
+def _scheduled(schedule):
+    """Returns ELSA_SCHEDULE_* and lambda of the argument `schedule`."""
+    name, threshold = schedule if isinstance(schedule, tuple) and len(schedule) == 2 else (schedule or "exact", 0.0)
+    return _one_of("schedule", name, _SCHEDULES), _number("schedule", threshold) or 0.0
+
+
 def _waits(name, value, q):
     """Refuses an option that waits for the result, if a CUDA graph is being captured."""
     kind = _kind("q", type(q))
@@ -1592,9 +1608,10 @@ def attention(
     cu_seqlens_k=None,
     certify=False,
     error_budget=0.0,
+    schedule=None,
 ):
     """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
-    `present`, `certify` and `error_budget` add, in this order.
+    `present`, `certify`, and `error_budget` or `schedule` add, in this order.
 
     q, k, v   [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim] of float32, float16 or bfloat16, all of
               one library, type and device. Strides must not be negative and must end in 1: slices of packed tensors
@@ -1630,6 +1647,9 @@ def attention(
     error_budget   largest share of a row's weights that the call may leave out, between 0 and 1; 0 means that every key counts.
               Blocks of keys are skipped while the sum of their weights stays within this share. Adds a LeftOut, or None
               if the output has no elements; the call waits for a GPU.
+    schedule  "flash", "vfa", "vsa" or "blasst", or ("vsa", lambda) or ("blasst", lambda): another order of the keys and other
+              references than those of "exact", for research, computed slowly on the CPU. The last two skip blocks of keys
+              whose weights, relative to a reference, are below lambda, by default 0.001. Adds a LeftOut, as error_budget.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
@@ -1648,14 +1668,15 @@ def attention(
         or cu_seqlens_k is not None
         or certify
         or error_budget
+        or schedule
     ):
         added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
-        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify or error_budget:
+        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify or error_budget or schedule:
             names, tensors, written, cache = _cached(names, tensors, out, past, present)
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
             proved, budget = bool(certify), _number("error_budget", error_budget) or 0.0
-            more = cache + (packed, proved, False, budget)
+            more = cache + (packed, proved, False, budget, _scheduled(schedule))
             if packed and key_lengths is not None:
                 raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
             _waits("certify", proved, q)
@@ -1671,12 +1692,13 @@ def attention(
         sides = _sides(window)
     if key_lengths is not None:
         lengths = (_lengths(key_lengths),)
-    pairs = None if windows is None else _pairs(windows)
+    if windows is not None:
+        windows = _pairs(windows)
     if scale is not None and type(scale) is not float:
         scale = _number("scale", scale)
     if type(softcap) is not float:
         softcap = 0.0 if softcap is None else _number("softcap", softcap)
-    options = scale, softcap, diagonal, sides, pairs, key_lengths is not None, not not lse, more
+    options = scale, softcap, diagonal, sides, windows, key_lengths is not None, not not lse, more
     return _call(_Attention, names, tensors, options, engine, written, lengths)
 
 
@@ -1840,14 +1862,20 @@ def linear_attention(
     if cu_seqlens is not None:
         packed, lengths = _packed(cu_seqlens, "cu_seqlens")
     numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
-    sizes = _count("chunk", chunk), _count("parts", parts)
-    options = numbers, sizes, _number("scale", scale), _number("normalize", normalize), in_place, packed, make
-    made_by = _Linear
+    options = (
+        numbers,
+        (_count("chunk", chunk), _count("parts", parts)),
+        _number("scale", scale),
+        _number("normalize", normalize),
+        in_place,
+        packed,
+        make,
+    )
     if certify:
         _in_host_memory("certify", q)
         # `_calls` leaves a call with lists, even empty ones, to the interpreter.
-        made_by, lengths = _CertifiedLinear, lengths or ()
-    return _call(made_by, names, tensors, options, engine, written, lengths)
+        return _call(_CertifiedLinear, names, tensors, options, engine, written, lengths or ())
+    return _call(_Linear, names, tensors, options, engine, written, lengths)
 
 
 class _Series(_Prepared):
@@ -2136,7 +2164,7 @@ def gradients(
             raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
         lengths = (_lengths(key_lengths),)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0))
+    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
     return _call(_Gradients, names, tensors, options, engine, 0, lengths)
 
 
@@ -2204,7 +2232,7 @@ def partial(
             setattr(chunk, name + "_total", total)
     options = _rules(scale, softcap, causal, window, windows)
     lengths = (chunk,) if key_lengths is None else (chunk, _lengths(key_lengths))
-    options += (key_lengths is not None, False, (False, False, 0, False, True, 0.0))
+    options += (key_lengths is not None, False, (False, False, 0, False, True, 0.0, (0, 0.0)))
     return States(*_call(_Partial, names, tensors, options, engine, 0, lengths))
 
 
@@ -2581,7 +2609,7 @@ def stream(
             raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     packed, bounds = _bounds(cu_seqlens_q, cu_seqlens_k)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0))
+    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
     described = _Streamed(stores, options)
     shape = described.arrays["out"].shape
     for name in ("lse", "state_m", "state_s", "state_w"):

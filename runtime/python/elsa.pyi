@@ -19,6 +19,7 @@ _Windows = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
 _Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
+_Schedule = Literal["exact", "flash", "vfa", "vsa", "blasst"]
 _Form = Literal["recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 
 class ElsaError(Exception): ...
@@ -114,7 +115,7 @@ def version() -> str: ...
 def backends() -> Dict[str, bool]: ...
 def _main() -> None: ...
 
-# The result is a tensor, or a tuple of it and what lse, present, certify and error_budget add.
+# The result is a tensor, or a tuple of it and what lse, present, certify, error_budget and schedule add.
 def attention(
     q: _T,
     k: _T,
@@ -138,6 +139,7 @@ def attention(
     cu_seqlens_k: Any = None,
     certify: bool = False,
     error_budget: float = 0.0,
+    schedule: Optional[Union[_Schedule, Tuple[_Schedule, float]]] = None,
 ) -> Any: ...
 def gradients(
     q: _T,

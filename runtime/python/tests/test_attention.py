@@ -388,8 +388,34 @@ class Budgets(Case):
         self.assertEqual(elsa.attention(q, k, v, **packed)[1].rows, 640)
         self.assertIsNone(elsa.attention(q[:, :, :0], k, v, error_budget=1e-3)[1])
 
+    def test_schedules(self):
+        q, k, v, faint = self.given()
+        kept, whole = oracle(q, k, v, keep=~faint), oracle(q, k, v)
+        left = 1 - np.exp(kept[1] - whole[1])
+        for schedule, budget, skips in (
+            ("flash", 0, False), ("vfa", 0, False), ("vsa", 0, True), (("vsa", 0.1), 0, True), (("vsa", 1e-6), 0, False),
+            ("blasst", 0, True), (("blasst", 1e-6), 0, False), ("vfa", 1e-3, True), ("exact", 1e-3, True),
+        ):  # fmt: skip
+            for _ in range(2):
+                out, found = elsa.attention(q, k, v, schedule=schedule, error_budget=budget, engine=SCALAR)
+                self.near(out, kept[0] if skips else whole[0], 1e-5)
+                self.assertEqual((found.rows, found.row_blocks, found.skipped_row_blocks), (640, 3200, 1280 if skips else 0))
+                self.assertTrue((found.share >= left * 0.999).all() if skips else not found.share.any())
+        # Without rules that leave something out, the result is the output alone.
+        self.assertEqual(elsa.attention(q, k, v, schedule="exact").shape, q.shape)
+
     def test_refused(self):
         q, k, v = tensors()
+        for message, schedule in (
+            ("schedule: 'vla'; ", "vla"),
+            ("schedule: 3; ", 3),
+            ("schedule: ['vsa', 0.1]; ", ["vsa", 0.1]),
+            ("schedule: 'much'; ", ("vsa", "much")),
+            ("lambda: 0.5; ", ("vfa", 0.5)),
+            ("lambda: 0.5; ", ("exact", 0.5)),
+            ("lambda: ", ("vsa", 1.5)),
+        ):
+            self.refused(elsa.ArgumentError, message, q, k, v, schedule=schedule)
         for budget in (-0.5, 1, 1.5, float("nan"), "much", 10**400):
             self.refused(elsa.ArgumentError, "error_budget: ", q, k, v, error_budget=budget)
 

@@ -129,7 +129,7 @@ class Structs(Case):
                 checked += 1
             if words[0] == "constant":
                 self.number(words[1][5:], int(words[2]))
-        self.assertGreater(checked, 265)
+        self.assertGreater(checked, 350)
         self.assertEqual((len(elsa._OPERANDS), len(elsa._CERTIFIED)), (15, 12))
 
     def number(self, name, value):
@@ -139,6 +139,8 @@ class Structs(Case):
             self.assertEqual(getattr(elsa, name), value)
         if family == "OPERAND":
             self.assertEqual(elsa._OPERANDS[value], word)
+        if family == "SCHEDULE":
+            self.assertEqual(elsa._SCHEDULES[value], word)
         if family == "CERTIFIED":
             self.assertEqual(1 << elsa._CERTIFIED.index(word), value)
         if name.startswith("STREAM_"):
