@@ -1,4 +1,4 @@
-"""Gradients of elsa.py, against sums in f64.
+"""Gradients of elsa.py, against sums in f64, and against those of torch if it is installed.
 
 `python3 test_gradients.py` with elsa.py on PYTHONPATH. Python 3.6 and later.
 """
@@ -9,7 +9,12 @@ import numpy as np
 
 import elsa
 
-from test_elsa import SCALAR, Case, tensors
+from test_elsa import SCALAR, Case, oracle, tensors
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 
 def differentiate(q, k, v, d_out, scale=None, softcap=0.0, added=0.0, keep=True):
@@ -145,6 +150,37 @@ class Gradients(Case):
             ("causal: 'left'; ", {"causal": "left"}),
         ):
             self.refused(elsa.ArgumentError, message, q, k, v, function=elsa.gradients, **dict(given, **options))
+
+
+@unittest.skipUnless(torch, "needs torch")
+class Torch(Case):
+    """The same functions with tensors of torch."""
+
+    def test_gradients_are_those_of_autograd(self):
+        q, k, v = tensors(2, 4, 9, 13)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            given = [torch.from_numpy(x).to(dtype) for x in (q, k, v, upstream(q, v))]
+            wide = [x.double().requires_grad_() for x in given[:3]]
+            torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True).backward(given[3].double())
+            state = elsa.partial(*given[:3], causal=True)
+            found = elsa.gradients(*given[:3], out=elsa.finish(state)[0], d_out=given[3], states=state, causal=True)
+            for x, exact in zip(found, wide):
+                self.assertEqual(x.dtype, torch.float32)
+                self.near(x.numpy(), exact.grad.numpy(), 1e-4)
+            self.refused(
+                elsa.UnsupportedError, "q: requires gradients; ", given[0].clone().requires_grad_(), *given[1:3],
+                out=given[3], d_out=given[3], states=state, function=elsa.gradients,
+            )  # fmt: skip
+
+    def test_tasks_budgets_and_certificates(self):
+        arrays = tensors(1, 2, 40, 40)
+        q, k, v = [torch.from_numpy(x) for x in arrays]
+        parts = [elsa.task(q, k, v, 7, n) for n in range(7)]
+        self.near(elsa.finish(elsa.merge(parts))[0].numpy(), oracle(*arrays)[0])
+        out, left = elsa.attention(q, k, v, error_budget=0.1)
+        self.assertEqual((left.share.dtype, tuple(left.share.shape), left.rows), (torch.float32, (1, 2, 40), 80))
+        out, certificate = elsa.linear_attention(q, k, v, certify=True)
+        self.assertTrue(certificate.claims and len(certificate.channels) == 16)
 
 
 if __name__ == "__main__":
