@@ -282,7 +282,11 @@ class _TaskInfo(_Sized):
 
 
 class _StreamOptions(_Sized):
-    _fields_ = [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)] + _each(_U32, "outputs reserved")
+    _fields_ = (
+        [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)]
+        + _each(_U32, "outputs reserved")
+        + [("device_budget", _SIZE)]
+    )
 
 
 class _StreamInfo(_Sized):
@@ -290,7 +294,7 @@ class _StreamInfo(_Sized):
         _each(_U32, "backend fallback")
         + [("kernel", ctypes.c_char_p)]
         + _each(_SIZE, "resident_rows chunk_keys units host_bytes fixed_bytes query_bytes key_bytes added_bytes")
-        + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes")
+        + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes device_bytes")
     )
 
 

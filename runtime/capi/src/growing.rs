@@ -60,8 +60,8 @@ growing! {
     elsa_chunk
     elsa_buffer_info
     elsa_rows
-    elsa_stream_options
-    elsa_stream_info
+    elsa_stream_options(device_budget)
+    elsa_stream_info(device_bytes)
     elsa_stream_data
     elsa_stream_report
     elsa_task_options
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_rows>(), 12 * word + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_options>(), 3 * word + 8 + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_options>(), 4 * word + 8 + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_info>(), 15 * word + 2 * 4);
         assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
         assert_eq!(size_of::<elsa_task_options>(), 15 * word + 8 + 2 * 4);

@@ -401,7 +401,7 @@ class Budgets(Case):
                 self.near(out, kept[0] if skips else whole[0], 1e-5)
                 self.assertEqual((found.rows, found.row_blocks, found.skipped_row_blocks), (640, 3200, 1280 if skips else 0))
                 self.assertTrue((found.share >= left * 0.999).all() if skips else not found.share.any())
-        # Without rules that leave something out, the result is the output alone.
+        # The exact schedule without a budget adds no report.
         self.assertEqual(elsa.attention(q, k, v, schedule="exact").shape, q.shape)
 
     def test_refused(self):

@@ -282,7 +282,7 @@ typedef struct {
   float error_budget;
   /*
    One of ELSA_SCHEDULE_*. Other schedules than ELSA_SCHEDULE_EXACT are for research: a scalar implementation on the
-   CPU computes them. elsa_workspace_left_out reports what was left out. Not supported with ELSA_METHOD_MATH, and
+   CPU computes them. elsa_workspace_left_out reports the keys left out. Not supported with ELSA_METHOD_MATH, and
    not for tasks.
    */
   elsa_schedule schedule;

@@ -115,7 +115,7 @@ pub struct elsa_plan_options {
     /// out; bound and likely refer to the remaining keys. Not supported with ELSA_METHOD_MATH.
     pub error_budget: f32,
     /// One of ELSA_SCHEDULE_*. Other schedules than ELSA_SCHEDULE_EXACT are for research: a scalar implementation on the
-    /// CPU computes them. elsa_workspace_left_out reports what was left out. Not supported with ELSA_METHOD_MATH, and
+    /// CPU computes them. elsa_workspace_left_out reports the keys left out. Not supported with ELSA_METHOD_MATH, and
     /// not for tasks.
     pub schedule: elsa_schedule,
     /// Non-zero to use zero as the reference of all rows of a tile if the norms of its queries and keys prove that every

@@ -479,6 +479,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         eta: if u.ratio(1, 4)? { u.arbitrary()? } else { 0.1 },
         block: *u.choose(&[64, 128, 256, 0, 65])?,
         outputs: u.int_in_range(0..=8)?,
+        device_budget: if u.ratio(1, 8)? { u.arbitrary()? } else { 0 },
         ..elsa_stream_options::default()
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);
