@@ -6,6 +6,7 @@
     y = elsa.selective(u, delta, a, b, c, softplus=True)   # Mamba's scan; and elsa.recurrence, elsa.conv
     states = [elsa.partial(q, *part) for part in parts]    # parts of the keys: k, v of each
     out, lse = elsa.finish(elsa.merge(states))
+    d_q, d_k, d_v = elsa.gradients(q, k, v, out, d_out, lse)
     elsa.stream(q, k, v, out, 1 << 30)              # memory maps or your own classes, within 1 GiB of memory
     with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
         answer = model(pictures)
@@ -45,8 +46,9 @@ except ImportError:
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "Engine", "States", "Certificate", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
-    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
+    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
+    "CancelledError", "StreamError", "LibraryError",
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
@@ -164,6 +166,14 @@ class _EngineInfo(_Sized):
     )
 
 
+class _Report(_Sized):
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "workers copied_bytes")
+        + [("kernel", ctypes.c_char_p), ("reason", ctypes.c_char * 256)]
+    )
+
+
 class _PlanInfo(_Sized):
     _fields_ = (
         _each(_U32, "backend fallback")
@@ -177,6 +187,8 @@ class _PlanOptions(_Sized):
         _each(_U32, "method half_scores")
         + _each(_SIZE, "block budget")
         + [("certify", _U32), ("error_budget", ctypes.c_float)]
+        + _each(_U32, "schedule norm_gate")
+        + _each(ctypes.c_float, "lambda rescale_threshold")
     )
 
 
@@ -186,6 +198,14 @@ class _Certified(_Sized):
         + _each(_SIZE, "keys channels")
         + _each(ctypes.c_double, "bound likely absolute query_norm key_norm added value")
         + [("kernel", ctypes.c_char_p), ("reason", ctypes.c_char * 256)]
+    )
+
+
+class _LeftOut(_Sized):
+    _fields_ = (
+        _each(_SIZE, "tile_rows block_keys")
+        + _each(ctypes.c_uint64, "rows blocks skipped_blocks unseen_blocks row_blocks skipped_row_blocks")
+        + _each(ctypes.c_double, "worst p99 mean")
     )
 
 
@@ -224,8 +244,49 @@ class _Outputs(_Sized):
     _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v") + [("done_event", ctypes.c_void_p)]
 
 
+class _GradientsProblem(_Problem):
+    prefix = "elsa_gradients_"
+
+
+class _GradientsOptions(_Sized):
+    _fields_ = _each(_SIZE, "budget") + _each(_U32, "out_is_f32 d_out_is_f32")
+
+
+class _GradientsInputs(_Sized):
+    _fields_ = (
+        _each(_Memory, "q k v mask")
+        + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
+        + [("bias", _Memory), ("bias_index", _Integers)]
+        + _each(_Memory, "out d_out lse state_m state_s")
+    )
+
+
+class _GradientsOutputs(_Sized):
+    _fields_ = _each(_Memory, "d_q d_k d_v")
+
+
+class _TaskOptions(_Sized):
+    _fields_ = (
+        [("chunks", _SIZE * 12), ("number", ctypes.c_uint64)]
+        + _each(_SIZE, "queries keys")
+        + _each(_U32, "gathered reserved")
+    )
+
+
+class _TaskInfo(_Sized):
+    _fields_ = (
+        [("tasks", ctypes.c_uint64)]
+        + _each(_SIZE, "queries keys query_total key_total")
+        + [("pairs", ctypes.c_uint64), ("workspace_bytes", _SIZE)]
+    )
+
+
 class _StreamOptions(_Sized):
-    _fields_ = [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)] + _each(_U32, "outputs reserved")
+    _fields_ = (
+        [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)]
+        + _each(_U32, "outputs reserved")
+        + [("device_budget", _SIZE)]
+    )
 
 
 class _StreamInfo(_Sized):
@@ -233,7 +294,7 @@ class _StreamInfo(_Sized):
         _each(_U32, "backend fallback")
         + [("kernel", ctypes.c_char_p)]
         + _each(_SIZE, "resident_rows chunk_keys units host_bytes fixed_bytes query_bytes key_bytes added_bytes")
-        + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes")
+        + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes device_bytes")
     )
 
 
@@ -285,6 +346,14 @@ class _LinearOptions(_Sized):
 
 class _LinearInputs(_Sized):
     _fields_ = _each(_Memory, "q k v decay beta past_state") + [("cu_seqlens", _Integers)]
+
+
+class _LinearCertified(_Sized):
+    _fields_ = (
+        _each(_U32, "claims reserved")
+        + [("channels", _SIZE), ("unclaimed", ctypes.c_uint64)]
+        + _each(ctypes.c_double, "absolute state gain")
+    )
 
 
 class _StateOutputs(_Sized):
@@ -352,9 +421,19 @@ def _open():
             ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
             ("elsa_workspace_destroy", [handle]),
             ("elsa_workspace_certified", [handle, pointer, pointer, _SIZE]),
+            ("elsa_workspace_left_out", [handle, pointer, pointer, _SIZE]),
+            ("elsa_linear_certify", [handle, _U32, pointer, pointer, pointer, _SIZE]),
             ("elsa_partial", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_states_merge", [_SIZE, _SIZE, pointer, pointer, pointer]),
             ("elsa_states_finish", [_SIZE, _SIZE, pointer, pointer, pointer]),
+            ("elsa_task_create", [handle, pointer, pointer, pointer, pointer]),
+            ("elsa_task_describe", [handle, pointer]),
+            ("elsa_task_tokens", [handle, pointer, _SIZE, pointer, _SIZE]),
+            ("elsa_task_run", [handle, pointer, pointer, pointer]),
+            ("elsa_task_spread", [handle, pointer, pointer]),
+            ("elsa_task_destroy", [handle]),
+            ("elsa_gradients_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_gradients_run", [handle, handle, pointer, pointer, pointer]),
             ("elsa_stream_create", [handle, pointer, pointer, pointer]),
             ("elsa_stream_describe", [handle, pointer]),
             ("elsa_stream_run", [handle, pointer, pointer]),
@@ -420,6 +499,7 @@ _DIRECTIONS = ["forward", "reverse", "bidirectional", "non_causal"]
 _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
+_SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
 _METHODS = [None, "direct", "fft"]
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
@@ -547,15 +627,18 @@ class _Plan(object):
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes, self.state_bytes = info.workspace_bytes, info.state_workspace_bytes
         self.gpu = info.backend == _CUDA
-        # True if the call is long enough to check for signals during it.
-        rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
-        self.long = _operations(problem) > _LONG * rate
+        self.long = _is_long(problem, _BACKENDS[info.backend], engine)
         # Holds the handle, not the engine, which itself owns its plans.
         self.engine = engine._handle
 
     def __del__(self, destroy=_lib.elsa_plan_destroy):
         if self.handle.id:
             destroy(self.handle)
+
+
+def _is_long(problem, backend, engine):
+    """Returns whether a call is long enough to check for signals during it."""
+    return _operations(problem) > _LONG * _RATES[backend] * (1 if backend == "cuda" else engine.threads)
 
 
 def _operations(problem):
@@ -568,7 +651,7 @@ def _operations(problem):
                 size *= n
             most, elements = max(most, size), elements + size
     if isinstance(problem, _Problem):
-        for_each = 4 * (problem.k.shape[2] + problem.past_k.shape[2])
+        for_each = (10 if isinstance(problem, _GradientsProblem) else 4) * (problem.k.shape[2] + problem.past_k.shape[2])
     elif isinstance(problem, _LinearProblem):
         for_each = 6 * problem.v.shape[3]
     else:
@@ -644,6 +727,8 @@ class _Numpy(object):
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
+    # Makes an array of float32 in host memory.
+    host = staticmethod(lambda shape: _Numpy.module.empty(shape, "float32"))
     # `of` checks the description, so a call needs no further check of the array.
     check = device = staticmethod(lambda name, array: None)
 
@@ -714,6 +799,8 @@ class _Torch(object):
     autocasts = staticmethod(lambda device: False)
     # Return whether a tensor is a negated view, and what `_calls` describes.
     negative, read = staticmethod(lambda tensor: False), staticmethod(lambda tensors: None)
+    # Makes a tensor of float32 in host memory.
+    host = staticmethod(lambda shape: _Torch.module.empty(shape, dtype=_Torch.module.float32, device="cpu"))
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
@@ -943,7 +1030,7 @@ class _Array(object):
             self.copy()
 
 
-# Tensors that calls return, in this order.
+# Tensors that calls return, in this order, unless `returned` of a call lists others.
 _RESULTS = "out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v", "present_state"
 
 
@@ -961,7 +1048,7 @@ class _Prepared(object):
     lengths = ()
     # Maps names of arguments to the library's names, where they differ.
     fields = {}
-    busy, runs, plan, known = False, True, None, None
+    busy, runs, plan, known, returned = False, True, None, None, _RESULTS
 
     def __init__(self, engine, kind, key, descriptions):
         types, _, _, names, options, stream = key
@@ -983,7 +1070,7 @@ class _Prepared(object):
         given = list(self.arrays)
         self.copies = [(n, array.steps) for n, array in enumerate(self.arrays.values()) if array.copied]
         self.order = [self.index.get(name, self.sink) for name in given]
-        results = [given.index(name) for name in _RESULTS if name in given]
+        results = [given.index(name) for name in self.returned if name in given]
         # Selects the function's result from the tensors: one of them, or a tuple of several.
         self.results = operator.itemgetter(*results)
         self.memory = None if self.device is None else functools.partial(kind.memory, self.device)
@@ -992,7 +1079,7 @@ class _Prepared(object):
             # Plans serve every stream.
             self.plan = engine._plan(key[:-1], self.problem, self.options)
             self.place = engine._place(prefix, stream)
-            self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
+            self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device", None)
         # Calls do not need these.
         del self.arrays, self.index, self.problem, self.options
 
@@ -1307,28 +1394,47 @@ Certificate = collections.namedtuple(
 )
 
 
+# Keys that a call left out within its error budget or by its schedule; see elsa_left_out in elsa.h. `share` is float32 [batch,
+# heads, queries] in host memory: an upper bound on the share of each row's weights that was left out. `worst`, `p99` and
+# `mean` summarize it.
+LeftOut = collections.namedtuple(
+    "LeftOut",
+    "tile_rows block_keys rows blocks skipped_blocks unseen_blocks row_blocks skipped_row_blocks worst p99 mean share",
+)
+
+
+# What `fill` of `_Attention` uses for `more` if it is None.
+_NOTHING_MORE = False, False, 0, False, False, 0.0, (0, 0.0)
+
+
 class _Attention(_Prepared):
     Problem, Options, Inputs, Outputs = _Problem, _PlanOptions, _Inputs, _Outputs
-    # The number of channels of a certified output.
-    lengths, channels = ("key_lengths",), None
+    # The number of channels of a certified output, and the shape of the shares that a call left out.
+    lengths, channels, shares = ("key_lengths",), None, None
+    # Names of the tensors that may be float32 in a call of another type.
+    wide = ()
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         if self.channels is not None:
             self.results = functools.partial(_certified, self.results, self.place, self.runs, self.channels)
+        if self.shares is not None:
+            self.results = functools.partial(_left_out, self.results, self.place, self.runs, self.kind, self.shares)
 
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
         """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
-        number of packed sequences, whether to certify, and whether to write states instead of the output."""
+        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, and
+        the results of `_scheduled`."""
         arrays, problem = self.arrays, self.problem
-        append, present, packed, certify, states = more or (False, False, 0, False, False)
+        append, present, packed, certify, states, budget, schedule = more or _NOTHING_MORE
         problem.dtype, queries = self.rows("q"), arrays["q"]
         for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
             if name == "out" and name not in arrays:
                 self.make(name, None, queries.shape[:-1] + (arrays["v"].shape[-1],))
             if name not in arrays:
                 continue
-            if self.rows(name) != problem.dtype:
+            number = self.rows(name)
+            if number != problem.dtype and not (number == 0 and name in self.wide):
                 found = "another type than q"
             elif len(arrays[name].shape) != len(queries.shape):
                 found = f"{len(arrays[name].shape)} axes, q has {len(queries.shape)}"
@@ -1367,6 +1473,10 @@ class _Attention(_Prepared):
                 problem.packed, self.lengths = packed, ("cu_seqlens_q", "cu_seqlens_k")
             if certify:
                 self.options.certify, self.channels = 1, shape[-1]
+            if budget or schedule != _NOTHING_MORE[-1]:
+                self.options.error_budget, self.shares = budget, shape[:-1]
+                self.options.schedule = schedule[0]
+                setattr(self.options, "lambda", schedule[1])
             self.cache(append, present)
 
     def numbers(self, name, shape):
@@ -1401,6 +1511,18 @@ def _certified(select, place, runs, channels, tensors):
         fields["kernel"], fields["reason"] = value.kernel.decode(), value.reason.decode("utf-8", "replace")
         certificate = Certificate(**fields)
     return (found if isinstance(found, tuple) else (found,)) + (certificate,)
+
+
+def _left_out(select, place, runs, kind, shape, tensors):
+    """Returns what `select` selects from a call's tensors, and the report of the keys that the call left out."""
+    found, report = select(tensors), None
+    if runs:
+        value, share = _LeftOut(), kind.host(shape)
+        given = ctypes.byref(value), kind.address(share), _product(shape)
+        _check(_lib.elsa_workspace_left_out(place.workspace.handle, *given))
+        fields = {name: getattr(value, name) for name in LeftOut._fields if name != "share"}
+        report = LeftOut(share=share, **fields)
+    return (found if isinstance(found, tuple) else (found,)) + (report,)
 
 
 def _aliased(names, a, b):
@@ -1448,11 +1570,23 @@ def _cached(names, tensors, out, past, present):
     return names, tensors, written, (append, make)
 
 
-def _waits(name, q):
+def _scheduled(schedule):
+    """Returns ELSA_SCHEDULE_* and lambda of the argument `schedule`."""
+    name, threshold = schedule if isinstance(schedule, tuple) and len(schedule) == 2 else (schedule or "exact", 0.0)
+    return _one_of("schedule", name, _SCHEDULES), _number("schedule", threshold) or 0.0
+
+
+def _waits(name, value, q):
     """Refuses an option that waits for the result, if a CUDA graph is being captured."""
     kind = _kind("q", type(q))
-    if kind.device("q", q) is not None and kind.capturing():
-        raise UnsupportedError(f"{name}: True while a CUDA graph is captured; allowed: a call that computes")
+    if value and kind.device("q", q) is not None and kind.capturing():
+        raise UnsupportedError(f"{name}: {value} while a CUDA graph is captured; allowed: a call that computes")
+
+
+def _in_host_memory(name, q):
+    """Refuses an argument that tensors of a GPU cannot have."""
+    if _kind("q", type(q)).device("q", q) is not None:
+        raise UnsupportedError(f"{name}: given for tensors of a GPU; allowed: tensors in host memory")
 
 
 def attention(
@@ -1477,9 +1611,11 @@ def attention(
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     certify=False,
+    error_budget=0.0,
+    schedule=None,
 ):
     """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
-    `present` and `certify` add, in this order.
+    `present`, `certify`, and `error_budget` or `schedule` add, in this order.
 
     q, k, v   [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim] of float32, float16 or bfloat16, all of
               one library, type and device. Strides must not be negative and must end in 1: slices of packed tensors
@@ -1512,6 +1648,12 @@ def attention(
               memory, batch 1. None for cu_seqlens_k means those of cu_seqlens_q.
     certify   True adds a Certificate, a proven bound on the error of the output; None if the output has no elements. The
               call measures its tensors and waits for a GPU.
+    error_budget   largest share of a row's weights that the call may leave out, between 0 and 1; 0 means that every key counts.
+              Blocks of keys are skipped while the sum of their weights stays within this share. Adds a LeftOut, or None
+              if the output has no elements; the call waits for a GPU.
+    schedule  "flash", "vfa", "vsa" or "blasst", or ("vsa", lambda) or ("blasst", lambda): another order of the keys and other
+              references than those of "exact", for research, computed slowly on the CPU. The last two skip blocks of keys
+              whose weights, relative to a reference, are below lambda, by default 0.001. Adds a LeftOut, as error_budget.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
@@ -1529,17 +1671,20 @@ def attention(
         or cu_seqlens_q is not None
         or cu_seqlens_k is not None
         or certify
+        or error_budget
+        or schedule
     ):
         added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
-        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify:
+        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify or error_budget or schedule:
             names, tensors, written, cache = _cached(names, tensors, out, past, present)
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
-            more = cache + (packed, bool(certify), False)
+            proved, budget = bool(certify), _number("error_budget", error_budget) or 0.0
+            more = cache + (packed, proved, False, budget, _scheduled(schedule))
             if packed and key_lengths is not None:
                 raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
-            if certify:
-                _waits("certify", q)
+            _waits("certify", proved, q)
+            _waits("error_budget", budget, q)
         elif out is not None:
             names, tensors, written = names + ("out",), tensors + (out,), 1
     try:
@@ -1551,12 +1696,13 @@ def attention(
         sides = _sides(window)
     if key_lengths is not None:
         lengths = (_lengths(key_lengths),)
-    pairs = None if windows is None else _pairs(windows)
+    if windows is not None:
+        windows = _pairs(windows)
     if scale is not None and type(scale) is not float:
         scale = _number("scale", scale)
     if type(softcap) is not float:
         softcap = 0.0 if softcap is None else _number("softcap", softcap)
-    options = scale, softcap, diagonal, sides, pairs, key_lengths is not None, bool(lse), more
+    options = scale, softcap, diagonal, sides, windows, key_lengths is not None, not not lse, more
     return _call(_Attention, names, tensors, options, engine, written, lengths)
 
 
@@ -1607,6 +1753,51 @@ class _Linear(_Prepared):
         self.runs = any(name in arrays and 0 not in arrays[name].shape for name in ("out", "present_state"))
 
 
+# Bounds on the errors of a call of linear attention; see elsa_linear_certified in elsa.h. Each element of the output is
+# within `absolute` of the exact result, and `channels` holds this bound for each channel. Each element of the present
+# states is within `state`. `gain` is the largest factor by which tokens may have amplified an earlier error of a state. If
+# `claims` is False, `unclaimed` elements have no finite bound.
+LinearCertificate = collections.namedtuple("LinearCertificate", "claims unclaimed absolute channels state gain")
+
+
+class _CertifiedLinear(_Linear):
+    """Linear attention over tensors in host memory, with a certificate."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        compute, words, channels, in_place, at = self.run, self.words, self.channels, self.in_place, self.at("past_state")
+        found = [None]
+
+        def run(plan, workspace, inputs, outputs, _):
+            report, value, absolute = _Report(), _LinearCertified(), (ctypes.c_double * channels)()
+            if in_place:
+                # The call overwrites the states that the certificate needs.
+                before = ctypes.create_string_buffer(ctypes.string_at(words[at], words[at + 1]))
+            status = compute(plan, workspace, inputs, outputs, ctypes.byref(report))
+            if status:
+                return status
+            if in_place:
+                words[at] = ctypes.addressof(before)
+            given = inputs, ctypes.byref(value), absolute, channels
+            status = _lib.elsa_linear_certify(plan, report.backend, *given)
+            fields = {name: getattr(value, name) for name in LinearCertificate._fields}
+            fields["claims"], fields["channels"] = bool(value.claims), tuple(absolute)
+            found[0] = LinearCertificate(**fields)
+            return status
+
+        self.run, self.results = run, functools.partial(_with_certificate, self.results, found)
+
+    def fill(self, *options):
+        super().fill(*options)
+        self.in_place, self.channels = self.problem.in_place, self.arrays["v"].shape[-1]
+
+
+def _with_certificate(select, found, tensors):
+    """Returns what `select` selects from a call's tensors, and the certificate of the call."""
+    selected = select(tensors)
+    return (selected if isinstance(selected, tuple) else (selected,)) + (found[0],)
+
+
 def _states(names, tensors, past, present, out):
     """Appends states and the output. Returns names, tensors, whether the call allocates the present states, whether they
     are the past ones in place, and the number of tensors that it writes."""
@@ -1638,10 +1829,11 @@ def linear_attention(
     parts=0,
     out=None,
     engine=None,
+    certify=False,
 ):
     """Computes attention whose memory is a state S [d_k, d_v] of each head of v. Returns the output; with `present_state`
-    also the states after the last token. A token updates its state with its key k, value v, gate a = exp(decay) and rate beta, and
-    reads it with its query q: the output is scale S'q.
+    also the states after the last token; with `certify` also a LinearCertificate. A token updates its state with its key k,
+    value v, gate a = exp(decay) and rate beta, and reads it with its query q: the output is scale S'q.
 
         linear        S <- S + k v'
         gated         S <- a S + k v'                       a scales rows of S
@@ -1665,6 +1857,8 @@ def linear_attention(
     form      None, "recurrent", "chunk", "fused_chunk", "parallel" or "scan": the order of operations. Forms
               differ in rounding and speed only. `chunk` is the tokens of a chunk, `parts` the parts of a scan.
     out, engine   as in `attention`. A call over tensors of a GPU does not wait.
+    certify   True adds proven bounds on the errors of the output and the states; None if the call computes nothing. The calling
+              thread computes the bounds in float64, which takes far longer than the call. Tensors must be in host memory.
     """
     names, tensors = _with(("q", "k", "v"), (q, k, v), ("decay", decay), ("beta", beta))
     names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
@@ -1672,8 +1866,19 @@ def linear_attention(
     if cu_seqlens is not None:
         packed, lengths = _packed(cu_seqlens, "cu_seqlens")
     numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
-    sizes = _count("chunk", chunk), _count("parts", parts)
-    options = numbers, sizes, _number("scale", scale), _number("normalize", normalize), in_place, packed, make
+    options = (
+        numbers,
+        (_count("chunk", chunk), _count("parts", parts)),
+        _number("scale", scale),
+        _number("normalize", normalize),
+        in_place,
+        packed,
+        make,
+    )
+    if certify:
+        _in_host_memory("certify", q)
+        # `_calls` leaves a call with lists, even empty ones, to the interpreter.
+        return _call(_CertifiedLinear, names, tensors, options, engine, written, lengths or ())
     return _call(_Linear, names, tensors, options, engine, written, lengths)
 
 
@@ -1879,6 +2084,94 @@ def conv(
     return _call(_Convolution, names, tensors, options, engine, written)
 
 
+class _Gradients(_Attention):
+    Problem, Options, Inputs, Outputs = _GradientsProblem, _GradientsOptions, _GradientsInputs, _GradientsOutputs
+    returned, wide = ("d_q", "d_k", "d_v"), ("out",)
+
+    def fill(self, *options):
+        arrays = self.arrays
+        if arrays["d_out"].shape != arrays["out"].shape:
+            raise ArgumentError(f"d_out: {list(arrays['d_out'].shape)}; allowed: {list(arrays['out'].shape)}, the shape of out")
+        for name in ("q", "k", "v", "out", "d_out"):
+            # The library returns gradients in the views of q, k and v, and reads d_out in that of out.
+            if not arrays[name].dense():
+                arrays[name].copy()
+        super().fill(*options)
+        for name in ("out", "d_out"):
+            array = arrays[name]
+            number, size = array.type(_DTYPES)
+            if number not in (0, self.problem.dtype):
+                raise ArgumentError(f"{name}: {array.dtype}; allowed: float32, or the type of q")
+            self.memory(name, _product(array.shape) * size)
+            setattr(self.options, name + "_is_f32", number == 0)
+        rows = arrays["q"].shape[:-1]
+        for name in ("lse", "state_m", "state_s"):
+            if name not in arrays:
+                continue
+            array = arrays[name]
+            array.type(_STATE)
+            if array.shape != rows:
+                raise ArgumentError(f"{array.name}: {list(array.shape)}; allowed: {list(rows)}")
+            if not array.dense():
+                array.copy()
+            self.memory(name, 4 * _product(rows))
+        for name in ("q", "k", "v"):
+            self.numbers("d_" + name, arrays[name].shape)
+        self.runs = any(0 not in arrays[name].shape for name in self.returned)
+
+
+def gradients(
+    q,
+    k,
+    v,
+    out,
+    d_out,
+    lse=None,
+    states=None,
+    mask=None,
+    bias=None,
+    bias_table=None,
+    bias_index=None,
+    windows=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    engine=None,
+):
+    """Computes the gradients of a loss with respect to queries, keys and values. Returns (d_q, d_k, d_v), float32 with the
+    shapes of q, k and v. Rows of queries that attend no key, and of keys that no query attends, are zero.
+
+    out       the output of the forward pass over the same tensors: a result of `attention` or `finish`.
+    d_out     the gradient of the loss with respect to the output, with the shape of out. Both are float32 or of the type of q.
+    lse       the log-sum-exp of the forward pass.
+    states    its States, or (m, s), in place of lse: more accurate if scores are large.
+    The other arguments are those of `attention`. Tensors must be in host memory; a copy is made of those that are not dense.
+    A mask and a bias get no gradients.
+    """
+    if (lse is None) == (states is None):
+        raise ArgumentError(f"lse: {'None, as is' if lse is None else 'given with'} states; allowed: one of them")
+    statistics = (("lse", lse),)
+    if states is not None:
+        if not isinstance(states, (tuple, list)) or len(states) not in (2, 3):
+            raise ArgumentError(f"states: {states!r:.60}; allowed: States, or (m, s)")
+        statistics = tuple(zip(("state_m", "state_s"), states))
+    _in_host_memory("gradients", q)
+    added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
+    names, tensors = _with(("q", "k", "v", "out", "d_out"), (q, k, v, out, d_out), *statistics + added)
+    packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
+    if key_lengths is not None:
+        if packed:
+            raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
+        lengths = (_lengths(key_lengths),)
+    options = _rules(scale, softcap, causal, window, windows)
+    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
+    return _call(_Gradients, names, tensors, options, engine, 0, lengths)
+
+
 class _Partial(_Attention):
     """Attention over a part of the keys, which returns states. The first list of a call is its _Chunk, or None."""
 
@@ -1943,7 +2236,7 @@ def partial(
             setattr(chunk, name + "_total", total)
     options = _rules(scale, softcap, causal, window, windows)
     lengths = (chunk,) if key_lengths is None else (chunk, _lengths(key_lengths))
-    options += (key_lengths is not None, False, (False, False, 0, False, True))
+    options += (key_lengths is not None, False, (False, False, 0, False, True, 0.0, (0, 0.0)))
     return States(*_call(_Partial, names, tensors, options, engine, 0, lengths))
 
 
@@ -1951,6 +2244,129 @@ def _rules(scale, softcap, causal, window, windows):
     """Returns the first options of `_Attention.fill`."""
     numbers = _number("scale", scale), 0.0 if softcap is None else _number("softcap", softcap)
     return numbers + (_diagonal(causal), _sides(window), None if windows is None else _pairs(windows))
+
+
+class _TaskPlan(object):
+    """A task of the library. Its workspace is a part of it."""
+
+    def __init__(self, engine, problem, task):
+        self.handle, self.info = _Handle(), _TaskInfo()
+        given = ctypes.byref(problem), None, ctypes.byref(task)
+        _check(_lib.elsa_task_create(engine._handle, *given, ctypes.byref(self.handle)))
+        _check(_lib.elsa_task_describe(self.handle, ctypes.byref(self.info)))
+        self.long, self.engine = _is_long(problem, engine.backend, engine), engine._handle
+
+    def serves(self, plan):
+        """Returns whether the task is the workspace of `plan`, as `_Workspace` does."""
+        return plan is self
+
+    def __del__(self, destroy=_lib.elsa_task_destroy):
+        if self.handle.id:
+            destroy(self.handle)
+
+
+def _divided(chunks, number, totals):
+    """Returns the levels of a division, the number of a task, and None or the numbers of all queries and keys."""
+    levels = tuple(chunks) if isinstance(chunks, (tuple, list)) else (chunks,)
+    if not 1 <= len(levels) <= 12:
+        raise ArgumentError(f"chunks: {len(levels)} levels; allowed: 1 to 12")
+    levels = tuple([_whole("chunks", n, 1, sys.maxsize) for n in levels])
+    if totals is not None:
+        if not isinstance(totals, (tuple, list)) or len(totals) != 2:
+            raise ArgumentError(f"totals: {totals!r:.60}; allowed: (queries, keys)")
+        totals = _count("totals", totals[0]), _count("totals", totals[1])
+    return levels, _whole("number", number, 0, 2**64 - 1), totals
+
+
+def _task_options(levels, number, totals):
+    """Returns the library's options of a task, from the results of `_divided`."""
+    options = _TaskOptions()
+    options.chunks[: len(levels)], options.number = levels, number
+    if totals is not None:
+        options.gathered, (options.queries, options.keys) = 1, totals
+    return options
+
+
+class _Task(_Attention):
+    """A task of a division, which returns states of all queries."""
+
+    def __init__(self, engine, kind, key, descriptions):
+        super().__init__(engine, kind, key, descriptions)
+        problem, options, heads, dim, runs = self.task
+        plan, words, at = _TaskPlan(engine, problem, options), self.words, [self.at("state_" + x) for x in "msw"]
+        rows = heads * plan.info.queries
+        states = [(ctypes.c_float * n)() for n in (rows, rows, rows * dim)]
+
+        def run(handle, workspace, inputs, *_):
+            part, whole = _States(*map(ctypes.addressof, states)), _States(*[words[n] for n in at])
+            part, whole = ctypes.byref(part), ctypes.byref(whole)
+            return _lib.elsa_task_run(handle, inputs, part, None) or _lib.elsa_task_spread(handle, part, whole)
+
+        self.plan, self.run, self.runs, self.place = plan, run, runs, _Place()
+        self.place.workspace = plan
+
+    def fill(self, levels, number, totals, *rules):
+        super().fill(*rules)
+        shape, dim = self.arrays["out"].shape[:-1], self.arrays["out"].shape[-1]
+        self.drop("out")
+        rows = shape if totals is None else shape[:-1] + totals[:1]
+        for name, size in (("state_m", rows), ("state_s", rows), ("state_w", rows + (dim,))):
+            self.numbers(name, size)
+        self.task = self.problem, _task_options(levels, number, totals), _product(shape[:-1]), dim, 0 not in rows
+        # The library plans a task in another way than a call.
+        self.runs = None
+
+
+def task(
+    q,
+    k,
+    v,
+    chunks,
+    number,
+    mask=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    totals=None,
+    engine=None,
+):
+    """Computes one task of a division of attention among boards: some pairs of queries and keys. Every pair belongs to
+    exactly one task. Returns States of all queries; rows that the task does not have are the states of no keys. `merge`
+    merges the States of all tasks, and `finish` converts them to the output.
+
+    chunks    number of chunks of the tokens: 1, 3, or x * x + x + 1 for a prime power x of at most 32; [7, 3] divides each of
+              7 chunks into 3. There are as many tasks as chunks, 21 in this example.
+    number    number of the task, from 0.
+    totals    (queries, keys), the numbers of all tokens, if q, k, v and the mask contain only the tokens of the task, which
+              `task_tokens` lists. None means that they contain all tokens.
+    The other arguments are those of `attention`; key_lengths refers to all tokens. Tensors must be in host memory.
+    """
+    _in_host_memory("task", q)
+    names, tensors = _with(("q", "k", "v"), (q, k, v), ("mask", mask))
+    options = _divided(chunks, number, totals) + _rules(scale, softcap, causal, window, None)
+    options += (key_lengths is not None, False)
+    # `_calls` leaves a call with lists, even empty ones, to the interpreter.
+    lengths = () if key_lengths is None else (_lengths(key_lengths),)
+    return States(*_call(_Task, names, tensors, options, engine, 0, lengths))
+
+
+def task_tokens(chunks, number, queries, keys=None):
+    """Returns the positions of the queries and of the keys of a `task`: two lists. `queries` and `keys` are the numbers of all
+    tokens; None for keys means as many as queries."""
+    queries = _count("queries", queries)
+    totals = queries, queries if keys is None else _count("keys", keys)
+    levels, number, _ = _divided(chunks, number, None)
+    problem = _Problem()
+    for name, tokens in zip(("q", "k", "v", "out"), totals + totals[::-1]):
+        view = getattr(problem, name)
+        view.shape[:], view.strides[:] = (1, 1, tokens, 1), (0, 0, 1, 1)
+    plan = _TaskPlan(_engine_for(None), problem, _task_options(levels, number, None))
+    lists = [(_SIZE * n)() for n in (plan.info.queries, plan.info.keys)]
+    given = [part for numbers in lists for part in (numbers, len(numbers))]
+    _check(_lib.elsa_task_tokens(plan.handle, *given))
+    return tuple([list(numbers) for numbers in lists])
 
 
 _STATE = {"float32": (0, 4)}
@@ -1988,7 +2404,7 @@ def _pointers(kind, tensors):
 
 def merge(states):
     """Merges states of disjoint sets of keys, in the given order, which determines the bits. Returns States of all these keys.
-    `states` is a sequence of States of the same shapes, in host memory, from `partial`, `stream` or a file."""
+    `states` is a sequence of States of the same shapes, in host memory, from `partial`, `task`, `stream` or a file."""
     states = list(states)
     if not states:
         raise ArgumentError("states: none; allowed: at least one")
@@ -2197,7 +2613,7 @@ def stream(
             raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     packed, bounds = _bounds(cu_seqlens_q, cu_seqlens_k)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False))
+    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
     described = _Streamed(stores, options)
     shape = described.arrays["out"].shape
     for name in ("lse", "state_m", "state_s", "state_w"):

@@ -1,12 +1,13 @@
 """Types of elsa.py's public names, for type checkers and editors. elsa.py describes the functions."""
 
 from types import TracebackType
-from typing import Any, Dict, Iterable, Literal, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Iterable, List, Literal, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "Engine", "States", "Certificate", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
-    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
+    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
+    "CancelledError", "StreamError", "LibraryError",
 ]
 
 # An array of numpy or a tensor of torch; all tensors of a call are of one library.
@@ -18,6 +19,7 @@ _WindowsLike = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
 _Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
+_Schedule = Literal["exact", "flash", "vfa", "vsa", "blasst"]
 _Form = Literal["recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 
 class ElsaError(Exception): ...
@@ -53,6 +55,29 @@ class Certificate(NamedTuple):
     value: float
     kernel: str
     reason: str
+
+class LinearCertificate(NamedTuple):
+    claims: bool
+    unclaimed: int
+    absolute: float
+    channels: Tuple[float, ...]
+    state: float
+    gain: float
+
+# `share` is an array or a tensor, of the library of the call's tensors.
+class LeftOut(NamedTuple):
+    tile_rows: int
+    block_keys: int
+    rows: int
+    blocks: int
+    skipped_blocks: int
+    unseen_blocks: int
+    row_blocks: int
+    skipped_row_blocks: int
+    worst: float
+    p99: float
+    mean: float
+    share: Any
 
 class StreamReport(NamedTuple):
     units: int
@@ -90,7 +115,7 @@ def version() -> str: ...
 def backends() -> Dict[str, bool]: ...
 def _main() -> None: ...
 
-# The result is a tensor, or a tuple of it and what lse, present and certify add.
+# The result is a tensor, or a tuple of it and what lse, present, certify, error_budget and schedule add.
 def attention(
     q: _T,
     k: _T,
@@ -113,7 +138,49 @@ def attention(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     certify: bool = False,
+    error_budget: float = 0.0,
+    schedule: Optional[Union[_Schedule, Tuple[_Schedule, float]]] = None,
 ) -> Any: ...
+def gradients(
+    q: _T,
+    k: _T,
+    v: _T,
+    out: _T,
+    d_out: _T,
+    lse: Optional[_T] = None,
+    states: Optional[Tuple[Any, ...]] = None,
+    mask: Optional[_T] = None,
+    bias: Optional[_T] = None,
+    bias_table: Optional[_T] = None,
+    bias_index: Optional[_T] = None,
+    windows: Optional[_Windows] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    engine: Optional[Engine] = None,
+) -> Tuple[_T, _T, _T]: ...
+def task(
+    q: _T,
+    k: _T,
+    v: _T,
+    chunks: Union[int, Sequence[int]],
+    number: int,
+    mask: Optional[_T] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    totals: Optional[_Pair] = None,
+    engine: Optional[Engine] = None,
+) -> States: ...
+def task_tokens(
+    chunks: Union[int, Sequence[int]], number: int, queries: int, keys: Optional[int] = None
+) -> Tuple[List[int], List[int]]: ...
 def partial(
     q: _T,
     k: _T,
@@ -176,7 +243,7 @@ def sdpa(
     enable_gqa: bool = False,
 ) -> _T: ...
 
-# The results are tensors, or (tensor, states) with present_state.
+# The results are tensors, or tuples of a tensor and what present_state and certify add.
 def linear_attention(
     q: _T,
     k: _T,
@@ -195,6 +262,7 @@ def linear_attention(
     parts: int = 0,
     out: Optional[_T] = None,
     engine: Optional[Engine] = None,
+    certify: bool = False,
 ) -> Any: ...
 def recurrence(
     a: _T,

@@ -1,6 +1,6 @@
 /* elsa_run_device, and workspaces in the caller's memory, with NVIDIA's driver or the stand-in, which does the work of a
    stream only when something waits for it. Correct answers on the caller's stream, the null stream and the default one,
-   after an event and before one, and in memory that the host shares; and all refusals. */
+   after an event and before one, and in memory that the host shares; sums in f16; and all refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 #include "driver.h"
@@ -452,6 +452,53 @@ static void workspaces(elsa_engine engine) {
     CHECK(cuMemFree(memory) == 0);
 }
 
+/* Runs sums of 64 products of 40,000: they are beyond the range of f16 and within that of f32. All keys have the same
+   score, and all values are 1. */
+static void half_scores(elsa_engine engine) {
+    enum { QUERIES = 64, KEYS = 128, WIDTH = 64 };
+    static uint16_t large[KEYS * WIDTH], ones[KEYS * WIDTH], y[QUERIES * WIDTH];
+    size_t i;
+    int half;
+    for (i = 0; i < KEYS * WIDTH; i++) {
+        /* 200 and 1. */
+        large[i] = 0x5a40;
+        ones[i] = 0x3c00;
+    }
+    for (half = 0; half < 2; half++) {
+        elsa_problem problem;
+        elsa_plan_options how;
+        elsa_plan_info info;
+        elsa_inputs in;
+        elsa_outputs to;
+        elsa_plan plan;
+        elsa_workspace room;
+        elsa_problem_init(&problem);
+        elsa_plan_options_init(&how);
+        elsa_plan_info_init(&info);
+        elsa_inputs_init(&in);
+        elsa_outputs_init(&to);
+        problem.dtype = ELSA_DTYPE_F16;
+        OK(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, QUERIES, WIDTH, &problem.q));
+        OK(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, KEYS, WIDTH, &problem.k));
+        problem.v = problem.k;
+        problem.out = problem.q;
+        how.half_scores = (uint32_t)half;
+        OK(elsa_plan_create(engine, &problem, &how, &plan));
+        OK(elsa_plan_describe(plan, &info));
+        CHECK((strstr(info.kernel, "half2") != NULL) == half);
+        OK(elsa_workspace_create(plan, &room));
+        in.q = input(large, sizeof y);
+        in.k = input(large, sizeof large);
+        in.v = input(ones, sizeof ones);
+        to.out = output(y, sizeof y);
+        memset(y, 0, sizeof y);
+        OK(elsa_run(plan, room, &in, &to, NULL));
+        for (i = 0; i < QUERIES * WIDTH; i++) CHECK(half ? (y[i] & 0x7fff) > 0x7c00 : y[i] == 0x3c00);
+        OK(elsa_workspace_destroy(room));
+        OK(elsa_plan_destroy(plan));
+    }
+}
+
 int main(void) {
     elsa_engine engine;
     elsa_engine_options options;
@@ -471,6 +518,7 @@ int main(void) {
     shared_memory(engine);
     refusals(engine);
     workspaces(engine);
+    half_scores(engine);
     CHECK(cuCtxPopCurrent(&popped) == 0 && cuDevicePrimaryCtxRelease(0) == 0);
     OK(elsa_engine_destroy(engine));
     printf("%d checks\n", checks);

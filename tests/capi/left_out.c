@@ -1,5 +1,5 @@
-/* Error budgets: answers and reports of runs that leave out blocks of keys, against sums in f64 over the remaining keys
-   and over all keys. Also refusals. */
+/* Error budgets and schedules: answers and reports of runs that leave out blocks of keys, against sums in f64 over the
+   remaining keys and over all keys. Also refusals. */
 #define H 2
 #define N 320
 #define D 8
@@ -141,6 +141,51 @@ static void answers(elsa_engine engine) {
     end(&c);
 }
 
+/* Schedules that skip the faint blocks, and schedules that skip none. */
+static void schedules(elsa_engine engine) {
+    static const struct {
+        elsa_schedule schedule;
+        float lambda, threshold, budget;
+        int gate, skips;
+    } cases[] = {{ELSA_SCHEDULE_FLASH, 0, 0, 0, 0, 0},     {ELSA_SCHEDULE_VFA, 0, 0, 0, 0, 0},
+                 {ELSA_SCHEDULE_VFA, 0, 4, 0, 0, 0},       {ELSA_SCHEDULE_EXACT, 0, 2, 0, 0, 0},
+                 {ELSA_SCHEDULE_EXACT, 0, 0, 0, 1, 0},     {ELSA_SCHEDULE_VSA, 0, 0, 0, 0, 1},
+                 {ELSA_SCHEDULE_VSA, 0.1f, 0, 0, 0, 1},    {ELSA_SCHEDULE_VSA, 1e-6f, 0, 0, 0, 0},
+                 {ELSA_SCHEDULE_BLASST, 0, 8, 0, 0, 1},    {ELSA_SCHEDULE_BLASST, 1e-6f, 0, 0, 0, 0},
+                 {ELSA_SCHEDULE_VFA, 0, 0, 1e-3f, 0, 1}};
+    elsa_left_out left;
+    size_t n, i;
+    for (n = 0; n < sizeof cases / sizeof *cases; n++) {
+        call c = make(engine);
+        elsa_plan_options how;
+        elsa_plan_options_init(&how);
+        elsa_left_out_init(&left);
+        how.block = BLOCK;
+        how.schedule = cases[n].schedule;
+        how.lambda = cases[n].lambda;
+        how.rescale_threshold = cases[n].threshold;
+        how.error_budget = cases[n].budget;
+        how.norm_gate = (uint32_t)cases[n].gate;
+        end(&c);
+        OK(elsa_plan_create(engine, &c.problem, &how, &c.plan));
+        OK(elsa_workspace_create(c.plan, &c.room));
+        c.to.lse = output(lse, sizeof lse);
+        for (i = 0; i <= H * N; i++) share[i] = -1;
+        OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
+        OK(elsa_workspace_left_out(c.room, &left, share, H * N));
+        /* The kernels, which compute the exact schedule with the gate, need not count rows. */
+        CHECK(cases[n].gate || (left.rows == H * N && left.row_blocks == H * N * (N / BLOCK)));
+        if (cases[n].skips) {
+            CHECK(left.skipped_row_blocks == H * N * 2 && left.worst <= 1e-3);
+            CHECK(left.worst >= judge());
+        } else {
+            CHECK(left.skipped_row_blocks == 0 && left.worst == 0);
+            CHECK(error() < 1e-5);
+        }
+        end(&c);
+    }
+}
+
 #define REFUSED(call, name)                             \
     do {                                                \
         CHECK((call) == ELSA_STATUS_ARGUMENT);          \
@@ -165,6 +210,26 @@ static void refusals(elsa_engine engine) {
     how.error_budget = budget;
     how.method = ELSA_METHOD_MATH;
     REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "error_budget");
+    elsa_plan_options_init(&how);
+    how.schedule = 5;
+    REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "schedule: 5; ");
+    how.schedule = ELSA_SCHEDULE_VFA;
+    how.lambda = 0.5f;
+    REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "lambda: 0.5; ");
+    how.schedule = ELSA_SCHEDULE_VSA;
+    how.norm_gate = 1;
+    REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "gate");
+    how.norm_gate = 0;
+    for (i = 0; i < sizeof bad / sizeof *bad; i++) {
+        how.lambda = bad[i];
+        REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "lambda: ");
+    }
+    how.lambda = 0;
+    how.rescale_threshold = 9;
+    REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "rescale_threshold: 9");
+    how.rescale_threshold = 0;
+    how.method = ELSA_METHOD_MATH;
+    REFUSED(elsa_plan_create(engine, &c.problem, &how, &made), "schedule");
     REFUSED(elsa_workspace_left_out(c.room, NULL, NULL, 0), "value: null");
     REFUSED(elsa_workspace_left_out(c.room, &left, NULL, 1), "share: null");
     REFUSED(elsa_workspace_left_out(c.room, &left, (float *)((char *)share + 1), 1), "share: address");
@@ -181,6 +246,7 @@ int main(void) {
     OK(elsa_engine_create(&options, &engine));
     fill_blocks();
     answers(engine);
+    schedules(engine);
     refusals(engine);
     OK(elsa_engine_destroy(engine));
     printf("%d checks\n", checks);

@@ -1,5 +1,5 @@
-// Options of problems by elsa.hpp, against sums in f64: scale and soft cap, packed sequences, past and present, and calls
-// that end early. With and without ELSA_THROW.
+// Options of problems and plans by elsa.hpp, against sums in f64: scale and soft cap, schedules, packed sequences, past and
+// present, and calls that end early. With and without ELSA_THROW.
 #include "common.hpp"
 
 namespace {
@@ -55,6 +55,36 @@ void scale_and_softcap(const elsa::engine &engine) {
             for (std::size_t at = 0; at < heads * tokens; at++)
                 CHECK(distance(&y[at * dim], row(&q[at * dim], k, v, at / tokens, tokens, 0, tokens, scale, cap)) < 1e-5);
         }
+}
+
+// Checks schedules that skip no block, or only blocks of weights below a threshold, and their reports.
+void schedules(const elsa::engine &engine) {
+    const std::size_t tokens = 256, count = heads * tokens * dim;
+    const std::vector<float> q(count, 1.0f), v = noise(count, 73);
+    std::vector<float> k = noise(count, 72);
+    // The last 64 keys have small weights.
+    for (std::size_t at = 0; at < count; at++) k[at] = (at / dim % tokens < 192 ? 0.0f : -4.0f) + 0.01f * k[at];
+    elsa::problem<float> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
+    elsa::inputs<float> in;
+    in.q = q;
+    in.k = k;
+    in.v = v;
+    for (const elsa_schedule which : {ELSA_SCHEDULE_FLASH, ELSA_SCHEDULE_VFA, ELSA_SCHEDULE_VSA, ELSA_SCHEDULE_BLASST}) {
+        const bool skips = which == ELSA_SCHEDULE_VSA || which == ELSA_SCHEDULE_BLASST;
+        const auto plan = engine.plan(p, elsa::plan_options().with_schedule(which, skips ? 0.01f : 0.0f)).value();
+        const auto workspace = plan.workspace().value();
+        std::vector<float> y(count, NAN), share(heads * tokens);
+        elsa::outputs<float> to;
+        to.out = y;
+        CHECK(plan.run(workspace, in, to).ok());
+        const elsa::result<elsa_left_out> left = workspace.left_out(share.data(), share.size());
+        CHECK(left.ok() && left->rows == heads * tokens && left->skipped_row_blocks == (skips ? heads * tokens : 0));
+        const std::size_t last = skips ? 192 : tokens;
+        for (std::size_t at = 0; at < heads * tokens; at++)
+            CHECK(distance(&y[at * dim], row(&q[at * dim], k, v, at / tokens, tokens, 0, last, ordinary)) < 1e-5);
+    }
+    CHECK(engine.plan(p, elsa::plan_options().with_schedule(ELSA_SCHEDULE_VFA, 0.5f)).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
 // Checks that no packed sequence attends the keys of another; the second has no token.
@@ -165,6 +195,7 @@ int main() {
     options.threads = 2;
     const elsa::engine engine = elsa::engine::create(options).value();
     scale_and_softcap(engine);
+    schedules(engine);
     packed(engine);
     past_and_present(engine);
     ends_early();

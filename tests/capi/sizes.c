@@ -1,4 +1,4 @@
-/* Structs of other sizes: longer ones of newer programs, and sizes that no version has. Structs that are read are in memory
+/* Structs of other sizes: longer ones of newer programs, shorter ones of older programs, and sizes that no version has. Structs that are read are in memory
    of exactly their size; bytes after structs that are written must not change. */
 #include "common.h"
 
@@ -147,11 +147,12 @@ static void never(elsa_status (*function)(void *), const void *from, size_t have
     }
 }
 
-/* Checks a struct that is read: shorter ones are refused, longer ones accepted if the rest is zero. */
-static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
+/* Checks a struct that is read: longer ones are accepted if the rest is zero, and shorter ones are refused, except the size
+   `earlier` of an earlier header. */
+static void is_read_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t earlier) {
     size_t size;
     for (size = sizeof(size_t); size < bytes; size += 4)
-        CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_ARGUMENT);
+        CHECK(status_of(function, value, bytes, size, 0) == (size == earlier ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
     CHECK(status_of(function, value, bytes, bytes, 0) == ELSA_STATUS_OK);
     for (size = bytes + 1; size < BEYOND; size += size < bytes + 9 ? 1 : 333) {
         CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_OK);
@@ -161,24 +162,50 @@ static void is_read(elsa_status (*function)(void *), const void *value, size_t b
     never(function, value, bytes);
 }
 
-/* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. */
-static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
+static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
+    is_read_since(function, value, bytes, bytes);
+}
+
+/* Options of a program with the first header: other memory of the program follows them, and is not read. */
+static void first_options(void) {
+    const size_t bytes = offsetof(elsa_plan_options, schedule);
+    elsa_plan_options how;
+    CHECK(bytes == 3 * sizeof(size_t) + 16);
+    memset(&how, FILL, sizeof how);
+    memset(&how, 0, bytes);
+    how.size = bytes;
+    OK(plan_options(&how));
+    how.block = 65;
+    CHECK(plan_options(&how) == ELSA_STATUS_ARGUMENT && strstr(elsa_last_error(), "block") != NULL);
+    how.block = 0;
+    how.size = sizeof how;
+    CHECK(plan_options(&how) == ELSA_STATUS_ARGUMENT && strstr(elsa_last_error(), "schedule") != NULL);
+}
+
+/* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. `earlier` is the size in
+   an earlier header. */
+static void is_written_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t earlier) {
     size_t size, i;
     for (size = sizeof(size_t); size <= bytes + BEHIND; size += 4) {
+        const int known = size == bytes || size == earlier;
         unsigned char *block = (unsigned char *)malloc(size + BEHIND);
         CHECK(block != NULL);
         memset(block, FILL, size + BEHIND);
         memcpy(block, &size, sizeof size);
-        CHECK(function(block) == (size < bytes    ? ELSA_STATUS_ARGUMENT
-                                  : size == bytes ? ELSA_STATUS_OK
-                                                  : ELSA_STATUS_UNSUPPORTED));
+        CHECK(function(block) == (known          ? ELSA_STATUS_OK
+                                  : size < bytes ? ELSA_STATUS_ARGUMENT
+                                                 : ELSA_STATUS_UNSUPPORTED));
         CHECK(memcmp(block, &size, sizeof size) == 0);
-        for (i = size == bytes ? size : sizeof size; i < size + BEHIND; i++)
+        for (i = known ? size : sizeof size; i < size + BEHIND; i++)
             if (block[i] != FILL) break;
         CHECK(i == size + BEHIND);
         free(block);
     }
     never(function, value, bytes);
+}
+
+static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
+    is_written_since(function, value, bytes, bytes);
 }
 
 int main(void) {
@@ -211,7 +238,8 @@ int main(void) {
     CHECK(error() < 1e-5);
 
     is_read(engine_options, &options, sizeof options);
-    is_read(plan_options, &how, sizeof how);
+    is_read_since(plan_options, &how, sizeof how, offsetof(elsa_plan_options, schedule));
+    first_options();
     is_read(problem, &plain.problem, sizeof plain.problem);
     is_read(inputs, &plain.in, sizeof plain.in);
     is_read(bound_inputs, &plain.in, sizeof plain.in);
@@ -227,9 +255,9 @@ int main(void) {
     callbacks.read = zeros;
     callbacks.write = nothing;
     OK(elsa_stream_create(engine, &plain.problem, &budget, &streamed));
-    is_read(stream_options, &budget, sizeof budget);
+    is_read_since(stream_options, &budget, sizeof budget, offsetof(elsa_stream_options, device_budget));
     is_read(stream_data, &callbacks, sizeof callbacks);
-    is_written(stream_info, &account, sizeof account);
+    is_written_since(stream_info, &account, sizeof account, offsetof(elsa_stream_info, device_bytes));
     is_written(stream_report, &passed, sizeof passed);
     OK(elsa_stream_destroy(streamed));
     is_written(engine_info, &on, sizeof on);

@@ -22,17 +22,19 @@ typedef struct {
     elsa_layout layout;
     size_t threads, heads, queries, keys, dim;
     int mask, past, lengths, states, softcap;
+    elsa_schedule schedule;
 } kind;
 
 static const kind kinds[] = {
-    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0},
-    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0},
-    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, 1, N, D, 0, 0, 1, 0, 0},
-    {ELSA_DTYPE_F16, ELSA_CAUSAL_TOP_LEFT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 2, H, N, N, D, 0, 0, 0, 0, 1},
-    {ELSA_DTYPE_BF16, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 1, H, 1, N, D, 0, 0, 0, 0, 0},
-    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D - 3, 1, 0, 1, 1, 0},
-    {ELSA_DTYPE_F32, ELSA_CAUSAL_BOTTOM_RIGHT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 1, 0, 1, 0},
-    {ELSA_DTYPE_F32, 0, ELSA_METHOD_MATH, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0}};
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, 1, N, D, 0, 0, 1, 0, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F16, ELSA_CAUSAL_TOP_LEFT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 2, H, N, N, D, 0, 0, 0, 0, 1, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_BF16, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 1, H, 1, N, D, 0, 0, 0, 0, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D - 3, 1, 0, 1, 1, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, ELSA_CAUSAL_BOTTOM_RIGHT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 1, 0, 1, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_MATH, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0, ELSA_SCHEDULE_EXACT},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0, ELSA_SCHEDULE_VSA}};
 #define KINDS (sizeof kinds / sizeof *kinds)
 
 /* Objects of one kind of call. Static, so that little of the measured stack is theirs. */
@@ -70,6 +72,7 @@ static void create_plan(void) {
     elsa_problem_init(&problem);
     elsa_plan_options_init(&options);
     options.method = now->method;
+    options.schedule = now->schedule;
     options.certify = 1;
     problem.dtype = now->dtype;
     problem.causal = now->causal;
@@ -310,7 +313,7 @@ static void on_little(void (*what)(void), size_t *most) {
 
 /* Checks that the same calls with the program's whole stack give the expected answer. */
 static void with_plenty(void) {
-    static const kind plain = {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0};
+    static const kind plain = {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0, ELSA_SCHEDULE_EXACT};
     call c;
     now = &plain;
     create_engine();

@@ -1,5 +1,5 @@
 // Windows of a picture, biases and tables of relative positions: compared with the definition in f64 with mask and bias written
-// out, with each other, and refusals.
+// out, with each other, and refusals. On a GPU also sums in f16.
 #include "common.hpp"
 
 namespace {
@@ -249,6 +249,33 @@ void on_a_gpu(const elsa::engine &engine) {
     }
 }
 
+// Runs sums of 64 products of 40,000, which are beyond the range of f16 and within that of f32. All values are 1.
+void half_scores(const elsa::engine &engine) {
+    const std::size_t queries = 64, keys = 128, width = 64;
+    elsa::problem<elsa::f16> p;
+    p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, queries, width);
+    p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, keys, width);
+    const std::vector<elsa::f16> large(keys * width, elsa::f16{0x5a40}), ones(keys * width, elsa::f16{0x3c00});
+    elsa::inputs<elsa::f16> in;
+    in.q = {large.data(), queries * width};
+    in.k = large;
+    in.v = ones;
+    for (const bool half : {false, true}) {
+        elsa::plan_options options;
+        options.half_scores = half;
+        const elsa::plan<elsa::f16> plan = engine.plan(p, options).value();
+        const bool on_gpu = plan.describe()->backend == ELSA_BACKEND_CUDA;
+        CHECK((std::strstr(plan.describe()->kernel, "half2") != nullptr) == (on_gpu && half));
+        std::vector<elsa::f16> y(queries * width);
+        elsa::outputs<elsa::f16> to;
+        to.out = y;
+        const elsa::result<elsa_report> done = plan.run(plan.workspace().value(), in, to);
+        CHECK(done.ok());
+        const bool rounds = half && done->backend == ELSA_BACKEND_CUDA;
+        for (const elsa::f16 x : y) CHECK(rounds ? (x.bits & 0x7fff) > 0x7c00 : x.bits == 0x3c00);
+    }
+}
+
 // The plan is refused with this at the start of its message.
 #define REFUSED(p, begin)                                                                       \
     do {                                                                                        \
@@ -367,6 +394,7 @@ int main() {
     answers(engine);
     refusals(engine);
     on_a_gpu(engine);
+    half_scores(engine);
     std::printf("%d checks\n", checks);
     return 0;
 }

@@ -155,8 +155,12 @@ impl From<StreamError> for Fault {
     fn from(e: StreamError) -> Fault {
         let status = match e {
             StreamError::Run(e) => return e.into(),
+            StreamError::Plan(e) => return e.into(),
             StreamError::Argument(_) | StreamError::Unit { .. } => ELSA_STATUS_ARGUMENT,
-            StreamError::Memory { .. } => ELSA_STATUS_MEMORY,
+            StreamError::NoGpu | StreamError::Unsupported { .. } => ELSA_STATUS_UNSUPPORTED,
+            StreamError::Memory { .. } | StreamError::Limit { .. } | StreamError::Budget { .. } => {
+                ELSA_STATUS_MEMORY
+            }
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)

@@ -1,13 +1,14 @@
 //! Extensible structs: each begins with its size, which the caller sets.
 //!
 //! A zero in a field selects the field's default, or means that the tensor is absent. If a program was compiled against
-//! a newer header, this library reads the program's structs only if the fields that it does not know are zero. It
+//! an older header, the fields that its structs lack are read as zeros, and are not written. If a program was compiled
+//! against a newer header, this library reads the program's structs only if the fields that it does not know are zero. It
 //! rejects an output struct that is larger than the one it knows.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
 use crate::types::*;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
 /// Largest plausible size of a struct. A larger number means that the caller has not set the size.
@@ -20,13 +21,17 @@ const MOST: usize = 4096;
 pub(crate) unsafe trait Growing: Copy {
     /// Name of the struct in `elsa.h`.
     const NAME: &'static str;
+    /// Sizes of the struct in the headers of earlier versions.
+    const EARLIER: &'static [usize];
 }
 
+/// Lists the structs. If later versions have extended a struct, the first field of each such version follows its name.
 macro_rules! growing {
-    ($($name:ident)*) => {
+    ($($name:ident $(($($field:ident)+))?)*) => {
         // SAFETY: the struct is declared as the clauses require in `types`; the tests below find no padding.
         $(unsafe impl Growing for $name {
             const NAME: &'static str = stringify!($name);
+            const EARLIER: &'static [usize] = &[$($(offset_of!($name, $field)),+)?];
         }
 
         impl Default for $name {
@@ -43,7 +48,7 @@ macro_rules! growing {
 growing! {
     elsa_engine_options
     elsa_engine_info
-    elsa_plan_options
+    elsa_plan_options(schedule)
     elsa_plan_info
     elsa_problem
     elsa_inputs
@@ -55,8 +60,8 @@ growing! {
     elsa_chunk
     elsa_buffer_info
     elsa_rows
-    elsa_stream_options
-    elsa_stream_info
+    elsa_stream_options(device_budget)
+    elsa_stream_info(device_bytes)
     elsa_stream_data
     elsa_stream_report
     elsa_task_options
@@ -90,7 +95,7 @@ unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, F
     // SAFETY: the first field of a `Growing` is its size, a `usize`, and is readable (clause *read*).
     let size = unsafe { pointer.cast::<usize>().read() };
     let (name, known) = (T::NAME, size_of::<T>());
-    if (known..=MOST).contains(&size) {
+    if (known..=MOST).contains(&size) || T::EARLIER.contains(&size) {
         return Ok(size);
     }
     Err(Fault::argument(format_args!(
@@ -108,7 +113,7 @@ fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
     )
 }
 
-/// Copies the fields of the caller's struct that this library knows.
+/// Copies the fields of the caller's struct that this library knows. Fields that the struct lacks are zero.
 ///
 /// # Safety
 /// The caller keeps the crate's clause *read* for the number of bytes that the struct gives as its size.
@@ -122,8 +127,14 @@ pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Resu
             return Err(newer::<T>(argument, size, "and a field that this library does not know is set"));
         }
     }
-    // SAFETY: the struct is readable (clause *read*), and `size` has checked that it is at least as large as `T`.
-    Ok(unsafe { pointer.read() })
+    let mut known = MaybeUninit::<T>::zeroed();
+    // SAFETY: the bytes are within the size that the struct gives (clause *read*) and within `T`, and any bytes of a
+    // struct followed by zeros are a valid value of a `Growing` (clauses of the trait).
+    Ok(unsafe {
+        let (from, to) = (pointer.cast::<u8>(), known.as_mut_ptr().cast::<u8>());
+        ptr::copy_nonoverlapping(from, to, size.min(size_of::<T>()));
+        known.assume_init()
+    })
 }
 
 /// Copies as [`take`] does; a null pointer yields the defaults.
@@ -138,10 +149,12 @@ pub(crate) unsafe fn take_or_default<T: Growing + Default>(
     if pointer.is_null() { Ok(T::default()) } else { unsafe { take(argument, pointer) } }
 }
 
-/// Output struct of the caller, large enough for the fields that this library writes.
+/// Output struct of the caller.
 #[derive(Debug)]
 pub(crate) struct Room<T: Growing> {
     pointer: *mut T,
+    /// Size of the struct: that of `T` or of an earlier version.
+    size: usize,
 }
 
 impl<T: Growing> Room<T> {
@@ -157,7 +170,7 @@ impl<T: Growing> Room<T> {
         if size > size_of::<T>() {
             return Err(newer::<T>(argument, size, "which this library does not know how to fill"));
         }
-        Ok(Room { pointer })
+        Ok(Room { pointer, size })
     }
 
     /// Checks as [`Room::new`] does; a null pointer yields `None`.
@@ -169,14 +182,13 @@ impl<T: Growing> Room<T> {
         if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }
     }
 
-    /// Writes every field except the size, which keeps the caller's value.
+    /// Writes every field that the struct has, except the size, which keeps the caller's value.
     pub(crate) fn fill(self, value: T) {
         let word = size_of::<usize>();
-        // SAFETY: `new` has checked that the struct is at least as large as `T`, and its clause makes the struct
-        // writable.
+        // SAFETY: `new` has checked that `size` is at most that of `T`, and its clause makes the struct writable.
         unsafe {
             let from = (&raw const value).cast::<u8>().add(word);
-            ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), size_of::<T>() - word);
+            ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), self.size - word);
         }
     }
 }
@@ -194,7 +206,7 @@ mod tests {
         assert_eq!(size_of::<elsa_windows>(), 6 * word);
         assert_eq!(size_of::<elsa_engine_options>(), 8 * word + 4 * 4 + 8);
         assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
-        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 4 * 4);
+        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 8 * 4);
         assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + added);
         assert_eq!(size_of::<elsa_inputs>(), 2 * word + 11 * inputs);
@@ -206,8 +218,8 @@ mod tests {
         assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_rows>(), 12 * word + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_options>(), 3 * word + 8 + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_options>(), 4 * word + 8 + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_info>(), 15 * word + 2 * 4);
         assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
         assert_eq!(size_of::<elsa_task_options>(), 15 * word + 8 + 2 * 4);
@@ -253,6 +265,52 @@ mod tests {
         // SAFETY: as above.
         let refused = unsafe { Room::new("chunk", longer.as_mut_ptr()) }.unwrap_err();
         assert_eq!(refused.status, ELSA_STATUS_UNSUPPORTED);
+    }
+
+    /// A struct that two versions have extended by a field each.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug)]
+    struct Extended {
+        size: usize,
+        first: usize,
+        second: usize,
+        third: usize,
+    }
+
+    growing! { Extended(second third) }
+
+    #[test]
+    fn fields_that_an_older_struct_lacks_are_zero_and_are_not_written() {
+        let word = size_of::<usize>();
+        for (fields, read) in [(1, [5, 0, 0]), (2, [5, 6, 0]), (3, [5, 6, 7])] {
+            let size = (1 + fields) * word;
+            let mut given = Extended { size, first: 5, second: 6, third: 7 };
+            // SAFETY: `given` is a complete struct.
+            let taken = unsafe { take("given", &raw const given) }.unwrap();
+            assert_eq!([taken.first, taken.second, taken.third], read, "{size}");
+            // SAFETY: as above.
+            let room = unsafe { Room::new("given", &raw mut given) }.unwrap();
+            room.fill(Extended { size: 0, first: 1, second: 2, third: 3 });
+            let written = [1, 2, 3].map(|n| if n <= fields { n } else { n + 4 });
+            assert_eq!([given.first, given.second, given.third], written, "{size}");
+            assert_eq!(given.size, size);
+        }
+        for size in [word, 2 * word + 1, 3 * word - 4, 3 * word + 4] {
+            let given = Extended { size, ..Extended::default() };
+            // SAFETY: as above.
+            let refused = unsafe { take("given", &raw const given) }.unwrap_err();
+            assert_eq!(refused.status, ELSA_STATUS_ARGUMENT, "{size}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_first_header_select_the_exact_schedule() {
+        let size = offset_of!(elsa_plan_options, schedule);
+        let given = elsa_plan_options { size, block: 128, schedule: 7, ..elsa_plan_options::default() };
+        // SAFETY: `given` is a complete struct.
+        let taken = unsafe { take("options", &raw const given) }.unwrap();
+        assert_eq!((taken.block, taken.schedule), (128, ELSA_SCHEDULE_EXACT));
+        assert_eq!(size, 3 * size_of::<usize>() + 4 * 4);
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
 //! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
 //! | `task` | `tensors` of `attention`: the memory of its inputs and states |
-//! | `stream` | `rows` in its folder: its callbacks as source and sink of the runtime |
+//! | `stream` | in its folder, `rows`: its callbacks as source and sink of the runtime; `gpu`: streams that a GPU computes |
 //!
 //! # Features
 //!

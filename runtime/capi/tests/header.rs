@@ -74,6 +74,7 @@ const PARTS: [Part; 7] = [
             "plan_options",
             "problem",
             "run",
+            "schedule",
             "states",
             "table",
             "windows",

@@ -1,4 +1,4 @@
-"""Options of elsa.attention that few calls have, states, certificates and streams, against an oracle in f64.
+"""Options of elsa.attention that few calls have, states, tasks, certificates and streams, against an oracle in f64.
 
 `python3 test_attention.py` with elsa.py on PYTHONPATH. Python 3.6 and later.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 import elsa
 
-from test_elsa import SCALAR, Case, oracle, tensors
+from test_elsa import SCALAR, Case, oracle, recurrence, tensors
 
 NONE = float("-inf")
 
@@ -227,6 +227,67 @@ class States(Case):
         self.assertRaises(bad, elsa.partial, q, k, v, key_offset=1, key_total=13)
 
 
+class Tasks(Case):
+    def test_tasks_merge_into_the_whole(self):
+        q, k, v = tensors(2, 4, 40, 40, kv_heads=2, v_dim=12)
+        i, j = np.arange(40)[:, None], np.arange(40)
+        mask = (i * 7 + j * 3) % 5 > 0
+        for chunks, options, keep in (
+            (7, {}, True),
+            ([7], {"causal": True, "scale": 0.3, "softcap": 2}, j <= i),
+            ((3, 7), {"window": (9, 4)}, (j >= i - 9) & (j <= i + 4)),
+            (7, {"mask": mask}, mask),
+            (1, {"key_lengths": [0, 33]}, j < np.array([0, 33])[:, None, None, None]),
+        ):
+            numbers = {name: x for name, x in options.items() if name in ("scale", "softcap")}
+            wanted, count = oracle(q, k, v, keep=keep, **numbers), int(np.prod(chunks))
+            parts = [elsa.task(q, k, v, chunks, n, engine=SCALAR, **options) for n in range(count)]
+            self.assertEqual([x.shape for x in parts[-1]], [(2, 4, 40), (2, 4, 40), (2, 4, 40, 12)])
+            for found, exact in zip(elsa.finish(elsa.merge(parts)), wanted):
+                self.near(found, exact)
+            pairs = 0
+            for n, part in enumerate(parts):
+                queries, keys = elsa.task_tokens(chunks, n, 40)
+                pairs += len(queries) * len(keys)
+                other = np.setdiff1d(i, queries)
+                self.assertTrue((part.m[:, :, other] == NONE).all() and not part.s[:, :, other].any())
+                # The tokens of a task are enough: a call over these alone has the same bits.
+                some = dict(options, mask=mask[np.ix_(queries, keys)]) if "mask" in options else options
+                cut = q[:, :, queries], k[:, :, keys], v[:, :, keys]
+                alone = elsa.task(*cut, chunks=chunks, number=n, totals=(40, 40), engine=SCALAR, **some)
+                self.assertEqual([x.tobytes() for x in alone], [x.tobytes() for x in part])
+            self.assertGreaterEqual(pairs, 40 * 40)
+
+    def test_fewer_queries_than_keys(self):
+        q, k, v = tensors(1, 2, 9, 41)
+        parts = [elsa.task(q, k, v, 7, n) for n in range(7)]
+        for found, exact in zip(elsa.finish(elsa.merge(parts)), oracle(q, k, v)):
+            self.near(found, exact)
+        tokens = [elsa.task_tokens(7, n, 9, 41) for n in range(7)]
+        self.assertEqual(sorted(set(sum([x[0] for x in tokens], []))), list(range(9)))
+        self.assertEqual(sorted(set(sum([x[1] for x in tokens], []))), list(range(41)))
+        # Most of the tasks have no query.
+        states = [elsa.task(q[:, :, :1], k, v, 7, n) for n in range(7)]
+        self.near(elsa.finish(elsa.merge(states))[0], oracle(q[:, :, :1], k, v)[0])
+
+    def test_refused(self):
+        q, k, v = tensors(1, 2, 40, 40)
+        for message, options in (
+            ("task: 2 chunks ", {"chunks": 2}),
+            ("chunks: 'seven'; ", {"chunks": "seven"}),
+            ("chunks: 0; ", {"chunks": [7, 0, 3]}),
+            ("chunks: 0 levels; ", {"chunks": []}),
+            ("number: -1; ", {"number": -1}),
+            ("totals: 40; ", {"totals": 40}),
+            ("causal: 'left'; ", {"causal": "left"}),
+        ):
+            self.refused(elsa.ArgumentError, message, q, k, v, function=elsa.task, **dict({"chunks": 7, "number": 0}, **options))
+        for options in ({"number": 7}, {"totals": (50, 50)}):
+            with self.assertRaises(elsa.ArgumentError):
+                elsa.task(q, k, v, 7, **dict({"number": 0}, **options))
+        self.refused(elsa.ArgumentError, "queries: -1; ", 7, 0, -1, function=elsa.task_tokens)
+
+
 class Certificates(Case):
     def test_the_bound_holds(self):
         for engine in (None, SCALAR):
@@ -258,6 +319,105 @@ class Certificates(Case):
         self.assertTrue(found.reason and np.isnan(found.bound) and np.isnan(found.absolute))
         out, none = elsa.attention(q[:, :, :0], k, v, certify=True)
         self.assertEqual((out.shape, none), ((1, 2, 0, 16), None))
+
+
+    def test_linear_attention(self):
+        random = np.random.RandomState(4)
+        make = lambda *shape: random.standard_normal(shape).astype(np.float32)
+        q, k, v, past = make(2, 4, 37, 16), make(2, 4, 37, 16), make(2, 4, 37, 12), make(2, 4, 16, 12)
+        k, decay = k / np.linalg.norm(k, axis=-1, keepdims=True), -np.abs(make(2, 4, 37))
+        wanted = recurrence(q, k, v, decay=decay[..., None], past=past)
+        plain = elsa.linear_attention(q, k, v, "gated", decay=decay, past_state=past, present_state=True, engine=SCALAR)
+        room, certificates = past.copy(), []
+        for states in ({"past_state": past, "present_state": True}, {"past_state": room, "present_state": room}):
+            options = dict(states, decay=decay, engine=SCALAR)
+            out, last, found = elsa.linear_attention(q, k, v, "gated", certify=True, **options)
+            self.assertEqual([out.tobytes(), last.tobytes()], [x.tobytes() for x in plain])
+            error = [np.abs(x - exact) for x, exact in zip((out, last), wanted)]
+            self.assertTrue((error[0].max((0, 1, 2)) <= np.array(found.channels)).all() and error[0].any())
+            self.assertTrue(error[1].max() <= found.state < 1e-2 and max(found.channels) == found.absolute < 1e-2)
+            self.assertEqual((found.claims, found.unclaimed, len(found.channels)), (True, 0, 12))
+            self.assertTrue(0 < found.gain <= 1)
+            certificates.append(found)
+        # A call in place has the certificate of its own past.
+        self.assertEqual(*certificates)
+        for _ in range(2):
+            out, found = elsa.linear_attention(q * np.float32("inf"), k, v, certify=True)
+            self.assertTrue(not found.claims and found.unclaimed > 0 and found.state == 0)
+        self.assertIsNone(elsa.linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], certify=True)[1])
+        bounds = {"cu_seqlens": [0, 20, 37], "certify": True}
+        out, found = elsa.linear_attention(q[:1], k[:1], v[:1], **bounds)
+        error = [np.abs(out[:, :, x] - recurrence(q[:1, :, x], k[:1, :, x], v[:1, :, x])[0]) for x in (slice(20), slice(20, 37))]
+        self.assertTrue(max(x.max() for x in error) <= found.absolute)
+
+
+class Budgets(Case):
+    def given(self):
+        """Returns q, k, v, and the keys whose weights are small; their values have the other sign."""
+        random = np.random.RandomState(5)
+        q, k, v = random.uniform(-0.01, 0.01, (3, 1, 2, 320, 8)).astype(np.float32)
+        faint = np.arange(320) // 64 % 2 == 1
+        q[..., 0], k[..., 0] = 8**0.5 * (7.9 + np.arange(320) / 800), np.where(faint, -1, 0)
+        v += np.where(faint, 0.75, -0.75)[:, None].astype(np.float32)
+        return q, k, v, faint
+
+    def test_what_was_left_out(self):
+        q, k, v, faint = self.given()
+        kept, whole = oracle(q, k, v, keep=~faint), oracle(q, k, v)
+        left = 1 - np.exp(kept[1] - whole[1])
+        for engine in (None, SCALAR):
+            for _ in range(2):
+                options = {"lse": True, "certify": True, "error_budget": 1e-3, "engine": engine}
+                out, lse, proved, found = elsa.attention(q, k, v, **options)
+                self.near(out, kept[0], 1e-5)
+                self.near(lse, whole[1])
+                self.assertTrue((np.abs(out - whole[0]) > 1e-4).all())
+                self.assertTrue((np.abs(out - whole[0]) <= 2 * found.share[..., None] + 1e-5).all())
+                self.assertTrue((found.share >= left * 0.999).all() and (found.share <= left * 1.1).all())
+                self.assertEqual((found.share.shape, found.share.dtype, found.rows), ((1, 2, 320), np.float32, 640))
+                self.assertEqual((found.row_blocks, found.skipped_row_blocks, found.block_keys), (3200, 1280, 64))
+                self.assertEqual(found.blocks * 2, found.skipped_blocks * 5)
+                self.assertTrue(left.max() <= found.worst <= 1e-3 and 0 < found.mean <= found.p99 <= found.worst)
+                self.assertTrue(proved.claims and proved.absolute >= found.worst)
+            # A budget below the weights of a block, and none.
+            out, found = elsa.attention(q, k, v, error_budget=1e-6, engine=engine)
+            self.assertEqual((found.skipped_blocks, found.worst, found.share.any()), (0, 0, False))
+            self.near(out, whole[0])
+            self.near(elsa.attention(q, k, v, error_budget=0, engine=engine), whole[0])
+        packed = {"cu_seqlens_q": [0, 100, 320], "error_budget": 1e-3}
+        self.assertEqual(elsa.attention(q, k, v, **packed)[1].rows, 640)
+        self.assertIsNone(elsa.attention(q[:, :, :0], k, v, error_budget=1e-3)[1])
+
+    def test_schedules(self):
+        q, k, v, faint = self.given()
+        kept, whole = oracle(q, k, v, keep=~faint), oracle(q, k, v)
+        left = 1 - np.exp(kept[1] - whole[1])
+        for schedule, budget, skips in (
+            ("flash", 0, False), ("vfa", 0, False), ("vsa", 0, True), (("vsa", 0.1), 0, True), (("vsa", 1e-6), 0, False),
+            ("blasst", 0, True), (("blasst", 1e-6), 0, False), ("vfa", 1e-3, True), ("exact", 1e-3, True),
+        ):  # fmt: skip
+            for _ in range(2):
+                out, found = elsa.attention(q, k, v, schedule=schedule, error_budget=budget, engine=SCALAR)
+                self.near(out, kept[0] if skips else whole[0], 1e-5)
+                self.assertEqual((found.rows, found.row_blocks, found.skipped_row_blocks), (640, 3200, 1280 if skips else 0))
+                self.assertTrue((found.share >= left * 0.999).all() if skips else not found.share.any())
+        # The exact schedule without a budget adds no report.
+        self.assertEqual(elsa.attention(q, k, v, schedule="exact").shape, q.shape)
+
+    def test_refused(self):
+        q, k, v = tensors()
+        for message, schedule in (
+            ("schedule: 'vla'; ", "vla"),
+            ("schedule: 3; ", 3),
+            ("schedule: ['vsa', 0.1]; ", ["vsa", 0.1]),
+            ("schedule: 'much'; ", ("vsa", "much")),
+            ("lambda: 0.5; ", ("vfa", 0.5)),
+            ("lambda: 0.5; ", ("exact", 0.5)),
+            ("lambda: ", ("vsa", 1.5)),
+        ):
+            self.refused(elsa.ArgumentError, message, q, k, v, schedule=schedule)
+        for budget in (-0.5, 1, 1.5, float("nan"), "much", 10**400):
+            self.refused(elsa.ArgumentError, "error_budget: ", q, k, v, error_budget=budget)
 
 
 class Source(object):

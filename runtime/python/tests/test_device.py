@@ -87,6 +87,16 @@ class Tensor(object):
             Pool.give(self.pool, self.address, max(self.array.nbytes, 1))
 
 
+class Host(Tensor):
+    """Host memory that the library writes."""
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def numpy(self):
+        return self.array
+
+
 class Lent(ctypes.Structure):
     """DLTensor of DLPack."""
 
@@ -201,12 +211,19 @@ def empty_strided(shape, strides, dtype, device):
     return Tensor(np.full(shape, 7, dtype.replace("torch.", "")), device.index)
 
 
+def empty(size, dtype, device):
+    """Makes a tensor of a CUDA device with one axis, or one of any shape in host memory."""
+    if device != "cpu":
+        return empty_strided((size,), None, dtype, device)
+    return Host(np.full(size, 7, dtype.replace("torch.", "")), None)
+
+
 def stand_for_torch():
     torch = types.ModuleType("torch")
     torch.Tensor, torch.strided = Tensor, "strided"
     torch.float32, torch.float16, torch.uint8 = "torch.float32", "torch.float16", "torch.uint8"
     torch.device = Place
-    torch.empty = lambda size, dtype, device: empty_strided((size,), None, dtype, device)
+    torch.empty = empty
     torch.empty_strided = empty_strided
     torch.is_grad_enabled = lambda: True
     torch.jit = types.SimpleNamespace(is_tracing=lambda: False)
@@ -334,6 +351,18 @@ class Device(unittest.TestCase):
         self.assertLess(np.abs(out - elsa.attention(q, past_k, past_v)).max(), 1e-5)
         self.refused(elsa.UnsupportedError, "key_offset: ", lambda: elsa.partial(*given[:3], key_offset=1))
         self.refused(elsa.ArgumentError, "states[0].m: in memory of a GPU; ", lambda: elsa.merge([states]))
+        for _ in range(2):
+            out, left = elsa.attention(given[0], *given[3:], error_budget=0.3)
+            same, wanted = elsa.attention(q, past_k, past_v, error_budget=0.3, engine=engine)
+            self.assertEqual(out.numpy().tobytes(), same.tobytes())
+            self.assertEqual((left.rows, left.share.is_cuda, left.share.shape), (18, False, (1, 2, 9)))
+            self.assertEqual(left.share.numpy().tobytes(), wanted.share.tobytes())
+        unsupported = elsa.UnsupportedError
+        certify = lambda: elsa.linear_attention(*[given[0]] * 3, certify=True)
+        self.refused(unsupported, "certify: given for tensors of a GPU; ", certify)
+        self.refused(unsupported, "task: given for tensors of a GPU; ", lambda: elsa.task(*given[:3], chunks=7, number=0))
+        differentiate = lambda: elsa.gradients(*given[:3], out=given[0], d_out=given[0], lse=given[0])
+        self.refused(unsupported, "gradients: given for tensors of a GPU; ", differentiate)
 
     def test_refused(self):
         bad = elsa.ArgumentError

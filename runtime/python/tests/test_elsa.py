@@ -112,6 +112,10 @@ class Structs(Case):
             "elsa_certified": elsa._Certified, "elsa_chunk": elsa._Chunk, "elsa_states_in": elsa._States,
             "elsa_states_out": elsa._States, "elsa_stream_options": elsa._StreamOptions, "elsa_stream_info": elsa._StreamInfo,
             "elsa_rows": elsa._Rows, "elsa_stream_data": elsa._StreamData, "elsa_stream_report": elsa._StreamReport,
+            "elsa_report": elsa._Report, "elsa_left_out": elsa._LeftOut, "elsa_linear_certified": elsa._LinearCertified,
+            "elsa_gradients_options": elsa._GradientsOptions, "elsa_gradients_inputs": elsa._GradientsInputs,
+            "elsa_gradients_outputs": elsa._GradientsOutputs, "elsa_task_options": elsa._TaskOptions,
+            "elsa_task_info": elsa._TaskInfo, "elsa_task": elsa._Handle,
         }  # fmt: skip
         checked = 0
         for line in (HERE.parent.parent / "capi/abi.txt").read_text().splitlines():
@@ -125,7 +129,7 @@ class Structs(Case):
                 checked += 1
             if words[0] == "constant":
                 self.number(words[1][5:], int(words[2]))
-        self.assertGreater(checked, 265)
+        self.assertGreater(checked, 350)
         self.assertEqual((len(elsa._OPERANDS), len(elsa._CERTIFIED)), (15, 12))
 
     def number(self, name, value):
@@ -135,6 +139,8 @@ class Structs(Case):
             self.assertEqual(getattr(elsa, name), value)
         if family == "OPERAND":
             self.assertEqual(elsa._OPERANDS[value], word)
+        if family == "SCHEDULE":
+            self.assertEqual(elsa._SCHEDULES[value], word)
         if family == "CERTIFIED":
             self.assertEqual(1 << elsa._CERTIFIED.index(word), value)
         if name.startswith("STREAM_"):

@@ -132,6 +132,10 @@ impl Schedule {
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
+    /// The λ of schedules that skip blocks, unless the caller chooses another: the smallest one in table 4 of the VFA
+    /// article.
+    pub const LAMBDA: f32 = 1e-3;
+
     /// Returns VSA, algorithm 2 of the VFA article: [`Schedule::VFA`] that also skips blocks with the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {

@@ -235,6 +235,12 @@ typedef struct {
 typedef uint32_t elsa_method;
 
 /*
+ Schedule of a run: the order in which blocks of keys are visited, the references of rows, and the blocks that are
+ skipped.
+ */
+typedef uint32_t elsa_schedule;
+
+/*
  Options of a plan. All zeros selects the defaults.
  */
 typedef struct {
@@ -274,6 +280,26 @@ typedef struct {
    out; bound and likely refer to the remaining keys. Not supported with ELSA_METHOD_MATH.
    */
   float error_budget;
+  /*
+   One of ELSA_SCHEDULE_*. Other schedules than ELSA_SCHEDULE_EXACT are for research: a scalar implementation on the
+   CPU computes them. elsa_workspace_left_out reports the keys left out. Not supported with ELSA_METHOD_MATH, and
+   not for tasks.
+   */
+  elsa_schedule schedule;
+  /*
+   Non-zero to use zero as the reference of all rows of a tile if the norms of its queries and keys prove that every
+   score stays near zero. Computed on the CPU. Not supported with a schedule that has a lambda.
+   */
+  uint32_t norm_gate;
+  /*
+   Threshold of ELSA_SCHEDULE_VSA and ELSA_SCHEDULE_BLASST, between 0 and 1; 0 means 0.001. 0 for other schedules.
+   */
+  float lambda;
+  /*
+   Excess of a score over the reference, in powers of two, above which the reference moves: 0 to 8. 0 means the
+   default of the schedule: 8 for ELSA_SCHEDULE_EXACT, otherwise 0.
+   */
+  float rescale_threshold;
 } elsa_plan_options;
 
 /*
@@ -517,6 +543,33 @@ typedef struct {
  Materialised scores and a two-pass softmax, for comparison. Not supported for packed sequences.
  */
 #define ELSA_METHOD_MATH 1
+
+/*
+ Blocks in order, and a reference moves only if a score exceeds it by more than rescale_threshold. Every kernel has this
+ schedule, and no block is skipped, except within an error budget.
+ */
+#define ELSA_SCHEDULE_EXACT 0
+
+/*
+ FlashAttention: as ELSA_SCHEDULE_EXACT, but references follow every new maximum.
+ */
+#define ELSA_SCHEDULE_FLASH 1
+
+/*
+ VFA: references are taken from summaries of the keys before the first block, and do not move in most blocks.
+ */
+#define ELSA_SCHEDULE_VFA 2
+
+/*
+ VSA: as ELSA_SCHEDULE_VFA, and skips a block if the largest weight that it has in any row of a tile, relative to the
+ row's reference, is below lambda. No bound of its error is known in advance.
+ */
+#define ELSA_SCHEDULE_VSA 3
+
+/*
+ BLASST: as ELSA_SCHEDULE_FLASH, and skips blocks as ELSA_SCHEDULE_VSA does.
+ */
+#define ELSA_SCHEDULE_BLASST 4
 
 /*
  Not causal.

@@ -123,6 +123,12 @@ struct plan_options : elsa_plan_options {
         error_budget = share;
         return *this;
     }
+    // Selects one of ELSA_SCHEDULE_*; `threshold` is the lambda of schedules that have one, 0 for its default.
+    plan_options &with_schedule(elsa_schedule which, float threshold = 0) noexcept {
+        schedule = which;
+        lambda = threshold;
+        return *this;
+    }
 };
 
 // Position of a call's keys among all keys: key j of the call is key `offset` + j of `total`. The call has all queries,

@@ -473,9 +473,9 @@ typedef struct {
 } elsa_certified;
 
 /*
- Report of the keys that a run left out within its error budget. An output differs from that over all keys by at most
- the row's share times the difference between the largest and the smallest value of its channel, in addition to the
- errors of rounding.
+ Report of the keys that a run left out within its error budget, or under a schedule that skips blocks. An output differs
+ from that over all keys by at most the row's share times the difference between the largest and the smallest value of
+ its channel, in addition to the errors of rounding.
  */
 typedef struct {
   /*
@@ -516,8 +516,8 @@ typedef struct {
    */
   uint64_t skipped_row_blocks;
   /*
-   Largest share of its weights that a row left out: an upper bound, at most error_budget of the plan's options except
-   for rounding.
+   Largest share of its weights that a row left out: an upper bound. If the plan's options have an error budget, it is
+   at most that, except for rounding.
    */
   double worst;
   /*
@@ -1118,9 +1118,9 @@ elsa_status elsa_workspace_certified(elsa_workspace workspace,
                                      size_t count);
 
 /*
- Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget. The
- call waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
- had no error budget, if it failed, or if there was none.
+ Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget or a
+ schedule other than ELSA_SCHEDULE_EXACT. The call waits for a run that is pending on a GPU, and allocates nothing. It
+ returns ELSA_STATUS_UNSUPPORTED if the last run had neither, if it failed, or if there was none.
 
  share receives one number for each row of the output, [batch, heads, queries], at most count numbers: an upper bound
  on the share of the row's weights that was left out; 0 for rows that belong to no sequence. share may be null if

@@ -42,6 +42,12 @@ typedef struct {
    Must be zero.
    */
   uint32_t reserved;
+  /*
+   Maximum GPU memory of the stream, in bytes; 0 means that the CPU computes. Otherwise the engine must have a GPU,
+   block must be 0, and the CPU never computes in its place. A stream that does not fit is rejected, and the message
+   gives the required bytes. If the GPU shares the memory of the host, the smaller of both budgets applies.
+   */
+  size_t device_budget;
 } elsa_stream_options;
 
 /*
@@ -63,7 +69,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Back end that computes: one of ELSA_BACKEND_*, never a GPU.
+   Back end that computes: one of ELSA_BACKEND_*.
    */
   elsa_backend backend;
   /*
@@ -85,7 +91,7 @@ typedef struct {
   /*
    Number of units of a run. A unit is a box of resident rows that reads its keys once. The run begins with one
    additional unit for every sequence and key head whose keys and values are copied to a present tensor. 0 for
-   packed sequences, whose lengths are known only at run time.
+   packed sequences, and on a GPU for sequences with key_lengths: their lengths are known only at run time.
    */
   size_t units;
   /*
@@ -124,6 +130,11 @@ typedef struct {
    Bytes of the workers' scratch memory.
    */
   size_t workspace_bytes;
+  /*
+   Bytes of GPU memory; 0 on the CPU. On a GPU, host_bytes is the page-locked memory, and the fields that it sums are
+   zero.
+   */
+  size_t device_bytes;
 } elsa_stream_info;
 
 /*
@@ -394,8 +405,9 @@ extern "C" {
  As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
  Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 
- The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
- ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
+ The CPU computes even if the engine has a GPU, unless the options have a device_budget; with ELSA_FALLBACK_FAIL such an
+ engine returns ELSA_STATUS_UNSUPPORTED. A problem that appends returns ELSA_STATUS_UNSUPPORTED too. The results of a GPU
+ have the bits of its runs in memory with the same keys per split. The memory account of the CPU starts with
  the memory that the process uses when the stream is created. It does not include later allocations of the program or
  its callbacks.
 
@@ -426,7 +438,8 @@ elsa_status elsa_stream_describe(elsa_stream stream,
  elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
  caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
  has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
- computation. An input that several units need is read for each of them; every row of an output is written once.
+ computation. An input that several units need is read for each of them; every row of an output is written once. On a
+ GPU, the thread that makes this call calls both.
 
  Callbacks may take any time, and may call any function of this library, including elsa_stream_destroy and other runs
  of the same stream. They must return normally, without an exception, a longjmp or ending the thread, and preserve
@@ -440,7 +453,8 @@ elsa_status elsa_stream_describe(elsa_stream stream,
  called, except an entry of bias_index outside the table, which is detected when it has been read.
 
  Several runs of a stream may take place at the same time if the callbacks allow it; each needs all bytes of the
- memory account except fixed_bytes.
+ memory account except fixed_bytes. On a GPU, a stream has one run at a time, and a concurrent second run returns
+ ELSA_STATUS_BUSY.
 
  # Safety
  Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output

@@ -4,12 +4,37 @@ use crate::convert::{dtype, unknown};
 use crate::fault::Fault;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
+use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_runtime::{Method, PlanOptions};
+
+/// Converts the schedule, without the error budget. The plan checks its numbers.
+fn schedule(o: &elsa_plan_options) -> Result<Schedule, Fault> {
+    let lambda = if o.lambda == 0.0 { Schedule::LAMBDA } else { o.lambda };
+    let mut schedule = match o.schedule {
+        ELSA_SCHEDULE_EXACT => Schedule::EXACT,
+        ELSA_SCHEDULE_FLASH => Schedule::FLASH,
+        ELSA_SCHEDULE_VFA => Schedule::VFA,
+        ELSA_SCHEDULE_VSA => Schedule::vsa(lambda),
+        ELSA_SCHEDULE_BLASST => Schedule::blasst(lambda),
+        found => return unknown("schedule", found, "one of ELSA_SCHEDULE_*"),
+    };
+    if o.lambda != 0.0 && schedule.skip == Skip::Never {
+        let found = o.lambda;
+        return Err(Fault::argument(format_args!(
+            "lambda: {found}; allowed: 0, or ELSA_SCHEDULE_VSA or ELSA_SCHEDULE_BLASST"
+        )));
+    }
+    if o.rescale_threshold != 0.0 {
+        schedule.threshold = o.rescale_threshold;
+    }
+    schedule.gate = o.norm_gate != 0;
+    Ok(schedule)
+}
 
 pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> {
     let method = match o.method {
@@ -24,6 +49,7 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         .budget((o.budget != 0).then_some(o.budget))
         .half_scores(o.half_scores != 0)
         .certify(o.certify != 0)
+        .schedule(schedule(o)?)
         .error_budget((o.error_budget != 0.0).then_some(o.error_budget)))
 }
 

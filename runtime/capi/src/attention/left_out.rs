@@ -1,4 +1,4 @@
-//! Report of the keys that the last run in a workspace left out within its error budget.
+//! Report of the keys that the last run in a workspace left out.
 
 use crate::fault::call;
 use crate::growing::Room;
@@ -26,9 +26,9 @@ fn left_out(t: &Traversed<'_>) -> elsa_left_out {
     }
 }
 
-/// Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget. The
-/// call waits for a run that is pending on a GPU, and allocates nothing. It returns ELSA_STATUS_UNSUPPORTED if the last run
-/// had no error budget, if it failed, or if there was none.
+/// Reports the keys that the last run in a workspace left out. The plan must have been created with an error budget or a
+/// schedule other than ELSA_SCHEDULE_EXACT. The call waits for a run that is pending on a GPU, and allocates nothing. It
+/// returns ELSA_STATUS_UNSUPPORTED if the last run had neither, if it failed, or if there was none.
 ///
 /// share receives one number for each row of the output, [batch, heads, queries], at most count numbers: an upper bound
 /// on the share of the row's weights that was left out; 0 for rows that belong to no sequence. share may be null if

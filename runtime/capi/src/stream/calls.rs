@@ -1,5 +1,6 @@
 //! Streams: attention over tensors that callbacks supply and receive, within a memory budget.
 
+use super::gpu::OnGpu;
 use super::rows::{Reader, Writer, ended};
 use crate::attention;
 use crate::engine::ENGINES;
@@ -9,15 +10,41 @@ use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::types::*;
 use crate::{convert, text};
+use elsa_core::attention::Problem;
 use elsa_core::attention::plan::Part;
-use elsa_runtime::{Backend, Fallback, StreamPlan, StreamReport};
+use elsa_runtime::{Backend, Engine, Fallback, StreamOptions, StreamPlan, StreamReport};
 use std::sync::Arc;
 
-/// Stream behind a handle. `fallback` is `true` if the CPU computes although the engine has a GPU.
+/// Stream behind a handle.
 #[derive(Debug)]
-struct Stream {
-    plan: StreamPlan,
-    fallback: bool,
+enum Stream {
+    Cpu {
+        plan: Box<StreamPlan>,
+        /// `true` if the engine has a GPU.
+        fallback: bool,
+    },
+    Gpu(Box<OnGpu>),
+}
+
+impl Stream {
+    /// Creates a stream that the CPU computes.
+    fn on_cpu(engine: &Engine, problem: &Problem, options: &StreamOptions) -> Result<Stream, Fault> {
+        let fallback = engine.backend() == Backend::Cuda;
+        if fallback && engine.fallback() == Fallback::Fail {
+            return Err(Fault::new(
+                ELSA_STATUS_UNSUPPORTED,
+                &"engine: a GPU, without device_budget, and ELSA_FALLBACK_FAIL; allowed: a device_budget, a back end of the CPU, or ELSA_FALLBACK_CPU",
+            ));
+        }
+        Ok(Stream::Cpu { plan: Box::new(engine.stream(problem, options)?), fallback })
+    }
+
+    fn problem(&self) -> &Problem {
+        match self {
+            Stream::Cpu { plan, .. } => plan.problem(),
+            Stream::Gpu(gpu) => gpu.problem(),
+        }
+    }
 }
 
 static STREAMS: Table<Stream> = Table::new("stream");
@@ -30,8 +57,9 @@ static STREAMS: Table<Stream> = Table::new("stream");
 /// As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
 /// Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 ///
-/// The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
-/// ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
+/// The CPU computes even if the engine has a GPU, unless the options have a device_budget; with ELSA_FALLBACK_FAIL such an
+/// engine returns ELSA_STATUS_UNSUPPORTED. A problem that appends returns ELSA_STATUS_UNSUPPORTED too. The results of a GPU
+/// have the bits of its runs in memory with the same keys per split. The memory account of the CPU starts with
 /// the memory that the process uses when the stream is created. It does not include later allocations of the program or
 /// its callbacks.
 ///
@@ -51,16 +79,13 @@ pub unsafe extern "C" fn elsa_stream_create(
         // SAFETY: the caller keeps the clause *read*.
         let problem = attention::convert::problem(&unsafe { take("problem", problem) }?)?;
         // SAFETY: the caller keeps the clause *read*.
-        let options = unsafe { take_or_default("options", options) }?;
-        let options = super::convert::options(&options)?;
-        let fallback = engine.backend() == Backend::Cuda;
-        if fallback && engine.fallback() == Fallback::Fail {
-            return Err(Fault::new(
-                ELSA_STATUS_UNSUPPORTED,
-                &"engine: a GPU, which does not compute streams, and ELSA_FALLBACK_FAIL; allowed: a back end of the CPU, or ELSA_FALLBACK_CPU",
-            ));
-        }
-        let id = STREAMS.insert(Arc::new(Stream { plan: engine.stream(&problem, &options)?, fallback }))?;
+        let given: elsa_stream_options = unsafe { take_or_default("options", options) }?;
+        let options = super::convert::options(&given)?;
+        let made = match given.device_budget {
+            0 => Stream::on_cpu(&engine, &problem, &options)?,
+            _ => Stream::Gpu(Box::new(OnGpu::new(&engine, &problem, &given, &options)?)),
+        };
+        let id = STREAMS.insert(Arc::new(made))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(stream, elsa_stream { id }) };
         Ok(())
@@ -80,11 +105,18 @@ pub unsafe extern "C" fn elsa_stream_describe(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let stream = STREAMS.get(stream.id)?;
-        let (plan, account) = (&stream.plan, stream.plan.account());
+        let (plan, fallback) = match &*stream {
+            Stream::Cpu { plan, fallback } => (plan, *fallback),
+            Stream::Gpu(gpu) => {
+                room.fill(gpu.info());
+                return Ok(());
+            }
+        };
+        let account = plan.account();
         room.fill(elsa_stream_info {
             size: size_of::<elsa_stream_info>(),
             backend: convert::backend_number(plan.backend()),
-            fallback: u32::from(stream.fallback),
+            fallback: u32::from(fallback),
             kernel: text::name(plan.kernel()),
             resident_rows: plan.resident_rows(),
             chunk_keys: plan.choice().chunk,
@@ -98,6 +130,7 @@ pub unsafe extern "C" fn elsa_stream_describe(
             state_bytes: account.of(Part::States),
             resident_bytes: account.of(Part::Resident),
             workspace_bytes: account.of(Part::Workspace),
+            device_bytes: 0,
         });
         Ok(())
     })
@@ -129,7 +162,8 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
 /// caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
 /// has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
-/// computation. An input that several units need is read for each of them; every row of an output is written once.
+/// computation. An input that several units need is read for each of them; every row of an output is written once. On a
+/// GPU, the thread that makes this call calls both.
 ///
 /// Callbacks may take any time, and may call any function of this library, including elsa_stream_destroy and other runs
 /// of the same stream. They must return normally, without an exception, a longjmp or ending the thread, and preserve
@@ -143,7 +177,8 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// called, except an entry of bias_index outside the table, which is detected when it has been read.
 ///
 /// Several runs of a stream may take place at the same time if the callbacks allow it; each needs all bytes of the
-/// memory account except fixed_bytes.
+/// memory account except fixed_bytes. On a GPU, a stream has one run at a time, and a concurrent second run returns
+/// ELSA_STATUS_BUSY.
 ///
 /// # Safety
 /// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
@@ -161,18 +196,20 @@ pub unsafe extern "C" fn elsa_stream_run(
         let stream = STREAMS.get(stream.id)?;
         let mut source = Reader::new(&data).ok_or_else(|| Fault::null("read"))?;
         let mut sink = Writer::new(&data).ok_or_else(|| Fault::null("write"))?;
-        let plan = &stream.plan;
         let lists = [data.key_lengths, data.cu_seqlens_q, data.cu_seqlens_k];
         // SAFETY: the caller keeps the clause *read*.
-        let lengths = unsafe { attention::tensors::lengths(plan.problem(), lists) }?;
-        let (done, failed) = match plan.run(&lengths, &mut source, &mut sink, data.first_unit) {
-            Ok(done) => (report_of(&done), None),
-            Err(e) => {
-                let Some((operand, code)) = ended(&e) else { return Err(e.into()) };
-                let (units, finished) = (plan.units_for(&lengths)?, sink.finished);
-                let done = elsa_stream_report { code, operand, units, finished, ..Default::default() };
-                (done, Some(Fault::new(ELSA_STATUS_CALLBACK, &e)))
-            }
+        let lengths = unsafe { attention::tensors::lengths(stream.problem(), lists) }?;
+        let (done, failed) = match &*stream {
+            Stream::Gpu(gpu) => gpu.run(&lengths, &mut source, &mut sink, data.first_unit)?,
+            Stream::Cpu { plan, .. } => match plan.run(&lengths, &mut source, &mut sink, data.first_unit) {
+                Ok(done) => (report_of(&done), None),
+                Err(e) => {
+                    let Some((operand, code)) = ended(&e) else { return Err(e.into()) };
+                    let (units, finished) = (plan.units_for(&lengths)?, sink.finished);
+                    let done = elsa_stream_report { code, operand, units, finished, ..Default::default() };
+                    (done, Some(Fault::new(ELSA_STATUS_CALLBACK, &e)))
+                }
+            },
         };
         if let Some(room) = room {
             room.fill(done);

@@ -2,6 +2,7 @@
 
 mod calls;
 mod convert;
+mod gpu;
 mod rows;
 
 pub use calls::*;

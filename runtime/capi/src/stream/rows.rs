@@ -67,6 +67,8 @@ fn outside(excerpt: &Excerpt) -> PieceError {
 pub(crate) struct Reader {
     call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *mut c_void, usize) -> i32,
     user: *mut c_void,
+    /// Operand and value of the call that ended the run.
+    pub ended: Option<(elsa_operand, i32)>,
 }
 
 // SAFETY: another thread may call the callback with its pointer (clause *callbacks*).
@@ -78,19 +80,22 @@ pub(crate) struct Writer {
     user: *mut c_void,
     /// Number of finished units, including the units before the first one of this run.
     pub finished: usize,
+    /// Operand and value of the call that ended the run.
+    pub ended: Option<(elsa_operand, i32)>,
 }
 
 impl Reader {
     /// Returns the read callback in `data`, if it has one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Reader> {
-        data.read.map(|call| Reader { call, user: data.user })
+        data.read.map(|call| Reader { call, user: data.user, ended: None })
     }
 }
 
 impl Writer {
     /// Returns the write callback in `data`, if it has one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Writer> {
-        data.write.map(|call| Writer { call, user: data.user, finished: data.first_unit })
+        let (user, finished) = (data.user, data.first_unit);
+        data.write.map(|call| Writer { call, user, finished, ended: None })
     }
 }
 
@@ -102,6 +107,9 @@ impl RowSource<Operand> for Reader {
         // SAFETY: the callback may be called (clause *callbacks*). The memory is writable for its bytes, and nothing
         // else uses it before the call returns.
         let code = unsafe { (self.call)(self.user, &raw const rows, to.as_mut_ptr().cast(), bytes) };
+        if code != 0 {
+            self.ended = Some((operand as elsa_operand, code));
+        }
         done("read", code, excerpt)
     }
 }
@@ -114,6 +122,9 @@ impl RowSink<Operand> for Writer {
         // SAFETY: the callback may be called (clause *callbacks*). The memory is readable for its bytes, and nothing
         // writes there before the call returns.
         let code = unsafe { (self.call)(self.user, &raw const rows, from.as_ptr().cast(), from.len()) };
+        if code != 0 {
+            self.ended = Some((operand as elsa_operand, code));
+        }
         done("write", code, excerpt)
     }
 

@@ -114,4 +114,16 @@ pub struct elsa_plan_options {
     /// keys. elsa_workspace_left_out reports what was left out. Of elsa_certified, absolute includes the keys that were left
     /// out; bound and likely refer to the remaining keys. Not supported with ELSA_METHOD_MATH.
     pub error_budget: f32,
+    /// One of ELSA_SCHEDULE_*. Other schedules than ELSA_SCHEDULE_EXACT are for research: a scalar implementation on the
+    /// CPU computes them. elsa_workspace_left_out reports the keys left out. Not supported with ELSA_METHOD_MATH, and
+    /// not for tasks.
+    pub schedule: elsa_schedule,
+    /// Non-zero to use zero as the reference of all rows of a tile if the norms of its queries and keys prove that every
+    /// score stays near zero. Computed on the CPU. Not supported with a schedule that has a lambda.
+    pub norm_gate: u32,
+    /// Threshold of ELSA_SCHEDULE_VSA and ELSA_SCHEDULE_BLASST, between 0 and 1; 0 means 0.001. 0 for other schedules.
+    pub lambda: f32,
+    /// Excess of a score over the reference, in powers of two, above which the reference moves: 0 to 8. 0 means the
+    /// default of the schedule: 8 for ELSA_SCHEDULE_EXACT, otherwise 0.
+    pub rescale_threshold: f32,
 }

@@ -195,9 +195,9 @@ pub struct elsa_certified {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// Report of the keys that a run left out within its error budget. An output differs from that over all keys by at most
-/// the row's share times the difference between the largest and the smallest value of its channel, in addition to the
-/// errors of rounding.
+/// Report of the keys that a run left out within its error budget, or under a schedule that skips blocks. An output differs
+/// from that over all keys by at most the row's share times the difference between the largest and the smallest value of
+/// its channel, in addition to the errors of rounding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_left_out {
@@ -220,8 +220,8 @@ pub struct elsa_left_out {
     pub row_blocks: u64,
     /// Number of these pairs that were skipped.
     pub skipped_row_blocks: u64,
-    /// Largest share of its weights that a row left out: an upper bound, at most error_budget of the plan's options except
-    /// for rounding.
+    /// Largest share of its weights that a row left out: an upper bound. If the plan's options have an error budget, it is
+    /// at most that, except for rounding.
     pub worst: f64,
     /// Smallest share that at most one row in a hundred exceeds.
     pub p99: f64,

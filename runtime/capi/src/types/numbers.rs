@@ -99,6 +99,22 @@ pub const ELSA_METHOD_ELSA: elsa_method = 0;
 /// Materialised scores and a two-pass softmax, for comparison. Not supported for packed sequences.
 pub const ELSA_METHOD_MATH: elsa_method = 1;
 
+/// Schedule of a run: the order in which blocks of keys are visited, the references of rows, and the blocks that are
+/// skipped.
+pub type elsa_schedule = u32;
+/// Blocks in order, and a reference moves only if a score exceeds it by more than rescale_threshold. Every kernel has this
+/// schedule, and no block is skipped, except within an error budget.
+pub const ELSA_SCHEDULE_EXACT: elsa_schedule = 0;
+/// FlashAttention: as ELSA_SCHEDULE_EXACT, but references follow every new maximum.
+pub const ELSA_SCHEDULE_FLASH: elsa_schedule = 1;
+/// VFA: references are taken from summaries of the keys before the first block, and do not move in most blocks.
+pub const ELSA_SCHEDULE_VFA: elsa_schedule = 2;
+/// VSA: as ELSA_SCHEDULE_VFA, and skips a block if the largest weight that it has in any row of a tile, relative to the
+/// row's reference, is below lambda. No bound of its error is known in advance.
+pub const ELSA_SCHEDULE_VSA: elsa_schedule = 3;
+/// BLASST: as ELSA_SCHEDULE_FLASH, and skips blocks as ELSA_SCHEDULE_VSA does.
+pub const ELSA_SCHEDULE_BLASST: elsa_schedule = 4;
+
 /// Start of the diagonal of a causal mask. The diagonal of query i of a sequence is key i + offset, with keys counted
 /// from the first past key; the offset may be negative. A causal row attends the keys up to and including its diagonal.
 /// With a past of 3, 2 new keys and 2 queries, both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If

@@ -108,6 +108,10 @@ pub struct elsa_stream_options {
     pub outputs: elsa_stream_outputs,
     /// Must be zero.
     pub reserved: u32,
+    /// Maximum GPU memory of the stream, in bytes; 0 means that the CPU computes. Otherwise the engine must have a GPU,
+    /// block must be 0, and the CPU never computes in its place. A stream that does not fit is rejected, and the message
+    /// gives the required bytes. If the GPU shares the memory of the host, the smaller of both budgets applies.
+    pub device_budget: usize,
 }
 
 /// Handle of a stream. All zeros is the null handle. Copies refer to the same stream.
@@ -124,7 +128,7 @@ pub struct elsa_stream {
 pub struct elsa_stream_info {
     /// sizeof(elsa_stream_info). elsa_stream_info_init sets it.
     pub size: usize,
-    /// Back end that computes: one of ELSA_BACKEND_*, never a GPU.
+    /// Back end that computes: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
     /// Non-zero if the CPU computes instead of the engine's GPU.
     pub fallback: u32,
@@ -136,7 +140,7 @@ pub struct elsa_stream_info {
     pub chunk_keys: usize,
     /// Number of units of a run. A unit is a box of resident rows that reads its keys once. The run begins with one
     /// additional unit for every sequence and key head whose keys and values are copied to a present tensor. 0 for
-    /// packed sequences, whose lengths are known only at run time.
+    /// packed sequences, and on a GPU for sequences with key_lengths: their lengths are known only at run time.
     pub units: usize,
     /// Bytes of host memory at the peak of a run: the sum of the fields below.
     pub host_bytes: usize,
@@ -156,6 +160,9 @@ pub struct elsa_stream_info {
     pub resident_bytes: usize,
     /// Bytes of the workers' scratch memory.
     pub workspace_bytes: usize,
+    /// Bytes of GPU memory; 0 on the CPU. On a GPU, host_bytes is the page-locked memory, and the fields that it sums are
+    /// zero.
+    pub device_bytes: usize,
 }
 
 /// The data of a streamed run: callbacks and lists of lengths.

@@ -6,9 +6,6 @@ use clap::Args;
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_runtime::PlanOptions;
 
-/// The λ of `--schedule vsa` if `--lambda` is not given.
-const LAMBDA: f32 = 1e-3;
-
 /// Schedules by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
@@ -87,7 +84,7 @@ impl TraversalArgs {
         let mut schedule = match self.schedule {
             Named::Exact => Schedule::EXACT,
             Named::Vfa => Schedule::VFA,
-            Named::Vsa => Schedule::vsa(self.lambda.unwrap_or(LAMBDA)),
+            Named::Vsa => Schedule::vsa(self.lambda.unwrap_or(Schedule::LAMBDA)),
         };
         if self.lambda.is_some() && self.schedule != Named::Vsa {
             let (found, allowed) = ("given without --schedule vsa".into(), "with --schedule vsa".into());

@@ -124,7 +124,15 @@ fn causal_and_window_act() {
     agrees(N, &desk, &data, "--window -1,5", N.scale(), right, plain);
     let both = |_, _, i: usize, j: usize, s| keep(j + 7 >= i + 26 && j <= i + 26, s);
     agrees(N, &desk, &data, "--causal=bottom-right --window 7,-1", N.scale(), both, bottom);
+}
+
+#[test]
+fn key_lengths_act() {
+    let (desk, data) = desk(N);
     desk.i64("lens.npy", &[45, 30]);
+    let short = |b: usize, _, _, j: usize, s| keep(j < [45, 30][b], s);
+    agrees(N, &desk, &data, "--kv-lens @lens.npy", N.scale(), short, |_, _, _, _, s| s);
+    let bottom = |_, _, i: usize, j: usize, s| keep(j <= i + 26, s);
     let lens = |b: usize, _, i: usize, j: usize, s| {
         let valid = [45, 30][b];
         keep(j < valid && j as isize <= i as isize + valid as isize - 19, s)

@@ -15,10 +15,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "runtime/python/tests/test_elsa.py",
     "runtime/python/tests/test_attention.py",
     "runtime/python/tests/test_calls.py",
+    "runtime/python/tests/test_gradients.py",
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",
 ];

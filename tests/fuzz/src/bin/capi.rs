@@ -182,6 +182,10 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     half_scores: u.arbitrary::<bool>()?.into(),
                     certify: u.arbitrary::<bool>()?.into(),
                     error_budget: *u.choose(&[0.0, 0.0, 0.0, 1e-3, 0.5, 1.0, -1.0, f32::NAN])?,
+                    schedule: if u.ratio(1, 4)? { u.int_in_range(0..=5)? } else { 0 },
+                    norm_gate: u.ratio(1, 8)?.into(),
+                    lambda: *u.choose(&[0.0, 0.0, 0.0, 1e-3, 0.5, 1.0, f32::NAN])?,
+                    rescale_threshold: *u.choose(&[0.0, 0.0, 0.0, 4.0, 8.0, 9.0, f32::NAN])?,
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
@@ -475,6 +479,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         eta: if u.ratio(1, 4)? { u.arbitrary()? } else { 0.1 },
         block: *u.choose(&[64, 128, 256, 0, 65])?,
         outputs: u.int_in_range(0..=8)?,
+        device_budget: if u.ratio(1, 8)? { u.arbitrary()? } else { 0 },
         ..elsa_stream_options::default()
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);

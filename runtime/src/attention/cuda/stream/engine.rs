@@ -141,6 +141,12 @@ impl GpuStream {
         &self.plan.problem
     }
 
+    /// Returns the name of the attention kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        self.plan.kernel.name
+    }
+
     /// Returns the number of bytes of device memory and the number of bytes of page-locked memory that the stream has
     /// allocated.
     #[must_use]

@@ -7,11 +7,12 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
-/// Tests of `elsa.py` that need torch. The Python environment of this command contains torch.
-const TORCH: [&str; 3] = [
+/// Tests of `elsa.py` with torch. The Python environment of this command contains torch.
+const TORCH: [&str; 4] = [
     "runtime/python/tests/test_torch.py",
     "runtime/python/tests/test_operator.py",
     "runtime/python/tests/test_compiled.py",
+    "runtime/python/tests/test_gradients.py",
 ];
 /// Script that tests layers of linear attention. The tool computes the recurrences of these layers.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
