@@ -9,7 +9,7 @@ use crate::cpu::spin::Spin;
 use crate::cpu::{detect, pool::Pool};
 use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
-use crate::error::{DeviceError, PlanError};
+use crate::error::{DeviceError, PlanError, RunError};
 use crate::presence::backends;
 use elsa_core::argument::ArgumentError;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
@@ -317,6 +317,28 @@ impl Engine {
     /// plan, its bound calls and the workspace remain usable.
     pub fn cancel(&self) {
         self.inner.pool.cancel();
+    }
+
+    /// Calls `task(worker, item)` once for every item below `items`, on the workers of the CPU, and waits for all calls.
+    /// A worker takes one item at a time. Workers are numbered from zero, below [`Engine::threads`]. The calls compute in
+    /// the default floating-point environment.
+    ///
+    /// ```
+    /// # use elsa_runtime::{Engine, EngineOptions};
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// let (engine, sum) = (Engine::new(&EngineOptions::default())?, AtomicUsize::new(0));
+    /// engine.divide(10, &|_worker, item| {
+    ///     sum.fetch_add(item, Ordering::Relaxed);
+    /// })?;
+    /// assert_eq!(sum.into_inner(), 45);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a call of `task` panicked, or if [`Engine::cancel`] was called.
+    pub fn divide(&self, items: usize, task: &(dyn Fn(usize, usize) + Sync)) -> Result<(), RunError> {
+        let pool = self.pool();
+        pool.begin().divide(pool.threads(), items, task)
     }
 
     pub(crate) fn pool(&self) -> &Pool {
