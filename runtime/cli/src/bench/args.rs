@@ -123,7 +123,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
     /// Write a page with curves, power, temperature and machine description
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
     /// Write the time of every call as JSON, with the names of trtexec --exportTimes
     #[arg(long, value_name = "FILE")]
