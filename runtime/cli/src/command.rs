@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 const HELP: &str = "\
 Environment:
   ELSA_BACKEND      back end of --backend auto: scalar, neon, avx2, avx512, cuda
-  ELSA_TUNED        file of elsa tune that a GPU uses without --tuned
+  ELSA_TUNED        file of elsa tune that is used without --tuned
   ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
                     --runtime
   NO_COLOR          no colours, which only a terminal gets
@@ -66,7 +66,7 @@ pub enum Command {
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
     Warmup(WarmupArgs),
-    /// Measure the fastest kernels and divisions on this GPU, and save them to a file
+    /// Measure the fastest kernels and divisions on this GPU or CPU, and save them to a file
     Tune(TuneArgs),
     /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),

@@ -69,7 +69,7 @@ streams-cpu fast 300 - streams --backend $cpu
 linear-gpu fast 120 gpu measured linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
 linear-cpu fast 120 - measured linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
 series-gpu fast 120 gpu,test/elsa-lab program elsa-lab bench-series --json --seconds $cell --lengths $lengths $gpu
-tune fast 300 gpu elsa tune --json $grid --seconds $cell --out day/tuned.toml
+tune fast 300 gpu elsa tune --json $grid --seconds $cell $gpu --out day/tuned.toml
 torch fast 300 gpu,torch,test/gpu_bench.py python gpu_bench.py --seconds $cell --out day
 onnx-cpu fast 120 onnxruntime,test/rank4.onnx python quick_start.py $operator CPUExecutionProvider
 onnx-gpu fast 120 gpu,onnxruntime,test/rank4.onnx python quick_start.py $operator CUDAExecutionProvider
