@@ -30,7 +30,7 @@ use crc::{CRC_32_ISCSI, Crc, Table};
 pub const VERSION: u8 = 3;
 
 /// Size of the longest record in bytes.
-pub const RECORD: usize = 1081;
+pub const RECORD: usize = 1090;
 
 /// Number of bytes in a message before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;

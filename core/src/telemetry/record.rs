@@ -142,6 +142,9 @@ pub struct Cell {
     pub gflops: f64,
     /// Query tokens per second at the median latency, over all sequences.
     pub tokens_per_s: f64,
+    /// Median time for packing padded sequences and unpacking their output, which a call for packed sequences does not
+    /// include; `None` if the sequences are not packed, and on a GPU.
+    pub packing_ms: Option<f64>,
     /// Size of the plan's workspace.
     pub workspace_bytes: u64,
     /// Number of bytes allocated during all timed calls together.

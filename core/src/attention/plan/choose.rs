@@ -28,7 +28,7 @@
 //! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first workers keep no bias, then the
 //!    group is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace
 //!    does not fit, the error reports the bytes that it needs.
-//! 7. *A measurement may override the block, the group and the workers* ([`super::tuned`]).
+//! 7. *A measurement may override the block, the group and the workers* (`tuned.rs`).
 //! 8. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
 //!    row, and when. Only the kernel, the method and the block size can change the output.
 

@@ -70,6 +70,7 @@ fn full_cell() -> Cell {
         device_p50_ms: x,
         gflops: f64::MAX,
         tokens_per_s: f64::MAX,
+        packing_ms: x,
         workspace_bytes: most,
         alloc_bytes: most,
         speedup_vs_math: x,

@@ -22,7 +22,7 @@ struct Group {
 type Column = (&'static str, bool);
 
 /// The columns of cells. A column without a value is left out.
-const CELL: [Column; 36] = [
+const CELL: [Column; 37] = [
     ("workload", true),
     ("shape", true),
     ("type", true),
@@ -44,6 +44,7 @@ const CELL: [Column; 36] = [
     ("rows ratio", false),
     ("GFLOP/s", false),
     ("tokens/s", false),
+    ("packing", false),
     ("rel L2", false),
     ("certified", true),
     ("workspace", false),
@@ -312,6 +313,7 @@ fn cell(cell: &Cell) -> Row {
         number(cell.speedup_vs_rows, 2),
         number(Some(cell.gflops), 2),
         number(Some(cell.tokens_per_s), 0),
+        number(cell.packing_ms, 4),
         if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { NONE.to_owned() },
         word(if !measured {
             NONE

@@ -12,6 +12,7 @@
 
 use super::grid::Case;
 use super::method::{Algorithm, Call};
+use super::packing;
 use super::progress::{Part, Progress};
 use super::subject::{self, Check, Subject};
 use super::watch::Watch;
@@ -225,6 +226,7 @@ pub fn measure(
     let place = |method| (1..kinds).find(|&at| subjects[at].method == method);
     let (math, row_by_row) = (place(Algorithm::Math), place(Algorithm::Rows));
     let relative = |of: usize, other| if of == other { Some(1.0) } else { middle(&pairs(of, other)) };
+    let packing_ms = if on_gpu { None } else { packing::cost(&case.shape, case.dtype)? };
     let marks = watch.judge(&together, stable);
     let mut measured = Vec::new();
     for (at, (backend, latencies, times, alloc, parts)) in taken.into_iter().enumerate() {
@@ -247,6 +249,7 @@ pub fn measure(
         };
         cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
         cell.tokens_per_s = case.shape.tokens() * 1e3 / cell.p50_ms;
+        cell.packing_ms = packing_ms;
         cell.workspace_bytes = subject.prepared.workspace_bytes() as u64;
         cell.alloc_bytes = alloc as u64;
         cell.noise = noise;

@@ -5,6 +5,7 @@
 //! | `args`, `grid` | the flags, and the shapes to measure |
 //! | `method` | the methods that are compared: those of a plan, and a baseline |
 //! | `measure`, `subject` | the measurement of a shape, and statistics of its times |
+//! | `packing` | the cost of copies from padded to packed sequences |
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
@@ -22,6 +23,7 @@ mod html;
 mod measure;
 mod method;
 mod output;
+mod packing;
 pub mod phases;
 mod progress;
 mod realtime;

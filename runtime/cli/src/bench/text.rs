@@ -79,7 +79,7 @@ pub struct ShortRow {
     pub before: String,
     /// The ratio of the medians.
     pub ratio: String,
-    /// The peak memory and the marks. If `rows` was measured, a second line has its median.
+    /// The peak memory and the marks. Lines below have the median of `rows`, if it was measured, and the time for packing.
     pub after: String,
     /// `true` if every cell of the row is clean.
     pub clean: bool,
@@ -116,10 +116,10 @@ pub fn short_row(cells: &[&Cell]) -> ShortRow {
     let mark: String = mark.into_iter().filter(|(good, _)| !good).map(|(_, mark)| mark).collect();
     let times = elsa.and_then(|cell| cell.speedup_vs_rows);
     let times = times.map_or_else(String::new, |times| format!(", {times:.2} times {ELSA}"));
-    let below = match rows {
-        Some(_) => format!("\n  {ROWS}: {}{times}", ms(rows)),
-        None => String::new(),
-    };
+    let mut below = rows.map_or_else(String::new, |_| format!("\n  {ROWS}: {}{times}", ms(rows)));
+    if let Some(packing) = elsa.and_then(|cell| cell.packing_ms) {
+        below += &format!("\n  packing q, k and v and unpacking the output: {packing:.4}, not included");
+    }
     ShortRow {
         before: format!("{name} {:>9} {:>9} ", ms(math), ms(elsa)),
         ratio: format!("{:>6}{noisy}", ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))),
@@ -237,6 +237,9 @@ pub fn row(width: usize, cell: &Cell) -> String {
     }
     if let Some(ratio) = cell.speedup_vs_rows.filter(|_| cell.method != ROWS) {
         row += &format!("\n      {ROWS} takes {ratio:.2} times this latency");
+    }
+    if let Some(packing) = cell.packing_ms {
+        row += &format!("\n      packing q, k and v and unpacking the output: {packing:.4}, not included");
     }
     if let Some(board) = board(cell) {
         row += &format!("\n      board: {board}");
@@ -416,6 +419,12 @@ mod tests {
         elsa.speedup_vs_rows = Some(3.5);
         let third = joined(&[&elsa, &math, &cell(ROWS, 9.25)]).0;
         assert!(third.ends_with("     167.7 kB\n  rows: 9.2500, 3.50 times elsa"), "{third}");
+        let packed = Cell { packing_ms: Some(0.5), ..cell(ELSA, 2.5) };
+        let packed = joined(&[&packed]).0;
+        assert!(
+            packed.ends_with("\n  packing q, k and v and unpacking the output: 0.5000, not included"),
+            "{packed}"
+        );
         let alone = joined(&[&cell(ROWS, 9.25)]).0;
         assert!(alone.ends_with("  -         -      -     167.7 kB\n  rows: 9.2500"), "{alone}");
         // A refused cell has no numbers.

@@ -41,12 +41,13 @@ const FIELDS: [&str; 32] = [
 /// Fields that are null if the shape does not define them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
 /// Fields that are null if there are too few pairs of slices, if a method was not measured, or if there is no GPU.
-const METHOD: [&str; 8] = [
+const METHOD: [&str; 9] = [
     "ratio_low",
     "ratio_high",
     "noise",
     "differs",
     "speedup_vs_rows",
+    "packing_ms",
     "enqueue_p50_ms",
     "wait_p50_ms",
     "device_p50_ms",
@@ -316,6 +317,9 @@ fn workloads_are_measured_by_name() {
         [["-", "4,2,24,24,8,packed=6", "elsa"], ["bert-sst2", sst2, "elsa"], ["bert-sst2", sst2, "math"]]
     );
     assert!(all.iter().all(|row| row["certified"] == true), "{all:?}");
+    let packing = |row: &Value| row["packing_ms"].as_f64().is_some_and(|ms| ms > 0.0);
+    assert_eq!(packing(&all[0]), all[0]["backend"] != "cuda", "{}", all[0]);
+    assert!(all[1]["packing_ms"].is_null(), "{}", all[1]);
     // The four sequences have 6, 24, 12 and 18 tokens.
     let gflops = 4.0 * 2.0 * 8.0 * (36 + 576 + 144 + 324) as f64 / (all[0]["p50_ms"].as_f64().unwrap() * 1e6);
     assert!((all[0]["gflops"].as_f64().unwrap() / gflops - 1.0).abs() < 1e-9);
