@@ -22,7 +22,7 @@
 //! 3. A row's most likely key differs from the oracle's, although the oracle's probabilities of the two keys differ by
 //!    more than their errors allow.
 //! 4. More components exceed the likely bound than the model of likely errors expects, and the tensors are those of a
-//!    scenario. The numbers of a scenario are random and independent, as the model assumes. Tensors from files may
+//!    scenario or of a shape. Their numbers are random and independent, as the model assumes. Tensors from files may
 //!    repeat tokens, and then rounding errors repeat as well. So a run on tensors from files only gets a warning. But
 //!    if the output is from a file too, and no two tokens are equal, the output fails. The arithmetic of an output from
 //!    a file is only assumed. Errors of distinct tokens average out, so this number of large errors indicates reduced
@@ -85,7 +85,8 @@ The answer is compared with attention in f64. The first word is the verdict:
   FAIL      (exit status 4) One of these: rounding cannot explain a number; a number is NaN or
             infinite but not in exact attention, or the reverse; a row attends another key most;
             more numbers are beyond the likely case than chance allows, as with TF32 and 16-bit
-            arithmetic. The last is tested in a scenario, and with --y if no tokens repeat.
+            arithmetic. The last is tested with --scenario and --shape, and with --y if no tokens
+            repeat.
   NO CLAIM  (exit status 6) Nothing fails, but one of these: the bound is as large as sum p |v|, so
             an answer of zeros would pass; numbers left the range of FP32; with --y, numbers are
             beyond the likely case and tokens repeat.
