@@ -62,9 +62,9 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// Options that select the GPU and its context.
     pub cuda: CudaOptions,
-    /// The tuned file, which contains the decisions that were the fastest in measurements on this GPU or this CPU. If the
-    /// file is not valid for the device that computes, a warning is logged and the file is ignored. The CPU does not use
-    /// a tuned file when it stands by for a GPU.
+    /// The tuned file, which contains the decisions that were the fastest in measurements on this GPU or this CPU. If
+    /// the file is not valid for the device that computes, a warning is logged and the file is ignored. The CPU does
+    /// not use a tuned file when it stands by for a GPU.
     pub tuned: Tuning,
 }
 
@@ -244,8 +244,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// Returns the tuned file that the options select. The result contains either the contents of the file, or the reason
-    /// why they are not used. Returns `None` if no file was requested.
+    /// Returns the tuned file that the options select. The result contains either the contents of the file, or the
+    /// reason why they are not used. Returns `None` if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
@@ -321,9 +321,9 @@ impl Engine {
         self.inner.pool.cancel();
     }
 
-    /// Calls `task(worker, item)` once for every item below `items`, on the workers of the CPU, and waits for all calls.
-    /// A worker takes one item at a time. Workers are numbered from zero, below [`Engine::threads`]. The calls compute in
-    /// the default floating-point environment.
+    /// Calls `task(worker, item)` once for every item below `items`, on the workers of the CPU, and waits for all
+    /// calls. A worker takes one item at a time. Workers are numbered from zero, below [`Engine::threads`]. The calls
+    /// compute in the default floating-point environment.
     ///
     /// ```
     /// # use elsa_runtime::{Engine, EngineOptions};

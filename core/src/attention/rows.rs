@@ -7,8 +7,8 @@
 //! y = W / S
 //! ```
 //!
-//! `elsa bench` compares the kernels with it. The baseline needs `d + d_v` f32 values of scratch for any number of keys.
-//! It differs from the kernels in three ways:
+//! `elsa bench` compares the kernels with it. The baseline needs `d + d_v` f32 values of scratch for any number of
+//! keys. It differs from the kernels in three ways:
 //!
 //! 1. Each row reads all its keys and values. A kernel reads them once for a tile of rows.
 //! 2. A row has one state, so a weight passes through an addition for each later key. A kernel merges the states of

@@ -38,9 +38,9 @@ pub struct PlanOptions {
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.
     pub division: Option<Division>,
     /// Block, tiles that share a block, and workers on the CPU. This is one of the decisions of
-    /// [`Engine::cpu_divisions`](crate::Engine::cpu_divisions), and replaces `block` and `all_workers`; `None` leaves them
-    /// to the tuned file, to these options and to the chooser. Ignored on a GPU. Only the block changes bits of the
-    /// output.
+    /// [`Engine::cpu_divisions`](crate::Engine::cpu_divisions), and replaces `block` and `all_workers`; `None` leaves
+    /// them to the tuned file, to these options and to the chooser. Ignored on a GPU. Only the block changes bits of
+    /// the output.
     pub cpu_division: Option<CpuDivision>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass

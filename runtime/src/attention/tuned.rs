@@ -28,7 +28,8 @@
 //! shapes = 1
 //! ```
 //!
-//! The file of a CPU has a table `[cpu]` in place of `[device]`, and its shapes have other decisions in place of `splits`:
+//! The file of a CPU has a table `[cpu]` in place of `[device]`, and its shapes have other decisions in place of
+//! `splits`:
 //!
 //! ```toml
 //! [cpu]
@@ -488,7 +489,8 @@ impl Tuned {
     }
 }
 
-/// Checks that each entry is valid for a file that was measured on `measured`, and that no class of shapes occurs twice.
+/// Checks that each entry is valid for a file that was measured on `measured`, and that no class of shapes occurs
+/// twice.
 fn checked(
     entries: impl IntoIterator<Item = Entry>,
     measured: &Measured,

@@ -1,5 +1,5 @@
-//! Tests tuning on a CPU: every decision that a measurement may choose computes the same function, only the block changes
-//! bits, and a tuned file affects exactly the calls that it lists.
+//! Tests tuning on a CPU: every decision that a measurement may choose computes the same function, only the block
+//! changes bits, and a tuned file affects exactly the calls that it lists.
 
 use elsa_core::attention::plan::{CpuDivision, ShapeClass};
 use elsa_oracle::cases::{Case, Params};

@@ -73,8 +73,8 @@ pub struct EngineArgs {
     #[arg(long)]
     pub half_scores: bool,
     /// Use the decisions that elsa tune measured on this GPU or CPU: from FILE, else from the file in ELSA_TUNED, else
-    /// from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another device, driver or version is ignored with
-    /// a warning. On a CPU --block takes precedence
+    /// from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another device, driver or version is ignored
+    /// with a warning. On a CPU --block takes precedence
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub tuned: Option<Option<PathBuf>>,
 }

@@ -41,8 +41,8 @@ pub struct Subject {
     compared: Vec<Comparison>,
 }
 
-/// Prepares each of `methods` for the problem of `case`, and the first method once more, as a duplicate. With `lenient`,
-/// a planned method after the first is skipped if the problem, the options or the budget do not allow it.
+/// Prepares each of `methods` for the problem of `case`, and the first method once more, as a duplicate. With
+/// `lenient`, a planned method after the first is skipped if the problem, the options or the budget do not allow it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options or the system refuses memory.

@@ -79,7 +79,8 @@ pub struct ShortRow {
     pub before: String,
     /// The ratio of the medians.
     pub ratio: String,
-    /// The peak memory and the marks. Lines below have the median of `rows`, if it was measured, and the time for packing.
+    /// The peak memory and the marks. Lines below have the median of `rows`, if it was measured, and the time for
+    /// packing.
     pub after: String,
     /// `true` if every cell of the row is clean.
     pub clean: bool,

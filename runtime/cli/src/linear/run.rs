@@ -50,8 +50,8 @@ pub struct LinearRunArgs {
     /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
     #[arg(long, value_name = FILE)]
     pub present_state: Option<TensorPath>,
-    /// Also compute the recurrence in f64, and print a bound on the output's error. With --json or --verbose it is a line
-    /// of JSON
+    /// Also compute the recurrence in f64, and print a bound on the output's error. With --json or --verbose it is a
+    /// line of JSON
     #[arg(long)]
     pub certificate: bool,
     /// Permission for outputs to replace inputs.

@@ -1,5 +1,5 @@
-//! `elsa tune`: finds the fastest kernels and key splits on this GPU, or the fastest blocks, tiles and workers on this CPU,
-//! and saves them to a file.
+//! `elsa tune`: finds the fastest kernels and key splits on this GPU, or the fastest blocks, tiles and workers on this
+//! CPU, and saves them to a file.
 
 mod measure;
 
@@ -85,8 +85,8 @@ struct Group {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the engine refuses the flags, a shape is invalid, the file cannot be written, an output is wrong,
-/// or the device fails.
+/// Returns an error if the engine refuses the flags, a shape is invalid, the file cannot be written, an output is
+/// wrong, or the device fails.
 pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     // A GPU that the flags name is tuned, or the command fails.

@@ -127,8 +127,8 @@ correct answer may violate it.";
 pub struct VerifyArgs {
     /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
-    #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "shape", "backend", "fallback", "device", "threads",
-        "budget", "block", "half_scores"])]
+    #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "shape", "backend", "fallback", "device",
+        "threads", "budget", "block", "half_scores"])]
     pub y: Option<TensorPath>,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]

@@ -1,6 +1,6 @@
 //! Measures the costs of this machine. Attention is run at several sizes, a fit is made to the times, and the fit is
-//! checked at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA. The backward pass
-//! is measured on request, at the same sizes.
+//! checked at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA. The backward
+//! pass is measured on request, at the same sizes.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_cli::error::Error;
