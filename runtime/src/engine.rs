@@ -198,7 +198,7 @@ impl Engine {
         let fallback = options.fallback;
         let measured =
             gpu.as_ref().map_or_else(|| Measured::cpu(cpu, &profile), |gpu| Measured::gpu(gpu.info()));
-        let tuned = options.tuned.open(&measured);
+        let tuned = if cfg!(feature = "tuned") { options.tuned.open(&measured) } else { None };
         let inner = Inner { cpu, profile, pool, gpu, tuned, fallback, absence };
         Ok(Engine { inner: Arc::new(inner) })
     }
