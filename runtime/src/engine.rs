@@ -1,7 +1,7 @@
 //! The engine: a back end and its workers. The engine does not depend on any operator. Operators use the engine to
 //! create their plans.
 
-use crate::attention::tuned::{TunedFile, Tuning};
+use crate::attention::tuned::{Measured, TunedFile, Tuning};
 use crate::backend::{Backend, UnknownBackend};
 use crate::cpu::host::{HostThreads, MAX_WORKERS};
 use crate::cpu::place::Placement;
@@ -9,7 +9,7 @@ use crate::cpu::spin::Spin;
 use crate::cpu::{detect, pool::Pool};
 use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
-use crate::error::{DeviceError, PlanError};
+use crate::error::{DeviceError, PlanError, RunError};
 use crate::presence::backends;
 use elsa_core::argument::ArgumentError;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
@@ -62,9 +62,9 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// Options that select the GPU and its context.
     pub cuda: CudaOptions,
-    /// The tuned file, which contains the kernels and the numbers of splits that were the fastest in measurements on a
-    /// GPU. If the file is not valid for this GPU, a warning is logged and the file is ignored. The CPU does not use a
-    /// tuned file.
+    /// The tuned file, which contains the decisions that were the fastest in measurements on this GPU or this CPU. If
+    /// the file is not valid for the device that computes, a warning is logged and the file is ignored. The CPU does
+    /// not use a tuned file when it stands by for a GPU.
     pub tuned: Tuning,
 }
 
@@ -104,7 +104,7 @@ struct Inner {
     profile: DeviceProfile,
     pool: Pool,
     gpu: Option<Arc<Gpu>>,
-    /// The tuned file that the options select for the GPU.
+    /// The tuned file that the options select.
     tuned: Option<TunedFile>,
     fallback: Fallback,
     /// Reason why a GPU that was requested does not compute; `None` if it computes or if no GPU was requested.
@@ -196,7 +196,9 @@ impl Engine {
             log::debug!("GPU {}", gpu.info().name);
         }
         let fallback = options.fallback;
-        let tuned = gpu.as_ref().and_then(|gpu| options.tuned.open(gpu.info()));
+        let measured =
+            gpu.as_ref().map_or_else(|| Measured::cpu(cpu, &profile), |gpu| Measured::gpu(gpu.info()));
+        let tuned = if cfg!(feature = "tuned") { options.tuned.open(&measured) } else { None };
         let inner = Inner { cpu, profile, pool, gpu, tuned, fallback, absence };
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -242,8 +244,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// Returns the tuned file that the options select for the GPU. The result contains either the contents of the file,
-    /// or the reason why they are not used. Returns `None` if no GPU computes, or if no file was requested.
+    /// Returns the tuned file that the options select. The result contains either the contents of the file, or the
+    /// reason why they are not used. Returns `None` if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
@@ -317,6 +319,28 @@ impl Engine {
     /// plan, its bound calls and the workspace remain usable.
     pub fn cancel(&self) {
         self.inner.pool.cancel();
+    }
+
+    /// Calls `task(worker, item)` once for every item below `items`, on the workers of the CPU, and waits for all
+    /// calls. A worker takes one item at a time. Workers are numbered from zero, below [`Engine::threads`]. The calls
+    /// compute in the default floating-point environment.
+    ///
+    /// ```
+    /// # use elsa_runtime::{Engine, EngineOptions};
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// let (engine, sum) = (Engine::new(&EngineOptions::default())?, AtomicUsize::new(0));
+    /// engine.divide(10, &|_worker, item| {
+    ///     sum.fetch_add(item, Ordering::Relaxed);
+    /// })?;
+    /// assert_eq!(sum.into_inner(), 45);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a call of `task` panicked, or if [`Engine::cancel`] was called.
+    pub fn divide(&self, items: usize, task: &(dyn Fn(usize, usize) + Sync)) -> Result<(), RunError> {
+        let pool = self.pool();
+        pool.begin().divide(pool.threads(), items, task)
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -310,7 +310,7 @@ pub enum PlanError {
     /// A tuned file was measured on another device, or with another driver or library.
     #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
     TunedOther {
-        /// The property that differs: device, compute capability, SMs, driver or library.
+        /// The property that differs: the kind of device or a property of it, the driver or the library.
         what: &'static str,
         /// Value of the property in the file.
         found: String,

@@ -36,6 +36,7 @@
 //! | kernel descriptions, the choice of a kernel, the workspace layout | [`plan`] |
 //! | query tiles, key blocks and segments | [`schedule`] |
 //! | the scalar fallback, without an allocator | [`scalar`] |
+//! | the baseline of benchmarks, without tiles and without a scan | [`rows`] |
 //! | block orders, frozen references and skipped blocks, each with its proof | [`traversal`] |
 //! | gradients | [`backward`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
@@ -57,6 +58,7 @@ pub mod plan;
 mod problem;
 pub mod reference;
 mod repeated;
+pub mod rows;
 pub mod run_certificate;
 pub mod scalar;
 pub mod schedule;

@@ -27,10 +27,10 @@ use core::fmt::{self, Display, Formatter};
 use crc::{CRC_32_ISCSI, Crc, Table};
 
 /// Version of the contents of frames.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Size of the longest record in bytes.
-pub const RECORD: usize = 1064;
+pub const RECORD: usize = 1090;
 
 /// Number of bytes in a message before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;

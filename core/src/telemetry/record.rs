@@ -92,7 +92,7 @@ pub struct Cell {
     pub backend: String<16>,
     /// Name of the kernel that computed attention.
     pub kernel: String<64>,
-    /// The method: `elsa` or `math`.
+    /// The method: `elsa`, `math` or `rows`.
     pub method: String<8>,
     /// Element type of the tensors.
     pub dtype: String<8>,
@@ -140,6 +140,11 @@ pub struct Cell {
     pub device_p50_ms: Option<f64>,
     /// Operations per second at the median latency, in units of 10⁹.
     pub gflops: f64,
+    /// Query tokens per second at the median latency, over all sequences.
+    pub tokens_per_s: f64,
+    /// Median time for packing padded sequences and unpacking their output, which a call for packed sequences does not
+    /// include; `None` if the sequences are not packed, and on a GPU.
+    pub packing_ms: Option<f64>,
     /// Size of the plan's workspace.
     pub workspace_bytes: u64,
     /// Number of bytes allocated during all timed calls together.
@@ -147,6 +152,9 @@ pub struct Cell {
     /// Speed relative to math. Each round of the measurement gives a ratio: math's latency divided by this method's
     /// latency. This is the median of these ratios. `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
+    /// Speed relative to the baseline `rows`: the median of the ratios of the latency of `rows` to this method's
+    /// latency. `None` if `rows` was not measured.
+    pub speedup_vs_rows: Option<f64>,
     /// Lower quartile, over the rounds, of the ratio of math's latency to elsa's.
     pub ratio_low: Option<f64>,
     /// Upper quartile, over the rounds, of the ratio of math's latency to elsa's.

@@ -1,4 +1,4 @@
-//! The certificate of a run, as `elsa run` prints it.
+//! The certificate of a run, as `elsa run` and `elsa linear run` print it.
 
 use elsa_core::attention::run_certificate::RunCertificate;
 use std::io::{Result, Write};
@@ -13,19 +13,23 @@ pub struct Certified {
 }
 
 impl Certified {
+    /// Creates the certificate of a sentence and a line of JSON. The sentence begins after `certificate: `.
+    #[must_use]
+    pub fn new(sentence: &str, json: String) -> Certified {
+        Certified { sentence: format!("certificate: {sentence}"), json }
+    }
+
     /// Formats the certificate of a run.
     #[must_use]
     pub fn of(certificate: &RunCertificate<'_>) -> Certified {
         let sentence = match (certificate.claim(), certificate.largest_absolute()) {
             (Ok(_), Some(most)) => {
-                format!(
-                    "certificate: every number of the output is proven to be within {most:.1e} of exact attention"
-                )
+                format!("every number of the output is proven to be within {most:.1e} of exact attention")
             }
-            (Err(why), _) => format!("certificate: nothing is proven about the output; {why}"),
-            (Ok(_), None) => "certificate: nothing is proven about the output".to_owned(),
+            (Err(why), _) => format!("nothing is proven about the output; {why}"),
+            (Ok(_), None) => "nothing is proven about the output".to_owned(),
         };
-        Certified { sentence, json: certificate.to_string() }
+        Certified::new(&sentence, certificate.to_string())
     }
 
     /// Writes the line of JSON if `json` is set. Otherwise writes the sentence, and below it the line of JSON if
@@ -50,7 +54,7 @@ mod tests {
 
     #[test]
     fn people_get_a_sentence_and_programs_get_json() {
-        let certified = Certified { sentence: "words".into(), json: "{}".into() };
+        let certified = Certified::new("words", "{}".into());
         let text = |json, verbose| {
             let mut out = Vec::new();
             certified.print(&mut out, json, verbose).unwrap();
@@ -58,7 +62,7 @@ mod tests {
         };
         assert_eq!(
             [text(false, false), text(false, true), text(true, false), text(true, true)],
-            ["words\n", "words\n{}\n", "{}\n", "{}\n"]
+            ["certificate: words\n", "certificate: words\n{}\n", "{}\n", "{}\n"]
         );
     }
 }

@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 const HELP: &str = "\
 Environment:
   ELSA_BACKEND      back end of --backend auto: scalar, neon, avx2, avx512, cuda
-  ELSA_TUNED        file of elsa tune that a GPU uses without --tuned
+  ELSA_TUNED        file of elsa tune that is used without --tuned
   ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
                     --runtime
   NO_COLOR          no colours, which only a terminal gets
@@ -66,7 +66,7 @@ pub enum Command {
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
     Warmup(WarmupArgs),
-    /// Measure the fastest kernels and divisions on this GPU, and save them to a file
+    /// Measure the fastest kernels and divisions on this GPU or CPU, and save them to a file
     Tune(TuneArgs),
     /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
@@ -101,10 +101,48 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{Command, CommandFactory};
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Flags whose values differ between attention and linear attention: the sizes of a shape, and the heads that a
+    /// layout cannot name.
+    const OTHER_VALUES: [&str; 2] = ["shape", "kv-heads"];
+
+    /// Checks that a flag takes the same values in all commands that run, verify and measure.
+    #[test]
+    fn commands_have_the_same_words_for_the_same_options() {
+        let mut root = Cli::command();
+        root.build();
+        let mut known: BTreeMap<String, (String, &str)> = BTreeMap::new();
+        for (operator, verbs) in [("", ["run", "verify", "bench"]), ("linear", ["run", "verify", "bench"])] {
+            let group = if operator.is_empty() { &root } else { root.find_subcommand(operator).unwrap() };
+            for verb in verbs {
+                let command: &Command = group.find_subcommand(verb).unwrap();
+                for flag in command.get_arguments() {
+                    let Some(long) = flag.get_long() else { continue };
+                    let key = if OTHER_VALUES.contains(&long) {
+                        format!("{operator} {long}")
+                    } else {
+                        long.to_owned()
+                    };
+                    let values: Vec<String> =
+                        flag.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+                    let found = format!("{:?} {values:?}", flag.get_value_names().unwrap_or_default());
+                    let (wanted, first) = known.entry(key).or_insert((found.clone(), verb));
+                    assert_eq!(&found, wanted, "--{long} of {operator} {verb}, and of {first}");
+                }
+            }
+        }
+        // The sizes and the order of the tokens have these names everywhere.
+        for word in
+            [" shape", "linear shape", "dtype", "reverse", "seconds", "budget", "certificate", "verbose"]
+        {
+            assert!(known.contains_key(word), "{word}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! creates a [`Plan`] for repeated calls.
 
 #[doc(inline)]
-pub use elsa_core::attention::plan::{CpuChoice, Division, GpuChoice, Method};
+pub use elsa_core::attention::plan::{CpuChoice, CpuDivision, Division, GpuChoice, Method};
 #[doc(inline)]
 pub use elsa_core::attention::{
     Alignment, BiasView, Chunk, InputTensors, Inputs, LARGEST_FACTOR, Lengths, MASK_LIMIT, MaskElements,

@@ -1,7 +1,7 @@
 //! Options of an attention plan.
 
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::{Division, Method, Options};
+use elsa_core::attention::plan::{CpuDivision, Division, Method, Options};
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_core::setters;
 
@@ -37,6 +37,11 @@ pub struct PlanOptions {
     /// Kernel and number of splits on a GPU. This is one of the choices of [`Engine::divisions`](crate::Engine::divisions);
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.
     pub division: Option<Division>,
+    /// Block, tiles that share a block, and workers on the CPU. This is one of the decisions of
+    /// [`Engine::cpu_divisions`](crate::Engine::cpu_divisions), and replaces `block` and `all_workers`; `None` leaves
+    /// them to the tuned file, to these options and to the chooser. Ignored on a GPU. Only the block changes bits of
+    /// the output.
+    pub cpu_division: Option<CpuDivision>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass
     /// its guard are recomputed with the exact schedule. Whether a tile passes the norm gate depends on the norms of
@@ -60,7 +65,7 @@ pub struct PlanOptions {
 setters! {
     PlanOptions:
     method: Method, block: usize, all_workers: bool, half_scores: bool, certify: bool, schedule: Schedule;
-    optional budget: usize, division: Division, error_budget: f32,
+    optional budget: usize, division: Division, cpu_division: CpuDivision, error_budget: f32,
 }
 
 impl PlanOptions {
@@ -110,6 +115,7 @@ impl Default for PlanOptions {
             half_scores: false,
             certify,
             division: None,
+            cpu_division: None,
             schedule,
             error_budget: None,
         }

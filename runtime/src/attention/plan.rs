@@ -1,6 +1,6 @@
 //! Creates attention plans, and describes them.
 
-use super::cpu::plan::CpuPlan;
+use super::cpu::plan::{CpuPlan, chooser_options};
 use super::cuda::plan::{GpuPlan, choices};
 use super::operator::Plan;
 use super::options::PlanOptions;
@@ -11,7 +11,7 @@ use crate::error::{PlanError, RunError};
 use crate::plan::{DevicePlan, Execution};
 use crate::report::Report;
 use elsa_core::attention::certificate::Certificate;
-use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method};
+use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method, cpu_alternatives};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_kernels::registry;
 use std::sync::Arc;
@@ -101,6 +101,25 @@ impl Engine {
             }
         }
         GpuPlan::new(gpu, problem, own)
+    }
+
+    /// Returns the choices for `problem` that a measurement on the CPU may compare, as values of
+    /// [`PlanOptions::cpu_division`] ([`CpuChoice::division`]). The chooser's own choice is not among them. The list is
+    /// empty if a GPU computes.
+    ///
+    /// # Errors
+    /// Returns an error if the chooser rejects the problem or the options.
+    pub fn cpu_divisions(
+        &self,
+        problem: &Problem,
+        options: &PlanOptions,
+    ) -> Result<Vec<CpuChoice>, PlanError> {
+        if self.gpu().is_some() {
+            return Ok(Vec::new());
+        }
+        let options = chooser_options(self, problem, options, options.traversal()?);
+        let kernels: Vec<_> = registry::attention_of(self.cpu()).map(|kernel| &kernel.spec).collect();
+        Ok(cpu_alternatives(problem, self.profile(), kernels.iter().copied(), &options)?.collect())
     }
 
     /// Returns the choices for `problem` that a measurement on the GPU may compare, as values of

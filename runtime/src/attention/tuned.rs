@@ -1,4 +1,4 @@
-//! Tuned files: the fastest kernels and divisions that `elsa tune` measured on a GPU.
+//! Tuned files: the fastest kernels and divisions that `elsa tune` measured on a GPU or a CPU.
 //!
 //! A tuned file is in TOML format. It names the device, the driver and the library version of the measurement, has one
 //! `[[shape]]` for each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
@@ -28,14 +28,35 @@
 //! shapes = 1
 //! ```
 //!
+//! The file of a CPU has a table `[cpu]` in place of `[device]`, and its shapes have other decisions in place of
+//! `splits`:
+//!
+//! ```toml
+//! [cpu]
+//! set = "neon"
+//! cores = 4
+//! l1d = 32768
+//! l2 = 2097152
+//! l3 = 0
+//! library = "0.1.0"
+//! [[shape]]
+//! # The class as above.
+//! kernel = "attention_f32_q48k8__neon_exp2_floor_p5"
+//! block = 128
+//! group = 4
+//! workers = 4
+//! ```
+//!
 //! A file is used only if all of it is valid for this device and library; otherwise the complete file is rejected.
 
 use crate::cuda::gpu::DeviceInfo;
 use crate::error::PlanError;
 use elsa_core::attention::Problem;
-use elsa_core::attention::plan::{Changes, Division, GpuKernelSpec, ShapeClass};
+use elsa_core::attention::plan::{Changes, CpuDivision, Division, GpuKernelSpec, ShapeClass};
 use elsa_core::dtype::DType;
+use elsa_core::profile::{DeviceProfile, InstructionSet};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+use elsa_kernels::registry;
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -68,22 +89,32 @@ pub enum Tuning {
     File(PathBuf),
 }
 
-/// The fastest kernel and number of splits for a class of shapes.
+/// The fastest decisions for a class of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedShape {
     /// The class of shapes.
     pub class: ShapeClass,
     /// Name of the kernel.
     pub kernel: String,
-    /// Number of splits into which the keys are divided.
+    /// Number of splits into which the keys are divided; 1 on a CPU.
     pub splits: usize,
+    /// Decisions about a CPU; `None` on a GPU.
+    pub cpu: Option<CpuDivision>,
 }
 
 /// The contents of a tuned file. All entries are valid for this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuned {
-    device: Device,
-    shapes: Vec<(TunedShape, Division)>,
+    measured: Measured,
+    /// The shapes, each with the index of its kernel among the candidates.
+    shapes: Vec<(TunedShape, usize)>,
+}
+
+/// The device on which a file was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Measured {
+    Gpu(Device),
+    Cpu(Processor),
 }
 
 /// A tuned file that was selected for an engine.
@@ -97,7 +128,7 @@ pub struct TunedFile {
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
+pub(crate) struct Device {
     name: String,
     capability: String,
     sms: usize,
@@ -105,11 +136,23 @@ struct Device {
     library: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Processor {
+    set: String,
+    cores: usize,
+    l1d: usize,
+    l2: usize,
+    l3: usize,
+    library: String,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     format: u32,
-    device: Device,
+    device: Option<Device>,
+    cpu: Option<Processor>,
     #[serde(default)]
     shape: Vec<Entry>,
     end: End,
@@ -135,33 +178,58 @@ struct Entry {
     changes: Vec<String>,
     half_scores: bool,
     kernel: String,
-    splits: usize,
+    splits: Option<usize>,
+    block: Option<usize>,
+    group: Option<usize>,
+    workers: Option<usize>,
 }
 
-impl Device {
-    fn of(info: &DeviceInfo) -> Device {
+impl Measured {
+    /// Describes a GPU.
+    pub(crate) fn gpu(info: &DeviceInfo) -> Measured {
         let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
-        Device {
+        Measured::Gpu(Device {
             name: info.name.clone(),
             capability: version(info.profile.capability),
             sms: info.profile.sms,
             driver: version(info.driver),
             library: VERSION.to_owned(),
-        }
+        })
     }
 
-    /// Checks that the device, the driver version and the library version equal those of `other`.
-    fn check(&self, other: &Device) -> Result<(), PlanError> {
-        let facts = |d: &Device| {
-            [
+    /// Describes a CPU that computes with the instruction set `set`.
+    pub(crate) fn cpu(set: InstructionSet, profile: &DeviceProfile) -> Measured {
+        let DeviceProfile { l1d, l2, l3, .. } = *profile;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (set, library) = (set.name().to_owned(), VERSION.to_owned());
+        Measured::Cpu(Processor { set, cores, l1d, l2, l3, library })
+    }
+
+    /// Lists the properties that must be equal for a file to be used, with their names.
+    fn facts(&self) -> [(&'static str, String); 6] {
+        match self {
+            Measured::Gpu(d) => [
+                ("a kind of device:", "GPU".to_owned()),
                 ("device", d.name.clone()),
                 ("compute capability", d.capability.clone()),
                 ("a number of SMs of", d.sms.to_string()),
                 ("driver", d.driver.clone()),
                 ("library", d.library.clone()),
-            ]
-        };
-        for ((what, found), (_, allowed)) in facts(self).into_iter().zip(facts(other)) {
+            ],
+            Measured::Cpu(c) => [
+                ("a kind of device:", "CPU".to_owned()),
+                ("instruction set", c.set.clone()),
+                ("a number of cores of", c.cores.to_string()),
+                ("caches of", format!("{} and {}", c.l1d, c.l2)),
+                ("a last cache of", c.l3.to_string()),
+                ("library", c.library.clone()),
+            ],
+        }
+    }
+
+    /// Checks that the device, its driver and the library version equal those of `other`.
+    fn check(&self, other: &Measured) -> Result<(), PlanError> {
+        for ((what, found), (_, allowed)) in self.facts().into_iter().zip(other.facts()) {
             if found != allowed {
                 return Err(PlanError::TunedOther { what, found, allowed });
             }
@@ -176,8 +244,31 @@ fn candidates() -> impl Iterator<Item = &'static GpuKernelSpec> {
 }
 
 impl Entry {
-    /// Checks the entry and returns its shape and division.
-    fn checked(self) -> Result<(TunedShape, Division), String> {
+    /// Creates the entry of a shape.
+    fn of(shape: TunedShape) -> Entry {
+        let TunedShape { class, kernel, splits, cpu } = shape;
+        Entry {
+            dtype: class.dtype.name().to_owned(),
+            heads: class.heads,
+            kv_heads: class.kv_heads,
+            queries: class.queries,
+            keys: class.keys,
+            head_dim: class.head_dim,
+            value_dim: class.value_dim,
+            windows: class.windows,
+            changes: class.changes.names().map(str::to_owned).collect(),
+            half_scores: class.half_scores,
+            kernel,
+            splits: cpu.is_none().then_some(splits),
+            block: cpu.map(|cpu| cpu.block),
+            group: cpu.map(|cpu| cpu.group),
+            workers: cpu.map(|cpu| cpu.workers),
+        }
+    }
+
+    /// Checks the entry of a file that was measured on `measured`. Returns its shape, and the index of its kernel among
+    /// the candidates.
+    fn checked(self, measured: &Measured) -> Result<(TunedShape, usize), String> {
         let dtype =
             [DType::F32, DType::F16, DType::Bf16].into_iter().find(|dtype| dtype.name() == self.dtype);
         let dtype = dtype.ok_or_else(|| format!("dtype {:?}", self.dtype))?;
@@ -194,11 +285,29 @@ impl Entry {
             windows: self.windows,
             changes: changes.ok_or_else(|| format!("changes {:?}", self.changes))?,
         };
-        let found = candidates().enumerate().find(|(_, spec)| spec.name == self.kernel);
-        let (candidate, spec) = found.ok_or("this build has no such kernel")?;
-        class.check(spec, self.splits)?;
-        let division = Division { candidate, splits: self.splits };
-        Ok((TunedShape { class, kernel: self.kernel, splits: self.splits }, division))
+        const NO_KERNEL: &str = "this build has no such kernel";
+        let Entry { kernel, splits, block, group, workers, .. } = self;
+        match (measured, splits, block.zip(group).zip(workers)) {
+            (Measured::Gpu(_), Some(splits), None) if (block, group, workers) == (None, None, None) => {
+                let found = candidates().enumerate().find(|(_, spec)| spec.name == kernel);
+                let (candidate, spec) = found.ok_or(NO_KERNEL)?;
+                class.check(spec, splits)?;
+                Ok((TunedShape { class, kernel, splits, cpu: None }, candidate))
+            }
+            (Measured::Cpu(cpu), None, Some(((block, group), workers))) => {
+                let set = InstructionSet::ALL.into_iter().find(|set| set.name() == cpu.set);
+                let set = set.ok_or_else(|| format!("instruction set {:?}", cpu.set))?;
+                let named = |kernel: &str| {
+                    registry::attention_of(set).position(|candidate| candidate.spec.name == kernel)
+                };
+                let candidate = named(&kernel).ok_or(NO_KERNEL)?;
+                let division = CpuDivision { block, group, workers };
+                class.check_cpu(&division)?;
+                Ok((TunedShape { class, kernel, splits: 1, cpu: Some(division) }, candidate))
+            }
+            (Measured::Gpu(_), ..) => Err("not splits alone".to_owned()),
+            (Measured::Cpu(_), ..) => Err("not block, group and workers alone".to_owned()),
+        }
     }
 }
 
@@ -208,21 +317,26 @@ impl Tuned {
     /// # Errors
     /// Returns an error if an entry is invalid for this build, or if a class of shapes occurs twice.
     pub fn new(device: &DeviceInfo, shapes: Vec<TunedShape>) -> Result<Tuned, PlanError> {
-        let entries = shapes.into_iter().map(|TunedShape { class, kernel, splits }| Entry {
-            dtype: class.dtype.name().to_owned(),
-            heads: class.heads,
-            kv_heads: class.kv_heads,
-            queries: class.queries,
-            keys: class.keys,
-            head_dim: class.head_dim,
-            value_dim: class.value_dim,
-            windows: class.windows,
-            changes: class.changes.names().map(str::to_owned).collect(),
-            half_scores: class.half_scores,
-            kernel,
-            splits,
-        });
-        Ok(Tuned { device: Device::of(device), shapes: checked(entries)? })
+        Tuned::of(Measured::gpu(device), shapes)
+    }
+
+    /// Creates the contents of a tuned file from measurements on a CPU that computes with the instruction set `set`.
+    /// `profile` is that of the engine.
+    ///
+    /// # Errors
+    /// Returns an error if an entry is invalid for this build, or if a class of shapes occurs twice.
+    pub fn on_cpu(
+        set: InstructionSet,
+        profile: &DeviceProfile,
+        shapes: Vec<TunedShape>,
+    ) -> Result<Tuned, PlanError> {
+        Tuned::of(Measured::cpu(set, profile), shapes)
+    }
+
+    /// Creates the contents of a tuned file from measurements on `measured`.
+    fn of(measured: Measured, shapes: Vec<TunedShape>) -> Result<Tuned, PlanError> {
+        let shapes = checked(shapes.into_iter().map(Entry::of), &measured)?;
+        Ok(Tuned { measured, shapes })
     }
 
     /// Parses the text of a tuned file.
@@ -245,7 +359,13 @@ impl Tuned {
             let (found, told) = (document.shape.len(), document.end.shapes);
             return Err(fault(format!("{found} shapes; the [end] table says {told}")));
         }
-        Ok(Tuned { device: document.device, shapes: checked(document.shape)? })
+        let measured = match (document.device, document.cpu) {
+            (Some(device), None) => Measured::Gpu(device),
+            (None, Some(cpu)) => Measured::Cpu(cpu),
+            _ => return Err(fault("not exactly one of the tables [device] and [cpu]".into())),
+        };
+        let shapes = checked(document.shape, &measured)?;
+        Ok(Tuned { measured, shapes })
     }
 
     /// Reads a tuned file for `device`.
@@ -254,6 +374,11 @@ impl Tuned {
     /// Returns an error if the file cannot be read, if it is longer than a mebibyte, if it is not valid, or if it was
     /// measured on another device, with another driver, or with another version of this library.
     pub fn load(path: &Path, device: &DeviceInfo) -> Result<Tuned, PlanError> {
+        Tuned::read(path, &Measured::gpu(device))
+    }
+
+    /// Reads a tuned file for the device `wanted`, like [`Tuned::load`].
+    fn read(path: &Path, wanted: &Measured) -> Result<Tuned, PlanError> {
         let read = |e: io::Error| PlanError::TunedRead(e.to_string());
         let metadata = fs::metadata(path).map_err(read)?;
         if !metadata.is_file() {
@@ -270,7 +395,7 @@ impl Tuned {
         let mut text = String::new();
         File::open(path).map_err(read)?.take(LARGEST).read_to_string(&mut text).map_err(read)?;
         let tuned = Tuned::parse(&text)?;
-        tuned.device.check(&Device::of(device))?;
+        tuned.measured.check(wanted)?;
         Ok(tuned)
     }
 
@@ -292,23 +417,32 @@ impl Tuned {
     /// Returns the text of the file.
     #[must_use]
     pub fn text(&self) -> String {
-        let d = &self.device;
-        let mut text = format!(
-            "# Written by elsa tune: the fastest kernels and divisions of the keys on one GPU.\nformat = {FORMAT}\n\n\
-             [device]\nname = {}\ncapability = {}\nsms = {}\ndriver = {}\nlibrary = {}\n",
-            quoted(&d.name),
-            quoted(&d.capability),
-            d.sms,
-            quoted(&d.driver),
-            quoted(&d.library)
-        );
-        for (TunedShape { class: c, kernel, splits }, _) in &self.shapes {
+        let mut text =
+            format!("# Written by elsa tune: the fastest decisions for one device.\nformat = {FORMAT}\n\n");
+        // Writing to a string does not fail.
+        let _ = match &self.measured {
+            Measured::Gpu(d) => write!(
+                text,
+                "[device]\nname = {}\ncapability = {}\nsms = {}\ndriver = {}\nlibrary = {}\n",
+                quoted(&d.name),
+                quoted(&d.capability),
+                d.sms,
+                quoted(&d.driver),
+                quoted(&d.library)
+            ),
+            Measured::Cpu(Processor { set, cores, l1d, l2, l3, library }) => write!(
+                text,
+                "[cpu]\nset = {}\ncores = {cores}\nl1d = {l1d}\nl2 = {l2}\nl3 = {l3}\nlibrary = {}\n",
+                quoted(set),
+                quoted(library)
+            ),
+        };
+        for (TunedShape { class: c, kernel, splits, cpu }, _) in &self.shapes {
             let changes: Vec<String> = c.changes.names().map(quoted).collect();
-            // Writing to a string does not fail.
             let _ = write!(
                 text,
                 "\n[[shape]]\ndtype = {}\nheads = {}\nkv_heads = {}\nqueries = {}\nkeys = {}\nhead_dim = {}\n\
-                 value_dim = {}\nwindows = {}\nchanges = [{}]\nhalf_scores = {}\nkernel = {}\nsplits = {splits}\n",
+                 value_dim = {}\nwindows = {}\nchanges = [{}]\nhalf_scores = {}\nkernel = {}\n",
                 quoted(c.dtype.name()),
                 c.heads,
                 c.kv_heads,
@@ -321,6 +455,12 @@ impl Tuned {
                 c.half_scores,
                 quoted(kernel)
             );
+            let _ = match cpu {
+                None => writeln!(text, "splits = {splits}"),
+                Some(CpuDivision { block, group, workers }) => {
+                    writeln!(text, "block = {block}\ngroup = {group}\nworkers = {workers}")
+                }
+            };
         }
         let _ = write!(text, "\n[end]\nshapes = {}\n", self.shapes.len());
         text
@@ -333,18 +473,33 @@ impl Tuned {
 
     /// Returns the measured division for the class of a problem, if the file has this class.
     pub(crate) fn division(&self, problem: &Problem, half_scores: bool) -> Option<Division> {
+        let (shape, candidate) = self.shape(problem, half_scores)?;
+        shape.cpu.is_none().then_some(Division { candidate: *candidate, splits: shape.splits })
+    }
+
+    /// Returns the measured decisions about a CPU for the class of a problem, if the file has this class.
+    pub(crate) fn cpu_division(&self, problem: &Problem) -> Option<CpuDivision> {
+        self.shape(problem, false)?.0.cpu
+    }
+
+    /// Returns the entry for the class of a problem.
+    fn shape(&self, problem: &Problem, half_scores: bool) -> Option<&(TunedShape, usize)> {
         let class = ShapeClass::of(problem, half_scores)?;
-        self.shapes.iter().find(|(shape, _)| shape.class == class).map(|(_, division)| *division)
+        self.shapes.iter().find(|(shape, _)| shape.class == class)
     }
 }
 
-/// Checks that each entry is valid and that no class of shapes occurs twice.
-fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, PlanError> {
-    let mut shapes: Vec<(TunedShape, Division)> = Vec::new();
+/// Checks that each entry is valid for a file that was measured on `measured`, and that no class of shapes occurs
+/// twice.
+fn checked(
+    entries: impl IntoIterator<Item = Entry>,
+    measured: &Measured,
+) -> Result<Vec<(TunedShape, usize)>, PlanError> {
+    let mut shapes: Vec<(TunedShape, usize)> = Vec::new();
     for (at, entry) in entries.into_iter().enumerate() {
-        let (kernel, splits) = (entry.kernel.clone(), entry.splits);
+        let (kernel, splits) = (entry.kernel.clone(), entry.splits.unwrap_or(1));
         let refused = |reason| PlanError::TunedEntry { number: at + 1, kernel, splits, reason };
-        match entry.checked() {
+        match entry.checked(measured) {
             Ok((shape, _)) if shapes.iter().any(|(other, _)| other.class == shape.class) => {
                 return Err(refused("a shape before it is the same".into()));
             }
@@ -373,7 +528,7 @@ fn quoted(text: &str) -> String {
 impl Tuning {
     /// Returns the selected file, with its contents if they are valid for `device`; `None` if no file is selected. Logs
     /// a warning if the file is not used.
-    pub(crate) fn open(&self, device: &DeviceInfo) -> Option<TunedFile> {
+    pub(crate) fn open(&self, device: &Measured) -> Option<TunedFile> {
         let named = match self {
             Tuning::Off => return None,
             Tuning::Environment => Some(Tuned::named_path()?),
@@ -381,7 +536,7 @@ impl Tuning {
             Tuning::File(path) => Some(path.clone()),
         };
         let contents = match &named {
-            Some(path) => Tuned::load(path, device),
+            Some(path) => Tuned::read(path, device),
             None => Err(PlanError::TunedNoFolder),
         };
         let path = named.unwrap_or_else(|| PathBuf::from(STANDARD));

@@ -93,7 +93,7 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     let path = folder.path().join("tuned.toml");
     let kernel = choices.iter().find(|choice| choice.division() == division).unwrap().kernel.name;
     let class = ShapeClass::of(&problem, false).unwrap();
-    let shape = TunedShape { class, kernel: kernel.to_owned(), splits: division.splits };
+    let shape = TunedShape { class, kernel: kernel.to_owned(), splits: division.splits, cpu: None };
     let text = Tuned::new(off.device().unwrap(), vec![shape]).unwrap().text();
     std::fs::write(&path, &text).unwrap();
     let tuned = engine(Tuning::File(path.clone()));

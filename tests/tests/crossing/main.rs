@@ -66,5 +66,6 @@ mod schedules_unseen;
 mod small_calls;
 mod streamed;
 mod tasks;
+mod tuned_cpu;
 mod windows;
 mod workspaces;

@@ -39,6 +39,9 @@ pub struct Options {
     pub certify: bool,
     /// Schedule of a run, already checked. It must be exact with [`Method::Math`].
     pub schedule: Schedule,
+    /// Measured decisions that replace `block` and `all_workers` and the size of the group; `None` leaves them to the
+    /// options and the chooser.
+    pub division: Option<CpuDivision>,
 }
 
 impl Default for Options {
@@ -51,8 +54,20 @@ impl Default for Options {
             all_workers: false,
             certify: false,
             schedule: Schedule::EXACT,
+            division: None,
         }
     }
+}
+
+/// Decisions about a CPU that override those of the chooser. Only the block can change a bit of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuDivision {
+    /// Number of keys per block: 64, 128 or 256.
+    pub block: usize,
+    /// Number of tiles that share a key block.
+    pub group: usize,
+    /// Number of workers. With fewer threads, a plan has one worker per thread.
+    pub workers: usize,
 }
 
 /// A kernel and a number of splits that override the choice of the chooser.
@@ -205,6 +220,12 @@ pub struct CpuChoice {
 }
 
 impl CpuChoice {
+    /// Returns the decisions that a measurement may override.
+    #[must_use]
+    pub const fn division(&self) -> CpuDivision {
+        CpuDivision { block: self.block, group: self.group, workers: self.workers }
+    }
+
     /// Returns the number of rows of the widest tile.
     #[must_use]
     pub const fn width(&self) -> usize {

@@ -28,10 +28,11 @@
 //! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first workers keep no bias, then the
 //!    group is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace
 //!    does not fit, the error reports the bytes that it needs.
-//! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
+//! 7. *A measurement may override the block, the group and the workers* (`tuned.rs`).
+//! 8. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
 //!    row, and when. Only the kernel, the method and the block size can change the output.
 
-use super::choice::{BLOCK_SIZES, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
+use super::choice::{BLOCK_SIZES, CpuChoice, CpuDivision, Keeps, MAX_TILES, Method, Options, TaskOrder};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use super::share::share;
@@ -66,6 +67,12 @@ pub fn choose<'a>(
     kernels: impl IntoIterator<Item = &'a KernelSpec>,
     options: &Options,
 ) -> Result<CpuChoice, ChooseError> {
+    let options = &match options.division {
+        Some(CpuDivision { block, workers, .. }) => {
+            Options { block, workers: options.workers.min(workers), all_workers: true, ..*options }
+        }
+        None => *options,
+    };
     if !BLOCK_SIZES.contains(&options.block) {
         return Err(ChooseError::Block { found: options.block });
     }
@@ -147,7 +154,10 @@ pub fn choose<'a>(
     // If blocks are copied, more tiles share the copy.
     let preferred =
         if choice.stage_keys || choice.stage_values { kernel.group.max(MAX_TILES) } else { kernel.group };
-    choice.group = preferred.min(balanced).min(tiles).min(fitting);
+    choice.group = match options.division {
+        Some(division) => division.group.clamp(1, kernel.group.max(MAX_TILES)).min(tiles),
+        None => preferred.min(balanced).min(tiles).min(fitting),
+    };
     share(&mut choice, problem, device, fitting.min(balanced), tiles);
     choice.heads = heads_per_task(&choice, problem, fitting);
     let size = |choice: &CpuChoice| WorkspaceLayout::of(choice).map(|layout| layout.bytes());
@@ -290,6 +300,25 @@ mod tests {
         };
         assert_eq!([masked(&[1, 1, 1, 4096]), masked(&[1, 8, 1, 4096])], [4, 1]);
         assert_eq!(chosen(grouped(32, 8, 1), &WIDE, 8 << 20, 1, true).heads, 1);
+    }
+
+    /// Checks that measured decisions replace those of the chooser, as far as there are tiles and threads.
+    #[test]
+    fn a_measured_division_decides() {
+        let problem = spec(DType::F32, 2, 480, 256, [24, 32]).check().unwrap();
+        let device = DeviceProfile { l2: 1 << 20, ..DeviceProfile::modest() };
+        let choice = |workers, division| {
+            let options = Options { workers, division, ..Options::default() };
+            choose(&problem, &device, [&WIDE], &options).map(|choice| choice.division())
+        };
+        let division = |block, group, workers| CpuDivision { block, group, workers };
+        assert_eq!(choice(4, Some(division(128, 2, 3))), Ok(division(128, 2, 3)));
+        assert_eq!(choice(2, Some(division(256, 1, 3))), Ok(division(256, 1, 2)));
+        // A head has ten tiles.
+        assert_eq!(choice(1, Some(division(64, 99, 1))), Ok(division(64, MAX_TILES.min(10), 1)));
+        assert_eq!(choice(0, Some(division(64, 0, 0))), Ok(division(64, 1, 1)));
+        assert_eq!(choice(1, Some(division(65, 1, 1))), Err(ChooseError::Block { found: 65 }));
+        assert_ne!(choice(4, None), choice(4, Some(division(128, 2, 3))));
     }
 
     #[test]

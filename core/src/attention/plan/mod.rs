@@ -16,7 +16,7 @@ mod tuned;
 
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
 pub use choice::{
-    BLOCK_SIZES, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
+    BLOCK_SIZES, CpuChoice, CpuDivision, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
 pub use choose::choose;
 pub use gpu::choose_gpu;
@@ -28,4 +28,4 @@ pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{NORMS, TileSpans, WorkspaceLayout};
 pub use race::{Generation, Pace, Paces};
-pub use tuned::{Changes, ShapeClass, alternatives};
+pub use tuned::{Changes, ShapeClass, alternatives, cpu_alternatives};

@@ -1,19 +1,22 @@
-//! Decisions of the GPU chooser that a measurement may override: the kernel, and the number of splits of the keys.
+//! Decisions of the choosers that a measurement may override: on a GPU the kernel and the number of splits of the keys,
+//! on a CPU the block, the tiles that share a block, and the workers.
 //!
-//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
-//! the measured shapes. A measurement overrides only these two decisions. All kernels that it may select compute the
-//! same function, and a plan with any number of splits has a fixed merge tree and a certificate. Bits therefore depend
-//! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
+//! The choosers describe a device by a few numbers. A measurement on the device is more accurate for the measured
+//! shapes. A measurement overrides only these decisions. All kernels that it may select compute the same function, and
+//! a plan with any number of splits or any block has a fixed merge tree and a certificate. Bits therefore depend on the
+//! measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
-use super::choice::Division;
+use super::choice::{BLOCK_SIZES, CpuChoice, CpuDivision, Division, MAX_TILES, Options};
+use super::choose::choose;
 use super::gpu::{adds_f32, choose_gpu};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, Summation};
+use super::kernel::KernelSpec;
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskKind;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::plan::ChooseError;
-use crate::profile::GpuProfile;
+use crate::profile::{DeviceProfile, GpuProfile};
 
 /// All properties of a problem that determine the time of its kernels, except the batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +126,9 @@ impl ShapeClass {
     /// # Errors
     /// Returns the reason if the kernel cannot compute them.
     pub fn check(&self, kernel: &GpuKernelSpec, splits: usize) -> Result<(), &'static str> {
-        let counts =
-            [self.heads, self.kv_heads, self.queries, self.keys, self.head_dim, self.value_dim, self.windows];
+        self.check_counts()?;
         let tiles = self.keys.div_ceil(kernel.keys.max(1)).max(1);
         let refused = [
-            (counts.contains(&0), "a number is zero"),
-            (!self.heads.is_multiple_of(self.kv_heads.max(1)), "heads are no multiple of kv_heads"),
             (kernel.sixteen_bit != (self.dtype != DType::F32), "the kernel is for another dtype"),
             (kernel.head_dim < self.head_dim.max(self.value_dim), "the kernel is for smaller heads"),
             (
@@ -143,8 +143,37 @@ impl ShapeClass {
                 "tiles of keys do not divide into that many splits",
             ),
         ];
-        refused.into_iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err(why))
+        first(refused)
     }
+
+    /// Checks that a CPU can compute problems of this class with `division`.
+    ///
+    /// # Errors
+    /// Returns the reason if it cannot.
+    pub fn check_cpu(&self, division: &CpuDivision) -> Result<(), &'static str> {
+        self.check_counts()?;
+        first([
+            (self.half_scores, "a CPU does not sum in f16"),
+            (!BLOCK_SIZES.contains(&division.block), "block is none of 64, 128 and 256"),
+            (division.group == 0, "group is zero"),
+            (division.workers == 0, "workers is zero"),
+        ])
+    }
+
+    /// Checks that a problem can have the sizes of this class.
+    fn check_counts(&self) -> Result<(), &'static str> {
+        let counts =
+            [self.heads, self.kv_heads, self.queries, self.keys, self.head_dim, self.value_dim, self.windows];
+        first([
+            (counts.contains(&0), "a number is zero"),
+            (!self.heads.is_multiple_of(self.kv_heads.max(1)), "heads are no multiple of kv_heads"),
+        ])
+    }
+}
+
+/// Returns the reason of the first condition that holds as an error.
+fn first<const N: usize>(refused: [(bool, &'static str); N]) -> Result<(), &'static str> {
+    refused.into_iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err(why))
 }
 
 /// Largest ratio of an alternative's work to the work of the chooser's own choice. The work is the number of computed rows
@@ -201,6 +230,45 @@ where
         })
     });
     Ok(core::iter::once(own).chain(others))
+}
+
+/// Numbers of tiles per block that are alternatives.
+const GROUPS: [usize; 6] = [1, 2, 4, 8, 12, MAX_TILES];
+
+/// Iterates over the decisions from which a measurement on a CPU may choose one for `problem`: every block, several
+/// numbers of tiles that share it, and one, two, half of all and all workers. The chooser's own decisions, and those
+/// that the problem does not allow, are omitted. The device must be able to execute all `kernels`.
+///
+/// # Errors
+/// Returns an error if the chooser rejects the problem.
+pub fn cpu_alternatives<'a, 'k, K>(
+    problem: &'a Problem,
+    device: &'a DeviceProfile,
+    kernels: K,
+    options: &'a Options,
+) -> Result<impl Iterator<Item = CpuChoice> + 'a, ChooseError>
+where
+    'k: 'a,
+    K: IntoIterator<Item = &'k KernelSpec> + Clone + 'a,
+{
+    let options = Options { division: None, ..*options };
+    let own = choose(problem, device, kernels.clone(), &options)?.division();
+    let most = options.workers.max(1);
+    let workers = [1, 2, most / 2, most];
+    let counts = (0..workers.len()).filter(move |&at| workers[at] > 0 && workers[at] <= most);
+    let counts = counts.filter(move |&at| !workers[..at].contains(&workers[at]));
+    Ok(counts.flat_map(move |at| {
+        let kernels = kernels.clone();
+        BLOCK_SIZES.into_iter().flat_map(move |block| {
+            let kernels = kernels.clone();
+            GROUPS.into_iter().filter_map(move |group| {
+                let wanted = CpuDivision { block, group, workers: workers[at] };
+                let options = Options { division: Some(wanted), ..options };
+                let choice = choose(problem, device, kernels.clone(), &options).ok()?;
+                (choice.division() == wanted && wanted != own).then_some(choice)
+            })
+        })
+    }))
 }
 
 #[cfg(test)]

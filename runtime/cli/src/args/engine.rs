@@ -40,7 +40,20 @@ impl HostArgs {
     /// # Errors
     /// Returns the errors of [`EngineArgs::engine`].
     pub fn engine(&self) -> Result<Engine, Error> {
-        EngineArgs { host: self.clone(), block: None, half_scores: false, tuned: None }.engine()
+        self.alone().engine()
+    }
+
+    /// Creates the requested engine without a tuned file, even if the environment names one.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EngineArgs::engine`].
+    pub fn untuned_engine(&self) -> Result<Engine, Error> {
+        self.alone().build(EngineOptions::default().tuned(Tuning::Off))
+    }
+
+    /// Returns these flags without flags of a plan.
+    fn alone(&self) -> EngineArgs {
+        EngineArgs { host: self.clone(), block: None, half_scores: false, tuned: None }
     }
 }
 
@@ -59,9 +72,9 @@ pub struct EngineArgs {
     /// much. Bits then also depend on the alignment of keys and values. A warning is printed if the flag has no effect
     #[arg(long)]
     pub half_scores: bool,
-    /// Use the kernels and divisions that elsa tune measured on this GPU: from FILE, else from the file in ELSA_TUNED,
-    /// else from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another GPU, driver or version is ignored
-    /// with a warning
+    /// Use the decisions that elsa tune measured on this GPU or CPU: from FILE, else from the file in ELSA_TUNED, else
+    /// from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another device, driver or version is ignored
+    /// with a warning. On a CPU --block takes precedence
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub tuned: Option<Option<PathBuf>>,
 }
@@ -94,6 +107,11 @@ impl EngineArgs {
     /// # Errors
     /// Returns the errors of [`EngineArgs::engine`], and an error if the system refuses an option.
     pub fn engine_from(&self, options: EngineOptions) -> Result<Engine, Error> {
+        self.build(options.tuned(self.tuning()))
+    }
+
+    /// Creates the requested engine with the tuned file of `options`.
+    fn build(&self, options: EngineOptions) -> Result<Engine, Error> {
         let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
         if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {
             let allowed = backends().filter(|(_, backend)| is_allowed(*backend)).map(|(name, _)| name);
@@ -113,8 +131,7 @@ impl EngineArgs {
             .backend(backend)
             .threads(threads)
             .fallback(fallback)
-            .cuda(CudaOptions::default().device(device.unwrap_or_default()))
-            .tuned(self.tuning());
+            .cuda(CudaOptions::default().device(device.unwrap_or_default()));
         // Starting a thread without free memory aborts the process.
         leaves_enough("threads", SPARE)?;
         let engine = Engine::new(&options)?;
@@ -142,7 +159,7 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// Returns the tuned file that a GPU uses.
+    /// Returns the tuned file that the engine uses.
     fn tuning(&self) -> Tuning {
         match &self.tuned {
             Some(Some(path)) => Tuning::File(path.clone()),
@@ -159,11 +176,10 @@ impl EngineArgs {
     }
 
     /// Lists the flags that only a GPU uses. Each entry states whether the flag is given, and contains the flag's name.
-    fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
+    fn of_a_gpu(&self) -> [(bool, &'static str); 3] {
         [
             (self.host.device.is_some(), "device"),
             (self.half_scores, "half-scores"),
-            (self.tuned.is_some(), "tuned"),
             (self.host.fallback == Fallback::Fail, "fallback"),
         ]
     }

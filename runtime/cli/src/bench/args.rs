@@ -1,6 +1,7 @@
 //! The flags of `elsa bench`.
 
 use super::grid::{DIM, GRID};
+use super::method::{Algorithm, ELSA, MATH, ROWS};
 use super::realtime::RealTimeArgs;
 use super::watch::Gate;
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
@@ -9,7 +10,6 @@ use crate::shape::{self, Named, WORKLOADS, Workload};
 use clap::Args;
 use elsa_board::serial;
 use elsa_core::dtype::DType;
-use elsa_runtime::Method;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +29,11 @@ Workloads, which --shape also takes by name: {workloads}.
 
 Inputs and additive masks are standard normal. math is the same call with the score matrix materialised; packed
 sequences have no math. On a GPU the tensors stay in its memory. The cold call copies the tensors and loads the kernels.
+rows is a baseline on the CPU, memory-efficient attention without tiles and without a scan: each query row passes once
+over its keys, in code for the instructions that every processor of this architecture has. --method all measures all
+three, and a line below each shape compares rows with elsa. For packed sequences on a CPU, another line has the time of
+one thread for packing padded tensors and unpacking the output, which no call includes.
+
 Then the methods alternate with a duplicate of the first one, first until the latency shows no trend (30 s at most; then
 the cell is marked), then for --seconds. The ratio is the median of math over elsa for each turn, with its quartiles;
 the ratio of the two copies is the noise. A ratio is called a difference only if both of its quartiles exceed the noise.
@@ -64,17 +69,18 @@ something slower. Exit status 5: not every cell is clean.",
     )
 }
 
-/// Name of [`Method::Elsa`] in records and flags.
-pub const ELSA: &str = "elsa";
-/// Name of [`Method::Math`] in records and flags.
-pub const MATH: &str = "math";
-
 /// Values of `--method`, each with the methods that it selects. Without the flag, each method in [`BOTH`] is measured
 /// if it can run.
-const METHODS: [(&str, &[Method]); 3] = [(ELSA, &[Method::Elsa]), (MATH, &[Method::Math]), ("both", BOTH)];
+const METHODS: [(&str, &[Algorithm]); 5] = [
+    (ELSA, &[Algorithm::Elsa]),
+    (MATH, &[Algorithm::Math]),
+    (ROWS, &[Algorithm::Rows]),
+    ("both", BOTH),
+    ("all", &[Algorithm::Elsa, Algorithm::Math, Algorithm::Rows]),
+];
 
-/// All methods. The first is never skipped.
-pub const BOTH: &[Method] = &[Method::Elsa, Method::Math];
+/// The methods of a plan. The first is never skipped.
+pub const BOTH: &[Algorithm] = &[Algorithm::Elsa, Algorithm::Math];
 
 /// `elsa bench`.
 #[derive(Args, Debug)]
@@ -93,9 +99,9 @@ pub struct BenchArgs {
     /// Model whose shapes are measured; may be repeated
     #[arg(long, value_name = "NAME")]
     pub workload: Vec<Workload>,
-    /// Methods to measure [default: both, if the device and the budget allow it]
+    /// Methods to measure; both is elsa and math [default: both, if the device and the budget allow it]
     #[arg(long, value_parser = one_of(METHODS))]
-    pub method: Option<&'static [Method]>,
+    pub method: Option<&'static [Algorithm]>,
     /// Time for each shape, excluding the warm-up; --spot takes half of it
     #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
@@ -118,7 +124,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
     /// Write a page with curves, power, temperature and machine description
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
     /// Write the time of every call as JSON, with the names of trtexec --exportTimes
     #[arg(long, value_name = "FILE")]

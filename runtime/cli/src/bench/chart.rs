@@ -1,6 +1,6 @@
 //! Charts of latencies, ratios and the readings of the board.
 
-use super::args::ELSA;
+use super::method::ELSA;
 use crate::picture::{Axis, Picture, Point, Quantity, Raw, chart};
 use elsa_core::telemetry::record::{Cell, Trace};
 

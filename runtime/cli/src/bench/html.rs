@@ -22,7 +22,7 @@ struct Group {
 type Column = (&'static str, bool);
 
 /// The columns of cells. A column without a value is left out.
-const CELL: [Column; 34] = [
+const CELL: [Column; 37] = [
     ("workload", true),
     ("shape", true),
     ("type", true),
@@ -41,7 +41,10 @@ const CELL: [Column; 34] = [
     ("ratio", false),
     ("difference", true),
     ("noise %", false),
+    ("rows ratio", false),
     ("GFLOP/s", false),
+    ("tokens/s", false),
+    ("packing", false),
     ("rel L2", false),
     ("certified", true),
     ("workspace", false),
@@ -307,7 +310,10 @@ fn cell(cell: &Cell) -> Row {
         ratio,
         word(differs),
         number(cell.noise.map(|noise| noise * 100.0), 1),
+        number(cell.speedup_vs_rows, 2),
         number(Some(cell.gflops), 2),
+        number(Some(cell.tokens_per_s), 0),
+        number(cell.packing_ms, 4),
         if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { NONE.to_owned() },
         word(if !measured {
             NONE

@@ -1,6 +1,6 @@
 //! The measurement of one case.
 //!
-//! 1. The problem is planned and bound once for each method, and once more for a duplicate of the first.
+//! 1. Each method is prepared and bound once, and the first once more as a duplicate.
 //! 2. The first call of each method is the cold one. Every component of its output is compared with the f64 oracle, and
 //!    must be within the worst-case bound of [`elsa_core::attention::bound::rounding`].
 //! 3. All methods alternate in slices of a few milliseconds until no latency shows a trend.
@@ -11,17 +11,19 @@
 //! 6. The last answer of each method, and of the duplicate, must equal the first answer bit for bit.
 
 use super::grid::Case;
+use super::method::{Algorithm, Call};
+use super::packing;
 use super::progress::{Part, Progress};
-use super::subject::{self, Check, Subject, name};
+use super::subject::{self, Check, Subject};
 use super::watch::Watch;
 use crate::error::Error;
 use crate::oracle::Total;
 use crate::shape::{Data, MaskForm};
 use crate::stats::{HALF, Latencies, PAIRS, Ratio, middle, settled};
 use elsa_board::Readings;
-use elsa_core::attention::{Inputs, Outputs};
+use elsa_core::attention::Inputs;
 use elsa_core::telemetry::record::{self, Cell, text};
-use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
+use elsa_runtime::{Backend, Engine, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
@@ -44,10 +46,10 @@ const KEPT: usize = 1 << 17;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     /// The methods.
-    pub methods: &'a [Method],
+    pub methods: &'a [Algorithm],
     /// `true` to skip a method that cannot run, if it is not the first method.
     pub lenient: bool,
-    /// Options with which every method is planned.
+    /// Options of the plans.
     pub options: PlanOptions,
     /// Seconds to spend on a case.
     pub seconds: f64,
@@ -71,7 +73,7 @@ pub struct Measured {
 
 /// A method, bound to its tensors, and its measurements.
 struct Contender<'a> {
-    bound: Bound<'a>,
+    call: Call<'a>,
     backend: Backend,
     latencies: Latencies,
     /// Start and duration of calls, in milliseconds. Calls beyond the reserved capacity are left out.
@@ -90,7 +92,7 @@ impl Contender<'_> {
         let start = Instant::now();
         let (mut last, mut calls) = (start, 0u32);
         loop {
-            self.backend = self.bound.run_resident()?.backend;
+            self.backend = self.call.run_resident()?;
             let now = Instant::now();
             calls += 1;
             if let Some(begin) = begin {
@@ -176,7 +178,7 @@ pub fn measure(
     let inputs = data.inputs();
     let on_gpu = engine.backend() == Backend::Cuda;
     let mut subjects =
-        subject::plan(engine, case, &problem, settings.methods, settings.lenient, &settings.options)?;
+        subject::prepare(engine, case, &problem, settings.methods, settings.lenient, &settings.options)?;
     Check::new(case, &problem, inputs).first_calls(&mut subjects, progress)?;
 
     let mut contenders = bind(&mut subjects, inputs, settings.keep)?;
@@ -211,15 +213,20 @@ pub fn measure(
     }
     // Timed calls leave their answers in the GPU's memory; these runs copy the answers back.
     for contender in &mut contenders {
-        contender.bound.run()?;
+        contender.call.run()?;
     }
 
     let taken: Vec<_> =
         contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc, c.parts)).collect();
-    // Pairs the times of the first contender and of another one, round by round.
-    let pairs = |other: usize| rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>();
-    let noise = Ratio::of(&pairs(kinds)).map(Ratio::spread);
-    let to_math = (1..kinds).find(|&at| subjects[at].method == Method::Math).map(pairs);
+    // Pairs the times of two contenders, round by round.
+    let pairs =
+        |of: usize, other: usize| rounds.iter().map(|times| (times[of], times[other])).collect::<Vec<_>>();
+    let noise = Ratio::of(&pairs(0, kinds)).map(Ratio::spread);
+    // Place of a method that others are compared with.
+    let place = |method| (1..kinds).find(|&at| subjects[at].method == method);
+    let (math, row_by_row) = (place(Algorithm::Math), place(Algorithm::Rows));
+    let relative = |of: usize, other| if of == other { Some(1.0) } else { middle(&pairs(of, other)) };
+    let packing_ms = if on_gpu { None } else { packing::cost(&case.shape, case.dtype)? };
     let marks = watch.judge(&together, stable);
     let mut measured = Vec::new();
     for (at, (backend, latencies, times, alloc, parts)) in taken.into_iter().enumerate() {
@@ -230,8 +237,8 @@ pub fn measure(
         let same = subjects.iter().filter(|other| other.method == subject.method);
         let total = subject.judged(same.map(|other| &other.output));
         let mut cell = described(case, engine, backend);
-        cell.kernel = text(subject.plan.kernel_of(backend));
-        cell.method = text(name(subject.method));
+        cell.kernel = text(subject.prepared.kernel_of(backend));
+        cell.method = text(subject.method.name());
         cell.samples = latencies.count();
         [cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.max_ms] =
             [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
@@ -241,13 +248,15 @@ pub fn measure(
             None => [None; 3],
         };
         cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
-        cell.workspace_bytes = subject.plan.workspace_bytes() as u64;
+        cell.tokens_per_s = case.shape.tokens() * 1e3 / cell.p50_ms;
+        cell.packing_ms = packing_ms;
+        cell.workspace_bytes = subject.prepared.workspace_bytes() as u64;
         cell.alloc_bytes = alloc as u64;
         cell.noise = noise;
-        if let Some(pairs) = &to_math {
-            let own = subject.method == Method::Math;
-            cell.speedup_vs_math = if own { Some(1.0) } else { middle(pairs) };
-            let ratio = Ratio::of(pairs);
+        cell.speedup_vs_math = math.and_then(|math| relative(at, math));
+        cell.speedup_vs_rows = row_by_row.and_then(|other| relative(at, other));
+        if let Some(math) = math.filter(|_| subject.method != Algorithm::Rows) {
+            let ratio = Ratio::of(&pairs(0, math));
             (cell.ratio_low, cell.ratio_high) = (ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high));
             cell.differs = ratio.zip(noise).map(|(ratio, noise)| ratio.differs(noise));
         }
@@ -267,12 +276,13 @@ fn bind<'a>(
     keep: bool,
 ) -> Result<Vec<Contender<'a>>, Error> {
     let mut contenders = Vec::new();
-    for Subject { plan, workspace, output, copy, .. } in subjects {
-        let bound = plan.bind(inputs, Outputs::new(output.elements_mut()), workspace)?;
+    for Subject { prepared, output, copy, .. } in subjects {
+        let backend = prepared.backend();
+        let call = prepared.bind(inputs, output.elements_mut())?;
         let times = Vec::with_capacity(if keep && !*copy { KEPT } else { 0 });
         contenders.push(Contender {
-            bound,
-            backend: plan.backend(),
+            call,
+            backend,
             latencies: Latencies::new(),
             times,
             alloc: 0,
@@ -286,7 +296,7 @@ fn bind<'a>(
 /// [`DIVIDED`]. These calls record events, so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
-    while let (_, Some(times)) = contender.bound.run_timed()? {
+    while let Some(times) = contender.call.run_timed()? {
         let parts = contender.parts.get_or_insert_with(|| std::array::from_fn(|_| Latencies::new()));
         for (part, time) in parts.iter_mut().zip([times.enqueue, times.wait, times.device]) {
             part.add(time);
@@ -303,7 +313,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     let span = watch.open();
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed().as_secs_f64() < seconds {
-        contender.bound.run_resident()?;
+        contender.call.run_resident()?;
         calls += 1;
     }
     Ok(watch.close(span, calls))

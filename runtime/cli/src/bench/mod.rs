@@ -3,7 +3,9 @@
 //! | module | content |
 //! |---|---|
 //! | `args`, `grid` | the flags, and the shapes to measure |
+//! | `method` | the methods that are compared: those of a plan, and a baseline |
 //! | `measure`, `subject` | the measurement of a shape, and statistics of its times |
+//! | `packing` | the cost of copies from padded to packed sequences |
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | comparison of two runs, and comparison of a short run with a saved run |
@@ -19,7 +21,9 @@ mod export;
 mod grid;
 mod html;
 mod measure;
+mod method;
 mod output;
+mod packing;
 pub mod phases;
 mod progress;
 mod realtime;
@@ -41,8 +45,9 @@ use crate::error::{Error, say};
 use args::BOTH;
 use elsa_board::Root;
 use elsa_core::telemetry::record::{self, Cell, Record};
-use elsa_runtime::{Engine, Method, PlanOptions};
+use elsa_runtime::{Engine, PlanOptions};
 use measure::{Measured, Settings, described, measure};
+use method::Algorithm;
 use output::{Output, Table};
 use progress::Progress;
 use std::path::PathBuf;
@@ -77,7 +82,7 @@ fn run(
     args: &BenchArgs,
     options: PlanOptions,
     engine: &Engine,
-    methods: &[Method],
+    methods: &[Algorithm],
     cases: &[Case],
 ) -> Result<(), Error> {
     let began = Instant::now();
@@ -107,7 +112,7 @@ fn run(
     output.record(&Record::Start(start))?;
     if let (Some(time), Some(case)) = (args.soak, cases.first()) {
         let reasons = watch.refusal(say);
-        let method = methods.first().copied().unwrap_or(Method::Elsa);
+        let method = methods.first().copied().unwrap_or(Algorithm::Elsa);
         if reasons.is_empty() {
             return soak::soak(args, time, engine, case, method, &mut watch, output);
         }
@@ -156,12 +161,12 @@ fn run(
 /// Builds the row of a case that is not measured.
 fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Reason]) -> Cell {
     let mut cell = described(case, engine, engine.backend());
-    cell.method = record::text(settings.methods.first().map_or("", |method| subject::name(*method)));
+    cell.method = record::text(settings.methods.first().map_or("", |method| method.name()));
     for unknown in [&mut cell.p50_ms, &mut cell.p90_ms, &mut cell.p99_ms, &mut cell.max_ms, &mut cell.cold_ms]
     {
         *unknown = f64::NAN;
     }
-    (cell.gflops, cell.rel_l2) = (f64::NAN, f64::NAN);
+    (cell.gflops, cell.tokens_per_s, cell.rel_l2) = (f64::NAN, f64::NAN, f64::NAN);
     watch::mark(&mut cell, reasons);
     cell
 }

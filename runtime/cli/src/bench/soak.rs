@@ -10,18 +10,18 @@
 use super::args::BenchArgs;
 use super::grid::Case;
 use super::measure::described;
+use super::method::Algorithm;
 use super::output::Output;
 use super::progress::{Part, Progress};
-use super::subject::{self, Check, Subject, name};
+use super::subject::{self, Check, Subject};
 use super::watch::Watch;
 use crate::error::Error;
 use crate::report;
 use crate::shape::Data;
 use crate::stats::{Latencies, slope};
 use elsa_board::Readings;
-use elsa_core::attention::Outputs;
 use elsa_core::telemetry::record::{Record, text};
-use elsa_runtime::{Engine, Method};
+use elsa_runtime::Engine;
 use serde::Serialize;
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::io::Write;
@@ -123,7 +123,7 @@ pub fn soak(
     time: Duration,
     engine: &Engine,
     case: &Case,
-    method: Method,
+    method: Algorithm,
     watch: &mut Watch,
     mut output: Output,
 ) -> Result<(), Error> {
@@ -131,19 +131,20 @@ pub fn soak(
     let data = Data::random(&case.shape, &problem)?;
     let inputs = data.inputs();
     let options = args.traversal.options(args.engine.plan_options())?;
-    let mut subjects = subject::plan(engine, case, &problem, &[method], false, &options)?;
+    let mut subjects = subject::prepare(engine, case, &problem, &[method], false, &options)?;
     subjects.truncate(1);
     let progress = Progress::new(1, time.as_secs_f64());
     progress.begin(&format!("{} {}", case.shape, case.dtype));
     Check::new(case, &problem, inputs).first_calls(&mut subjects, &progress)?;
     let Some(subject) = subjects.first_mut() else { return Ok(()) };
-    let Subject { plan, workspace, output: answer, .. } = subject;
-    let mut bound = plan.bind(inputs, Outputs::new(answer.elements_mut()), workspace)?;
+    let Subject { prepared, output: answer, .. } = subject;
+    let mut backend = prepared.backend();
+    let mut call = prepared.bind(inputs, answer.elements_mut())?;
 
     args.real_time.begin()?;
     let warm = Instant::now();
     while warm.elapsed() < SETTLE.min(time) {
-        bound.run_resident()?;
+        call.run_resident()?;
     }
     let period = Duration::from_secs_f64(1.0 / args.rate);
     let length = (time / STRETCHES).min(LONGEST).max(period * TICKS).min(time);
@@ -158,7 +159,7 @@ pub fn soak(
     whole.clear();
     let (mut missed_of_all, mut alloc) = (0, 0u64);
     let mut stretches: Vec<Stretch> = Vec::new();
-    let (mut tick, mut backend) = (0, plan.backend());
+    let mut tick = 0;
     let over_all = watch.open();
     // Continues until every tick has its call or is missed, even if the machine was busy between two stretches.
     while tick < ticks {
@@ -174,7 +175,7 @@ pub fn soak(
             std::thread::sleep(clock.due(tick).saturating_duration_since(Instant::now()));
             let before = INSTRUMENTED_SYSTEM.stats();
             let start = Instant::now();
-            backend = bound.run_resident()?.backend;
+            backend = call.run_resident()?;
             let done = Instant::now();
             let change = INSTRUMENTED_SYSTEM.stats() - before;
             alloc += (change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0)) as u64;
@@ -205,20 +206,21 @@ pub fn soak(
         }
     }
     let readings = watch.close(over_all, whole.count());
-    bound.run()?;
-    drop(bound);
+    call.run()?;
+    drop(call);
     drop(progress);
     let total = subject.judged(std::iter::once(&subject.output));
 
     let mut cell = described(case, engine, backend);
-    cell.kernel = text(subject.plan.kernel_of(backend));
-    cell.method = text(name(method));
+    cell.kernel = text(subject.prepared.kernel_of(backend));
+    cell.method = text(method.name());
     cell.samples = whole.count();
     [cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.max_ms] =
         [50.0, 90.0, 99.0, 100.0].map(|percent| whole.ms(percent));
     cell.cold_ms = subject.cold_ms;
     cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
-    (cell.workspace_bytes, cell.alloc_bytes) = (subject.plan.workspace_bytes() as u64, alloc);
+    cell.tokens_per_s = case.shape.tokens() * 1e3 / cell.p50_ms;
+    (cell.workspace_bytes, cell.alloc_bytes) = (subject.prepared.workspace_bytes() as u64, alloc);
     (cell.rel_l2, cell.certified, cell.stable) = (total.relative(), subject.certified(&total, backend), true);
     let reasons = watch.judge(&readings, true);
     watch.fill(&mut cell, &readings, None, &reasons);

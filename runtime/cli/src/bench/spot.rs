@@ -5,11 +5,12 @@
 //! if the relative increase of its latency over the recorded latency is at most the sum of the noise of both runs, or
 //! at most the scatter of all changes. A slower point is measured again, up to twice, after all other points.
 
-use super::args::{BOTH, ELSA, MATH};
+use super::args::BOTH;
 use super::compare::{Change, Verdict, change, same, scatter};
 use super::csv::{self, Row};
 use super::grid::{COLUMNS, Case, cell};
 use super::measure::Measured;
+use super::method::{Algorithm, ELSA, MATH};
 use super::save;
 use crate::error::{Error, one_line};
 use crate::foreign::Shown;
@@ -17,7 +18,6 @@ use crate::report::{self, object};
 use crate::verdict::{BAD, GOOD, UNCLEAR};
 use elsa_core::dtype::DType;
 use elsa_core::telemetry::record::{Cell, Start};
-use elsa_runtime::Method;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -66,8 +66,8 @@ pub fn cases() -> Vec<Case> {
 /// Returns the methods to measure on `case`: both methods if `case` has a point of speed for the method `math`, and
 /// otherwise only the method `elsa`.
 #[must_use]
-pub fn methods(case: &Case) -> &'static [Method] {
-    if speed().contains(&(*case, MATH)) { BOTH } else { &[Method::Elsa] }
+pub fn methods(case: &Case) -> &'static [Algorithm] {
+    if speed().contains(&(*case, MATH)) { BOTH } else { &[Algorithm::Elsa] }
 }
 
 /// Returns the last saved table of this board, with its path.

@@ -1,18 +1,18 @@
 //! A method applied to a problem: its plan and memory, its first call, and the oracle's judgement of the output.
 
-use super::args::{ELSA, MATH};
 use super::grid::Case;
+use super::method::{Algorithm, Baseline, Prepared, no_room};
 use super::progress::{Part, Progress};
 use crate::args::warn_without_half_scores;
 use crate::error::{Error, say};
 use crate::left_out::LeftOut;
 use crate::oracle::{Bounded, Comparison, Total, compare};
 use crate::rows::{RowId, rows, sample};
-use elsa_core::attention::{Inputs, Outputs, Problem};
+use elsa_core::attention::{Inputs, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::plan::ChooseError;
 use elsa_files::Buffer;
-use elsa_runtime::{Backend, Engine, Method, Plan, PlanError, PlanOptions, Workspace};
+use elsa_runtime::{Backend, Engine, PlanError, PlanOptions};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -24,13 +24,11 @@ const ORACLE: usize = 1 << 28;
 /// A method applied to a problem.
 pub struct Subject {
     /// The method.
-    pub method: Method,
+    pub method: Algorithm,
     /// `true` for the duplicate of the first method. The duplicate measures the noise.
     pub copy: bool,
-    /// Plan of the method.
-    pub plan: Plan,
-    /// Workspace of the plan.
-    pub workspace: Workspace,
+    /// The prepared method.
+    pub prepared: Prepared,
     /// The answer of the last call.
     pub output: Buffer,
     /// `true` if the plan runs under a schedule other than the exact schedule.
@@ -43,66 +41,40 @@ pub struct Subject {
     compared: Vec<Comparison>,
 }
 
-/// Returns the name of a method in records and flags.
-#[must_use]
-pub const fn name(method: Method) -> &'static str {
-    match method {
-        Method::Elsa => ELSA,
-        Method::Math => MATH,
-    }
-}
-
-/// Plans each of `methods` for the problem of `case`, and plans the first method once more, as a duplicate. With
-/// `lenient`, a method after the first is skipped if the problem, the options or the budget do not allow it.
+/// Prepares each of `methods` for the problem of `case`, and the first method once more, as a duplicate. With
+/// `lenient`, a planned method after the first is skipped if the problem, the options or the budget do not allow it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options or the system refuses memory.
-pub fn plan(
+pub fn prepare(
     engine: &Engine,
     case: &Case,
     problem: &Problem,
-    methods: &[Method],
+    methods: &[Algorithm],
     lenient: bool,
     options: &PlanOptions,
 ) -> Result<Vec<Subject>, Error> {
     let mut subjects: Vec<Subject> = Vec::new();
     let copied = methods.first().map(|method| (*method, true));
     for (method, copy) in methods.iter().map(|method| (*method, false)).chain(copied) {
-        let before = engine.loaded_kernels().len();
-        let options = options.method(method);
-        let plan = match engine.plan(problem, &options) {
-            Err(PlanError::Refused(ChooseError::Budget { needed, .. }))
-                if lenient && !subjects.is_empty() =>
-            {
-                warn_without_room(method, case.shape.keys, needed);
-                continue;
+        let (prepared, loading) = match method.planned() {
+            None => (Prepared::Rows(Baseline::new(engine, case, problem, options)?), 0.0),
+            Some(planned) => {
+                let before = engine.loaded_kernels().len();
+                let may_skip = lenient && !subjects.is_empty();
+                let options = options.method(planned);
+                let Some(prepared) = plan(engine, case, problem, method, may_skip, &options)? else {
+                    continue;
+                };
+                (prepared, engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>())
             }
-            // The method does not support the requested schedule or error budget.
-            Err(PlanError::Option(_)) if lenient && !subjects.is_empty() => continue,
-            Err(PlanError::Refused(ChooseError::Packed)) if lenient && !subjects.is_empty() => continue,
-            Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
-                return Err(Error::Argument {
-                    argument: "budget",
-                    found: format!("{budget} bytes"),
-                    allowed: format!(
-                        "at least {needed} for the method {} at {} keys",
-                        name(method),
-                        case.shape.keys
-                    ),
-                });
-            }
-            plan => plan?,
         };
-        warn_without_half_scores(&options, &plan);
-        let loading = engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>();
-        let workspace = plan.workspace()?;
         let zeros = || Buffer::zeros("out", case.dtype, problem.spec().output.extent());
         let (output, first) = (zeros()?, zeros()?);
         subjects.push(Subject {
             method,
             copy,
-            plan,
-            workspace,
+            prepared,
             output,
             traverses: options.traverses(),
             cold_ms: loading,
@@ -111,6 +83,34 @@ pub fn plan(
         });
     }
     Ok(subjects)
+}
+
+/// Plans `method` with `options`, which name it too. Returns `None` if the problem, the options or the budget do not
+/// allow the method, and it may be skipped.
+fn plan(
+    engine: &Engine,
+    case: &Case,
+    problem: &Problem,
+    method: Algorithm,
+    may_skip: bool,
+    options: &PlanOptions,
+) -> Result<Option<Prepared>, Error> {
+    let plan = match engine.plan(problem, options) {
+        Err(PlanError::Refused(ChooseError::Budget { needed, .. })) if may_skip => {
+            warn_without_room(method, case.shape.keys, needed);
+            return Ok(None);
+        }
+        // The method does not support the requested schedule or error budget.
+        Err(PlanError::Option(_)) if may_skip => return Ok(None),
+        Err(PlanError::Refused(ChooseError::Packed)) if may_skip => return Ok(None),
+        Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
+            return Err(no_room(budget, needed, method, case));
+        }
+        plan => plan?,
+    };
+    warn_without_half_scores(options, &plan);
+    let workspace = plan.workspace()?;
+    Ok(Some(Prepared::Planned { plan, workspace }))
 }
 
 /// Rows of a problem that are compared with the oracle.
@@ -137,15 +137,17 @@ impl<'a> Check<'a> {
         let looked = AtomicU64::new(0);
         let wanted = self.rows.len() * subjects.iter().filter(|subject| !subject.copy).count();
         for subject in subjects.iter_mut().filter(|subject| !subject.copy) {
-            let Subject { plan, workspace, output, .. } = subject;
-            let mut bound = plan.bind(self.inputs, Outputs::new(output.elements_mut()), workspace)?;
-            let start = Instant::now();
-            let report = bound.run()?;
-            subject.cold_ms += start.elapsed().as_secs_f64() * 1e3;
+            let Subject { prepared, output, .. } = subject;
+            let (backend, spent) = {
+                let mut call = prepared.bind(self.inputs, output.elements_mut())?;
+                let start = Instant::now();
+                (call.run()?, start.elapsed())
+            };
+            subject.cold_ms += spent.as_secs_f64() * 1e3;
             let found = subject.output.elements();
-            let executed = subject.plan.certificate_of(report.backend).executed;
+            let executed = subject.prepared.certificate_of(backend).executed;
             let (problem, inputs) = (self.problem, self.inputs);
-            let traversed = if subject.traverses { Some(subject.workspace.traversed()?) } else { None };
+            let traversed = if subject.traverses { Some(subject.prepared.traversed()?) } else { None };
             if let Some(traversed) = &traversed {
                 say(&LeftOut::of(traversed, problem, &inputs).to_string());
             }
@@ -174,7 +176,7 @@ impl Subject {
     /// Returns `true` if the error in `total` is within the certificate of the plan on `backend`.
     #[must_use]
     pub fn certified(&self, total: &Total, backend: Backend) -> bool {
-        let certificate = self.plan.certificate_of(backend);
+        let certificate = self.prepared.certificate_of(backend);
         // The published bound covers only the rounding errors, not skipped blocks.
         let published = certificate.published_bound + certificate.output_rounding;
         total.explained.holds() && (self.traverses || total.relative() <= published)
@@ -182,9 +184,9 @@ impl Subject {
 }
 
 /// Logs a warning, once per process, that a method is left out because the memory budget has no room for it.
-fn warn_without_room(method: Method, keys: usize, needed: usize) {
+fn warn_without_room(method: Algorithm, keys: usize, needed: usize) {
     static WARNED: Once = Once::new();
-    let method = name(method);
+    let method = method.name();
     WARNED.call_once(|| {
         log::warn!("--budget has no room for {method}: {needed} bytes at {keys} keys; where it has none, {method} is left out");
     });

@@ -1,8 +1,8 @@
 //! Rows of the results as text tables. The short table has a row for each shape, and its rows fit 80 columns. The wide
 //! table has a row for each method, and its rows have all numbers.
 
-use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
+use super::method::{ELSA, MATH, ROWS};
 use super::watch::counted;
 use crate::error::one_line;
 use crate::report::{count, size};
@@ -79,7 +79,8 @@ pub struct ShortRow {
     pub before: String,
     /// The ratio of the medians.
     pub ratio: String,
-    /// The peak memory and the marks.
+    /// The peak memory and the marks. Lines below have the median of `rows`, if it was measured, and the time for
+    /// packing.
     pub after: String,
     /// `true` if every cell of the row is clean.
     pub clean: bool,
@@ -88,7 +89,7 @@ pub struct ShortRow {
 }
 
 /// Formats the row of a shape in the short table. `cells` are the measurements of its methods. The peak memory is the
-/// workspace of `elsa`, or of the only method.
+/// workspace of `elsa`, or of the only method. A measurement of `rows` has a line below.
 #[must_use]
 pub fn short_row(cells: &[&Cell]) -> ShortRow {
     let of = |method: &str| cells.iter().copied().find(|cell| cell.method == method && cell.samples > 0);
@@ -97,7 +98,7 @@ pub fn short_row(cells: &[&Cell]) -> ShortRow {
         Some(ms) => format!("{ms:.1}"),
         None => "-".to_owned(),
     };
-    let (elsa, math) = (of(ELSA), of(MATH));
+    let (elsa, math, rows) = (of(ELSA), of(MATH), of(ROWS));
     let name = cells.first().map_or_else(String::new, |cell| {
         let words = [cell.workload.as_deref(), Some(cell.shape.as_str()), Some(cell.dtype.as_str())];
         words.into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -108,15 +109,22 @@ pub fn short_row(cells: &[&Cell]) -> ShortRow {
     let noisy = if differs == Some(false) { "~" } else { " " };
     let memory = elsa
         .or(math)
+        .or(rows)
         .map_or("-".to_owned(), |cell| size(usize::try_from(cell.workspace_bytes).unwrap_or(usize::MAX)));
     let clean = cells.iter().all(|cell| cell.clean);
     let exact = cells.iter().all(|cell| cell.samples == 0 || cell.certified);
     let mark = [(clean, DISTURBED), (exact, UNCERTIFIED)];
     let mark: String = mark.into_iter().filter(|(good, _)| !good).map(|(_, mark)| mark).collect();
+    let times = elsa.and_then(|cell| cell.speedup_vs_rows);
+    let times = times.map_or_else(String::new, |times| format!(", {times:.2} times {ELSA}"));
+    let mut below = rows.map_or_else(String::new, |_| format!("\n  {ROWS}: {}{times}", ms(rows)));
+    if let Some(packing) = elsa.and_then(|cell| cell.packing_ms) {
+        below += &format!("\n  packing q, k and v and unpacking the output: {packing:.4}, not included");
+    }
     ShortRow {
         before: format!("{name} {:>9} {:>9} ", ms(math), ms(elsa)),
         ratio: format!("{:>6}{noisy}", ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))),
-        after: format!(" {memory:>11} {mark}").trim_end().to_owned(),
+        after: format!(" {memory:>11} {mark}").trim_end().to_owned() + &below,
         clean,
         faster: ratio.filter(|_| differs == Some(true)).map(|ratio| ratio > 1.0),
     }
@@ -162,7 +170,7 @@ pub fn header(width: usize) -> String {
     format!(
         "times in ms; ratio is math / elsa, turn by turn, with its quartiles, ~ within the noise\n\
          {:>5} {:>5} {:>7} {:>6} {:>4} {:<width$} {:<4} {:<6} {:<8} {:>7} {:>10} {:>15} {:>15} {:>10} {:>8} {:>10} \
-         {:>19} {:>9} {:>9} {:>10} {:>7} {:>6}  kernel",
+         {:>19} {:>9} {:>11} {:>9} {:>10} {:>7} {:>6}  kernel",
         "batch",
         "heads",
         "queries",
@@ -181,6 +189,7 @@ pub fn header(width: usize) -> String {
         "cold",
         "ratio",
         "GFLOP/s",
+        "tokens/s",
         "rel L2",
         "workspace",
         "alloc",
@@ -207,7 +216,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
     if cell.samples > 0 {
         let noise = cell.noise.map_or("-".to_owned(), |noise| format!("{:.1}%", noise * 100.0));
         row += &format!(
-            " {:>10.4} {:>15.4} {:>15.4} {:>10.4} {:>8} {:>10.3} {:>19} {:>9.2} {:>9.2e} {:>10} {:>7} {noise:>6}  {}",
+            " {:>10.4} {:>15.4} {:>15.4} {:>10.4} {:>8} {:>10.3} {:>19} {:>9.2} {:>11.0} {:>9.2e} {:>10} {:>7} {noise:>6}  {}",
             cell.p50_ms,
             cell.p90_ms,
             cell.p99_ms,
@@ -216,6 +225,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
             cell.cold_ms,
             ratio(cell),
             cell.gflops,
+            cell.tokens_per_s,
             cell.rel_l2,
             cell.workspace_bytes,
             cell.alloc_bytes,
@@ -225,6 +235,12 @@ pub fn row(width: usize, cell: &Cell) -> String {
             let device = cell.device_p50_ms.map_or("-".to_owned(), |ms| format!("{ms:.4}"));
             row += &format!("\n      median: enqueue {enqueue:.4}, wait {wait:.4}, device {device}");
         }
+    }
+    if let Some(ratio) = cell.speedup_vs_rows.filter(|_| cell.method != ROWS) {
+        row += &format!("\n      {ROWS} takes {ratio:.2} times this latency");
+    }
+    if let Some(packing) = cell.packing_ms {
+        row += &format!("\n      packing q, k and v and unpacking the output: {packing:.4}, not included");
     }
     if let Some(board) = board(cell) {
         row += &format!("\n      board: {board}");
@@ -400,6 +416,18 @@ mod tests {
             joined(&[&math]).0,
             "1,12,197,197,64 f32                   12.5000         -      -     167.7 kB"
         );
+        // A third method has a line below.
+        elsa.speedup_vs_rows = Some(3.5);
+        let third = joined(&[&elsa, &math, &cell(ROWS, 9.25)]).0;
+        assert!(third.ends_with("     167.7 kB\n  rows: 9.2500, 3.50 times elsa"), "{third}");
+        let packed = Cell { packing_ms: Some(0.5), ..cell(ELSA, 2.5) };
+        let packed = joined(&[&packed]).0;
+        assert!(
+            packed.ends_with("\n  packing q, k and v and unpacking the output: 0.5000, not included"),
+            "{packed}"
+        );
+        let alone = joined(&[&cell(ROWS, 9.25)]).0;
+        assert!(alone.ends_with("  -         -      -     167.7 kB\n  rows: 9.2500"), "{alone}");
         // A refused cell has no numbers.
         let mut refused = Cell { samples: 0, clean: false, p50_ms: f64::NAN, ..cell(ELSA, 0.0) };
         let _ = refused.marks.push(text("hot"));
@@ -436,6 +464,8 @@ mod tests {
             method: text(ELSA),
             samples: 9,
             speedup_vs_math: Some(1.5),
+            speedup_vs_rows: Some(2.5),
+            tokens_per_s: 123_456.4,
             ratio_low: Some(1.25),
             ratio_high: Some(1.75),
             differs: Some(false),
@@ -452,6 +482,8 @@ mod tests {
             "    8    12 ",
             "bert-sst2 mask=padding",
             "1.50 (1.25-1.75)~",
+            "     123456 ",
+            "rows takes 2.50 times this latency",
             "attention_f32",
             "marked: another load",
             "board: 1.500 mJ a call, 41.2 °C GPU-therm, throttling cannot be told",

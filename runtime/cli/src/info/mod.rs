@@ -183,7 +183,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             // Smallest head sizes for which a plan of linear attention uses chunks instead of the recurrence, on the
             // CPU.
             linear: linear,
-            // The tuned file that the request names for a GPU.
+            // The tuned file that the request names.
             tuned: tuned,
         };
         return Ok(report::json(&mut out, &info)?);

@@ -100,6 +100,15 @@ pub struct SemanticsArgs {
     #[arg(long, value_name = "EPS", num_args = 0..=1, require_equals = true, default_missing_value = EPSILON,
         value_parser = number)]
     pub normalize: Option<f32>,
+    /// Order of the tokens.
+    #[command(flatten)]
+    pub order: DirectionArgs,
+}
+
+/// Order in which tokens update the state.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
+pub struct DirectionArgs {
     /// Process tokens from the last to the first; the past state comes before the last
     #[arg(long, conflicts_with_all = ["bidirectional", "non_causal"])]
     pub reverse: bool,
@@ -111,8 +120,8 @@ pub struct SemanticsArgs {
     pub non_causal: bool,
 }
 
-impl SemanticsArgs {
-    /// Returns the order in which tokens update the state.
+impl DirectionArgs {
+    /// Returns the direction.
     #[must_use]
     pub fn direction(&self) -> Direction {
         match (self.reverse, self.bidirectional, self.non_causal) {

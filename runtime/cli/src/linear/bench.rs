@@ -5,8 +5,8 @@
 //! 3. All forms run alternately until the time is over (`turns`). The table shows medians; JSON records also have
 //!    quartiles. The gate of `elsa bench` watches the machine, and marks or refuses cells.
 
-use super::args::{FormArgs, forms};
-use super::data::{LinearShape, Sample, Semantics};
+use super::args::{DirectionArgs, FormArgs, forms};
+use super::data::{self, LinearShape, Sample, Semantics};
 use super::picture;
 use super::run::refusal;
 use super::table::{Family, Row, print};
@@ -20,7 +20,7 @@ use crate::progress;
 use crate::report;
 use clap::Args;
 use elsa_core::dtype::DType;
-use elsa_core::linear::{Direction, Form, Outputs, Rule};
+use elsa_core::linear::{Form, Outputs, Rule};
 use elsa_files::{Buffer, Reads, Target, leaves_enough};
 use elsa_runtime::{Backend, Engine, LinearPlan, LinearWorkspace};
 use std::path::PathBuf;
@@ -38,8 +38,9 @@ const HELP: &str = "\
 Examples:
   elsa linear bench --rule gated --seconds 0.2
   elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 \\
-      --picture crossovers.svg
+      --svg crossovers.svg
   elsa linear bench --rule gated --per-dim --lengths 1 --dims 64 --json
+  elsa linear bench --rule gated --shape 1,16,1,128,v=32 --reverse
 Keys and queries are random unit vectors. Forms alternate every few milliseconds. The table has the median time of a
 call in nanoseconds per token and state. An asterisk marks the form that a plan chooses by itself. A dash marks a form
 that does not support the problem or does not fit into memory. A crossover is the number of tokens from which another
@@ -62,10 +63,13 @@ pub struct LinearBenchArgs {
     /// Use one gate for each dim of the key
     #[arg(long)]
     pub per_dim: bool,
-    /// Order of the tokens
-    #[arg(long, default_value = Direction::Forward.name(),
-        value_parser = one_of(Direction::ALL.map(|direction| (direction.name(), direction))))]
-    pub direction: Direction,
+    /// Order of the tokens.
+    #[command(flatten)]
+    pub order: DirectionArgs,
+    /// Sizes to measure instead of those of the flags below; may be repeated
+    #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
+        conflicts_with_all = ["lengths", "dims", "batch", "heads"])]
+    pub shape: Vec<LinearShape>,
     /// Tokens
     #[arg(long, value_name = "T[,T...]", default_value = LENGTHS, value_delimiter = ',', allow_hyphen_values = true,
         value_parser = positive)]
@@ -97,7 +101,7 @@ pub struct LinearBenchArgs {
     pub gate: Gate,
     /// Write curves of time against tokens, with the crossovers
     #[arg(long, value_name = "FILE.svg")]
-    pub picture: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
     /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
@@ -149,13 +153,13 @@ fn cell(
     engine: &Engine,
     args: &LinearBenchArgs,
     watch: &mut Watch,
-    (rule, dim, tokens): (Rule, usize, usize),
+    (rule, shape): (Rule, LinearShape),
     tell: impl Fn(&str),
 ) -> Result<Vec<Row>, Error> {
-    let LinearBenchArgs { batch, heads, per_dim, direction, .. } = *args;
+    let LinearShape { batch, heads, states, tokens, dim, value_dim, .. } = shape;
+    let direction = args.order.direction();
     let refused = watch.refusal(tell);
-    let shape = LinearShape { batch, heads, key_heads: heads, states: heads, tokens, dim, value_dim: dim };
-    let per_dim = per_dim && rule.is_gated();
+    let per_dim = args.per_dim && rule.is_gated();
     let semantics = Semantics { per_dim, direction, ..Semantics::of_rule(rule) };
     let sample = Sample::new(&shape, &semantics, args.dtype)?;
     let mut subjects = subjects(engine, args, &sample)?;
@@ -198,8 +202,10 @@ fn cell(
             threads: engine.threads(),
             batch,
             heads,
+            states,
             tokens,
             dim,
+            value_dim,
             form: subject.form,
             chunk: choice.chunk,
             parts: choice.parts,
@@ -208,7 +214,8 @@ fn cell(
             p25_ms,
             p50_ms,
             p75_ms,
-            ns_per_token: p50_ms * 1e6 / (batch * heads * tokens) as f64,
+            ns_per_token: p50_ms * 1e6 / (batch * states * tokens) as f64,
+            tokens_per_s: (batch * tokens) as f64 * 1e3 / p50_ms,
             clean: marks.is_empty(),
             marks: marks.iter().map(ToString::to_string).collect(),
             workspace_bytes: subject.plan.workspace_bytes(),
@@ -230,28 +237,26 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
         return Err(Error::Argument { argument: "per-dim", found, allowed });
     }
     let reads = Reads::default();
-    let target = args.picture.as_deref().map(|path| Target::new("picture", path, &reads)).transpose()?;
+    let target = args.svg.as_deref().map(|path| Target::new("svg", path, &reads)).transpose()?;
     let engine = args.host.engine()?;
     let mut watch = Watch::start(args.gate, &engine);
-    let mut lengths = args.lengths.clone();
-    lengths.sort_unstable();
-    lengths.dedup();
+    let groups = groups(args);
     let rules = args.rule.map_or_else(|| Rule::ALL.to_vec(), |rule| vec![rule]);
-    let cells = rules.len() * args.dims.len() * lengths.len();
+    let cells = rules.len() * groups.iter().map(Vec::len).sum::<usize>();
     let bar = progress::bar(cells as u64, cells as f64 * args.seconds);
     let (mut families, mut clean) = (Vec::new(), 0);
     for rule in rules {
-        for &dim in &args.dims {
+        for group in &groups {
             let mut rows = Vec::new();
-            for &tokens in &lengths {
-                bar.set_message(format!("{} d {dim}, {tokens} tokens", rule.name()));
+            for &shape in group {
+                bar.set_message(format!("{} {shape}", rule.name()));
                 let tell = |line: &str| bar.suspend(|| say(line));
-                let measured = cell(&engine, args, &mut watch, (rule, dim, tokens), tell)?;
+                let measured = cell(&engine, args, &mut watch, (rule, shape), tell)?;
                 clean += usize::from(measured.iter().all(|row| row.clean));
                 rows.extend(measured);
                 bar.inc(1);
             }
-            let family = Family { title: title(args, rule, dim, rows.first()), rows };
+            let family = Family { title: title(args, rule, group, rows.first()), rows };
             let mut out = crate::foreign::stdout();
             if args.json {
                 family.rows.iter().try_for_each(|row| report::json(&mut out, row))?;
@@ -276,8 +281,32 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
 }
 
+/// Returns the sizes to measure. The sizes of a group differ only in the number of tokens, and have a common table.
+fn groups(args: &LinearBenchArgs) -> Vec<Vec<LinearShape>> {
+    if !args.shape.is_empty() {
+        return args.shape.iter().map(|shape| vec![*shape]).collect();
+    }
+    let LinearBenchArgs { batch, heads, .. } = *args;
+    let mut lengths = args.lengths.clone();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let of = |dim: usize| {
+        let shape = |tokens| LinearShape {
+            batch,
+            heads,
+            key_heads: heads,
+            states: heads,
+            tokens,
+            dim,
+            value_dim: dim,
+        };
+        lengths.iter().copied().map(shape).collect()
+    };
+    args.dims.iter().copied().map(of).collect()
+}
+
 /// Describes the properties that all cells of a table share.
-fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> String {
+fn title(args: &LinearBenchArgs, rule: Rule, group: &[LinearShape], row: Option<&Row>) -> String {
     let gates = match (rule.is_gated(), args.per_dim) {
         (false, _) => "",
         (true, false) => " per head",
@@ -286,10 +315,12 @@ fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> S
     let on = row.map_or_else(String::new, |row| {
         format!(", {} with {}", row.backend, report::count(row.threads as u64, "thread"))
     });
-    let LinearBenchArgs { direction, dtype, batch, heads, .. } = args;
-    format!(
-        "{}{gates}, {}, {dtype}, batch {batch}, heads {heads}, d {dim}{on}",
-        rule.name(),
-        direction.name()
-    )
+    let sizes = group.first().map_or_else(String::new, |shape| {
+        let LinearShape { batch, heads, states, dim, value_dim, .. } = *shape;
+        let states = if states == heads { String::new() } else { format!(", heads of v {states}") };
+        let value_dim = if value_dim == dim { String::new() } else { format!(", d of v {value_dim}") };
+        format!(", batch {batch}, heads {heads}{states}, d {dim}{value_dim}")
+    });
+    let (direction, dtype) = (args.order.direction().name(), args.dtype);
+    format!("{}{gates}, {direction}, {dtype}{sizes}{on}", rule.name())
 }

@@ -8,6 +8,7 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{Direction, Inputs, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
 use elsa_files::{Buffer, zeros};
+use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 /// Placeholder for the sizes in help texts.
@@ -30,6 +31,14 @@ pub struct LinearShape {
     pub dim: usize,
     /// Head size of values.
     pub value_dim: usize,
+}
+
+impl Display for LinearShape {
+    /// Writes the sizes in the notation of the command line.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let LinearShape { batch, heads, key_heads, states, tokens, dim, value_dim } = self;
+        write!(f, "{batch},{heads},{tokens},{dim},{value_dim},v={states},k={key_heads}")
+    }
 }
 
 impl FromStr for LinearShape {
@@ -93,7 +102,7 @@ impl Semantics {
     #[must_use]
     pub fn of(args: &SemanticsArgs, per_dim: bool) -> Semantics {
         let SemanticsArgs { rule, scale, normalize, .. } = *args;
-        Semantics { rule, per_dim, direction: args.direction(), scale, normalize, states: false }
+        Semantics { rule, per_dim, direction: args.order.direction(), scale, normalize, states: false }
     }
 }
 

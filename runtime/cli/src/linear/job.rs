@@ -139,7 +139,7 @@ impl LinearJob {
         }
         spec.scale = semantics.scale;
         spec.normalize = semantics.normalize;
-        spec.direction = semantics.direction();
+        spec.direction = semantics.order.direction();
         spec.packed = packed;
 
         // Decay and beta share one type. This is the type of the other tensors if both have it, and f32 otherwise.

@@ -6,6 +6,7 @@ use super::args::{FormArgs, SemanticsArgs, TensorArgs};
 use super::job::{LinearJob, Written};
 use super::judge::{Answer, judge};
 use crate::args::{FILE, ForceArgs, HostArgs, required};
+use crate::certified::Certified;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::progress;
@@ -14,7 +15,6 @@ use clap::Args;
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_files::{Buffer, Content, Output, TensorPath, Writer, leaves_enough, zeros};
 use elsa_runtime::{LinearPlan, PlanError};
-use serde::Serialize;
 
 /// The text below the flags.
 const HELP: &str = "\
@@ -50,7 +50,8 @@ pub struct LinearRunArgs {
     /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
     #[arg(long, value_name = FILE)]
     pub present_state: Option<TensorPath>,
-    /// Also compute the recurrence in f64, and print the error bound of the output as one JSON line
+    /// Also compute the recurrence in f64, and print a bound on the output's error. With --json or --verbose it is a
+    /// line of JSON
     #[arg(long)]
     pub certificate: bool,
     /// Permission for outputs to replace inputs.
@@ -59,6 +60,9 @@ pub struct LinearRunArgs {
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+    /// Print all numbers of the certificate
+    #[arg(long, conflicts_with = "json")]
+    pub verbose: bool,
     /// Semantics.
     #[command(flatten)]
     pub semantics: SemanticsArgs,
@@ -91,14 +95,14 @@ pub fn refusal(e: &PlanError) -> Option<String> {
     }
 }
 
-/// Judges the results of a run, and returns the JSON object that `--certificate` prints.
+/// Judges the results of a run, and returns the certificate.
 fn certificate(
     job: &LinearJob,
     plan: &LinearPlan,
     done: &elsa_runtime::Report,
     out: Option<&Buffer>,
     present: Option<&[f32]>,
-) -> Result<impl Serialize + use<>, Error> {
+) -> Result<Certified, Error> {
     let (problem, inputs, backend) = (&job.problem, job.inputs()?, done.backend);
     let executed: Vec<_> = (0..problem.sequences())
         .map(|at| plan.executed_of(backend, problem.sequence(inputs.cu_seqlens, at).tokens))
@@ -112,7 +116,16 @@ fn certificate(
         return Err(Error::Verification(format!("{} elements are beyond their bounds", judged.beyond)));
     }
     let claims = judged.unclaimed == 0 && judged.not_finite == 0;
-    Ok(object! {
+    let sentence = if claims {
+        format!(
+            "every number of the output is proven to be within {:.1e} of the recurrence",
+            judged.bound_abs
+        )
+    } else {
+        "nothing is proven about the output; an element has no bound or is not finite".to_owned()
+    };
+    let mut json = Vec::new();
+    let numbers = object! {
         what: "certificate",
         // The claim is `none` if an element has no bound or is not finite.
         claim: if claims { "bound" } else { "none" },
@@ -124,7 +137,9 @@ fn certificate(
         measured_absolute: judged.max_abs,
         measured_relative: judged.rel_l2,
         not_finite: judged.not_finite,
-    })
+    };
+    report::json(&mut json, &numbers)?;
+    Ok(Certified::new(&sentence, String::from_utf8_lossy(&json).trim_end().to_owned()))
 }
 
 /// Runs the command.
@@ -174,7 +189,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
 
     let mut stdout = crate::foreign::stdout();
     if let Some(certificate) = certificate {
-        report::json(&mut stdout, &certificate)?;
+        certificate.print(&mut stdout, args.json, args.verbose)?;
     }
     let choice = plan.division_of(done.backend);
     let kernel = plan.kernel_of(done.backend);

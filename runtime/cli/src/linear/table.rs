@@ -30,12 +30,16 @@ pub struct Row {
     pub threads: usize,
     /// Number of sequences.
     pub batch: usize,
-    /// Number of heads, which is the same for queries, keys and values.
+    /// Number of heads of queries.
     pub heads: usize,
+    /// Number of heads of values. Each of these heads has a state.
+    pub states: usize,
     /// Number of tokens per sequence.
     pub tokens: usize,
-    /// Head size, which is the same for keys and values.
+    /// Head size of queries and keys.
     pub dim: usize,
+    /// Head size of values.
+    pub value_dim: usize,
     /// The form.
     #[serde(serialize_with = "named")]
     pub form: Form,
@@ -53,8 +57,10 @@ pub struct Row {
     pub p50_ms: f64,
     /// Third quartile of the time per call, over the slices.
     pub p75_ms: f64,
-    /// Median time per token, for one head of one sequence, in nanoseconds.
+    /// Median time per token, for one state of one sequence, in nanoseconds.
     pub ns_per_token: f64,
+    /// Tokens per second at the median time, over all sequences.
+    pub tokens_per_s: f64,
     /// `true` if nothing disturbed the cell.
     pub clean: bool,
     /// Reasons why the cell was disturbed or refused, each with a remedy.
@@ -185,8 +191,10 @@ mod tests {
             threads: 1,
             batch: 1,
             heads: 1,
+            states: 1,
             tokens,
             dim: 8,
+            value_dim: 8,
             form,
             chunk: 1,
             parts: 1,
@@ -196,6 +204,7 @@ mod tests {
             p50_ms: ms,
             p75_ms: ms,
             ns_per_token: ms * 1e6 / tokens as f64,
+            tokens_per_s: tokens as f64 * 1e3 / ms,
             clean: marks.is_empty(),
             marks: marks.iter().map(|mark| (*mark).to_owned()).collect(),
             workspace_bytes: 0,

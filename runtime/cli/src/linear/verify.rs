@@ -116,7 +116,7 @@ impl Subject {
                 return Err(Error::Argument { argument, found, allowed });
             }
         }
-        let present_state = semantics.direction() != Direction::Bidirectional;
+        let present_state = semantics.order.direction() != Direction::Bidirectional;
         let job = LinearJob::load(&args.tensors, semantics, Written { present_state })?;
         Ok(Subject::Files(Box::new(job)))
     }

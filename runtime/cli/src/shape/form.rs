@@ -191,6 +191,15 @@ impl Shape {
         4.0 * pairs * self.heads as f64 * self.dim as f64
     }
 
+    /// Counts the query tokens of a call, in all sequences. Heads do not count.
+    #[must_use]
+    pub fn tokens(self) -> f64 {
+        match self.bounds().and_then(|bounds| bounds.last().copied()) {
+            Some(total) => total as f64,
+            None => self.batch as f64 * self.queries as f64,
+        }
+    }
+
     /// Returns the name of the causal mask's alignment, if there is a causal mask.
     #[must_use]
     pub fn corner(self) -> Option<&'static str> {
@@ -273,10 +282,11 @@ mod tests {
 
         let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
         assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("top-left")));
+        assert_eq!(shape.tokens(), 10.0);
 
         // The five sequences have lengths 10, 30, 15, 25 and 20.
         let shape: Shape = "5,6,30,30,8,kv=2,packed=10".parse().unwrap();
-        assert_eq!(shape.bounds(), Some(vec![0, 10, 40, 55, 80, 100]));
+        assert_eq!((shape.bounds(), shape.tokens()), (Some(vec![0, 10, 40, 55, 80, 100]), 100.0));
         let packed = shape.problem(DType::F32).unwrap();
         let spec = packed.spec();
         assert_eq!((spec.query.shape(), spec.key.shape()), ([1, 6, 100, 8], [1, 2, 100, 8]));

@@ -3,8 +3,9 @@
 //! 1. Every candidate takes a turn. Candidates that are much slower than the fastest take no further turns.
 //! 2. The remaining candidates alternate until the time is over, for at least five turns each. Each round begins with a
 //!    different candidate from the previous round. The chooser's own choice is never dropped.
-//! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
-//!    together, divided by the number of calls. The calls are launched as one graph if the driver supports graphs.
+//! 3. A turn consists of a few samples. A sample is the time of several calls, which take a few milliseconds together,
+//!    divided by the number of calls. On a GPU it is the time of the device, and the calls are launched as one graph if
+//!    the driver supports graphs.
 //! 4. Candidates share one workspace and the memory of the tensors. So all candidates together need only the memory of
 //!    one call.
 
@@ -13,10 +14,10 @@ use crate::error::Error;
 use crate::oracle::{Bounded, Total, compare};
 use crate::rows::{rows, sample};
 use crate::shape::Data;
-use elsa_core::attention::plan::{Division, GpuChoice};
+use elsa_core::attention::plan::{CpuDivision, Division};
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_files::Buffer;
-use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
+use elsa_runtime::{Backend, Engine, Plan, PlanOptions, Workspace};
 use std::time::{Duration, Instant};
 
 /// Approximate duration of a sample.
@@ -34,15 +35,51 @@ const WINS: f64 = 0.98;
 /// Maximum number of multiplications that the oracle does per output. For larger shapes, a sample of rows is compared.
 const ORACLE: usize = 1 << 24;
 
+/// What a candidate decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The kernel and the splits on a GPU.
+    Gpu(Division),
+    /// The block, the group and the workers on a CPU; `None` leaves them to the chooser.
+    Cpu(Option<CpuDivision>),
+}
+
+impl Decision {
+    /// Adds the decision to the options of a plan.
+    #[must_use]
+    pub fn options(self, options: &PlanOptions) -> PlanOptions {
+        match self {
+            Decision::Gpu(division) => options.division(division),
+            Decision::Cpu(division) => options.cpu_division(division),
+        }
+    }
+}
+
 /// A candidate and its samples, in milliseconds per call.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Kernel and division of the candidate.
-    pub choice: GpuChoice,
+    /// What the candidate decides.
+    pub decision: Decision,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// The plan's block, group and workers; `None` on a GPU.
+    pub cpu: Option<CpuDivision>,
     samples: Vec<f64>,
 }
 
 impl Candidate {
+    /// Describes the kernel and the rest of the decision.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match (self.decision, self.cpu) {
+            (Decision::Gpu(division), _) => format!("{} in {}", self.kernel, division.splits),
+            (Decision::Cpu(_), Some(CpuDivision { block, group, workers })) => {
+                format!("block {block}, group {group}, workers {workers}")
+            }
+            (Decision::Cpu(_), None) => self.kernel.to_owned(),
+        }
+    }
+
     /// Returns the median of the samples, or infinity if there are none.
     #[must_use]
     pub fn median(&self) -> f64 {
@@ -68,9 +105,17 @@ impl Turn<'_> {
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let mut bound = self.plan.bind(self.inputs, Outputs::new(output.elements_mut()), workspace)?;
+        let on_gpu = self.plan.backend() == Backend::Cuda;
         let mut time = |calls: usize| -> Result<Duration, Error> {
-            let (_, time) = bound.time_on_device(calls)?;
-            time.filter(|time| !time.is_zero()).ok_or(Error::Untimed)
+            if on_gpu {
+                let (_, time) = bound.time_on_device(calls)?;
+                return time.filter(|time| !time.is_zero()).ok_or(Error::Untimed);
+            }
+            let start = Instant::now();
+            for _ in 0..calls {
+                bound.run()?;
+            }
+            Ok((start.elapsed() / calls as u32).max(Duration::from_nanos(1)))
         };
         if *self.calls == 0 {
             // The first launch may load the kernel.
@@ -90,7 +135,7 @@ impl Turn<'_> {
 /// Measures every candidate of `case` for about `seconds` in total. The first candidate is the chooser's own choice.
 ///
 /// # Errors
-/// Returns an error if the GPU does not support the problem, if the device fails, or if memory is not available.
+/// Returns an error if the device does not support the problem, if it fails, or if memory is not available.
 pub fn measure(
     engine: &Engine,
     case: &Case,
@@ -98,14 +143,27 @@ pub fn measure(
     seconds: f64,
 ) -> Result<Vec<Candidate>, Error> {
     let problem = case.shape.problem(case.dtype)?;
-    let choices = engine.divisions(&problem, options)?;
-    let plan = |choice: &GpuChoice| engine.plan(&problem, &options.division(choice.division()));
-    let plans = choices.iter().map(plan).collect::<Result<Vec<Plan>, _>>()?;
+    let decisions: Vec<Decision> = if engine.backend() == Backend::Cuda {
+        let all = engine.divisions(&problem, options)?;
+        all.iter().map(|choice| Decision::Gpu(choice.division())).collect()
+    } else {
+        let others = engine.cpu_divisions(&problem, options)?;
+        let others = others.iter().map(|choice| Decision::Cpu(Some(choice.division())));
+        std::iter::once(Decision::Cpu(None)).chain(others).collect()
+    };
+    let plan = |decision: &Decision| engine.plan(&problem, &decision.options(options));
+    let plans = decisions.iter().map(plan).collect::<Result<Vec<Plan>, _>>()?;
     let data = Data::random(&case.shape, &problem)?;
     let mut output = Buffer::zeros("out", case.dtype, problem.spec().output.extent())?;
     let mut workspace = Workspace::shared(&plans.iter().collect::<Vec<_>>())?;
-    let mut candidates: Vec<Candidate> =
-        choices.into_iter().map(|choice| Candidate { choice, samples: Vec::new() }).collect();
+    let candidate = |(&decision, plan): (&Decision, &Plan)| {
+        let cpu = match decision {
+            Decision::Gpu(_) => None,
+            Decision::Cpu(_) => plan.choice().map(|choice| choice.division()),
+        };
+        Candidate { decision, kernel: plan.kernel(), cpu, samples: Vec::new() }
+    };
+    let mut candidates: Vec<Candidate> = decisions.iter().zip(&plans).map(candidate).collect();
     let mut calls = vec![0; candidates.len()];
     let mut staying: Vec<usize> = (0..candidates.len()).collect();
     let begin = Instant::now();
@@ -126,27 +184,27 @@ pub fn measure(
     Ok(candidates)
 }
 
-/// Returns the fastest division over all `cases`; `None` if there are no candidates. The first candidate of each case
-/// has the chooser's division. In each case, times are divided by the time of the chooser's division. Divisions are
-/// compared by the geometric mean of these ratios over the cases. Returns the chooser's division unless another
-/// division is faster by more than noise.
+/// Returns the fastest decision over all `cases`; `None` if there are no candidates. The first candidate of each case
+/// is the chooser's. In each case, times are divided by the time of the chooser's candidate. Decisions are compared by
+/// the geometric mean of these ratios over the cases. Returns the chooser's decision unless another decision is faster
+/// by more than noise.
 #[must_use]
-pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
-    let own = cases.first()?.first()?.choice.division();
-    let share = |division: Division| {
+pub fn winner(cases: &[&[Candidate]]) -> Option<Decision> {
+    let own = cases.first()?.first()?.decision;
+    let share = |decision: Decision| {
         let logs: f64 = cases
             .iter()
             .map(|case| {
-                let time = |wanted| case.iter().find(|other| other.choice.division() == wanted);
+                let time = |wanted| case.iter().find(|other| other.decision == wanted);
                 let of = |wanted| time(wanted).map_or(f64::INFINITY, Candidate::median);
-                (of(division) / of(own)).ln()
+                (of(decision) / of(own)).ln()
             })
             .sum();
         (logs / cases.len() as f64).exp()
     };
-    let divisions = cases.first()?.iter().map(|candidate| candidate.choice.division());
-    let best = divisions.map(|division| (share(division), division)).min_by(|(a, _), (b, _)| a.total_cmp(b));
-    best.filter(|(share, _)| *share <= WINS).map(|(_, division)| division).or(Some(own))
+    let decisions = cases.first()?.iter().map(|candidate| candidate.decision);
+    let best = decisions.map(|decision| (share(decision), decision)).min_by(|(a, _), (b, _)| a.total_cmp(b));
+    best.filter(|(share, _)| *share <= WINS).map(|(_, decision)| decision).or(Some(own))
 }
 
 /// Compares the output of a plan with the f64 oracle.
@@ -179,48 +237,18 @@ pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::attention::plan::{
-        GpuKernelSpec, GpuOptions, GpuResources, Pace, Paces, Summation, choose_gpu,
-    };
-    use elsa_core::profile::GpuProfile;
-
-    const PACE: Pace = Pace { shared: 1, alone: 1 };
-    const KERNEL: GpuKernelSpec = GpuKernelSpec {
-        name: "k",
-        head_dim: 64,
-        sixteen_bit: false,
-        most_queries: usize::MAX,
-        most_plain: usize::MAX,
-        most_added: usize::MAX,
-        most_causal: usize::MAX,
-        few_blocks: false,
-        joins_race: false,
-        serial: false,
-        slow_edges: false,
-        idles: false,
-        paces: Paces { early: PACE, late: PACE },
-        rows: 64,
-        keys: 64,
-        resources: GpuResources { threads: 128, shared: 0, registers: 64 },
-        summation: Summation::Tiles { columns: 8, flush: 256 },
-        chain: 64,
-        exp2_relative: 1e-7,
-        half_chain: 0,
-    };
-
     /// Creates a candidate that divides the keys into `splits` splits and has the given samples.
     fn candidate(splits: usize, samples: &[f64]) -> Candidate {
-        let shape: crate::shape::Shape = "1,1,512,512,64".parse().unwrap();
-        let options =
-            GpuOptions { division: Some(Division { candidate: 0, splits }), ..GpuOptions::default() };
-        let problem = shape.problem(elsa_core::dtype::DType::F32).unwrap();
-        let choice = choose_gpu(&problem, &GpuProfile::default(), [&KERNEL], &options).unwrap();
-        Candidate { choice, samples: samples.to_vec() }
+        let decision = Decision::Gpu(Division { candidate: 0, splits });
+        Candidate { decision, kernel: "k", cpu: None, samples: samples.to_vec() }
     }
 
     #[test]
     fn the_winner_is_faster_by_more_than_noise_over_all_batches() {
-        let splits = |cases: &[&[Candidate]]| winner(cases).map(|division| division.splits);
+        let splits = |cases: &[&[Candidate]]| match winner(cases) {
+            Some(Decision::Gpu(division)) => Some(division.splits),
+            _ => None,
+        };
         let own = candidate(1, &[1.0, 9.0, 1.0]);
         assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.5, 0.5, 7.0])]]), Some(2));
         assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.99])]]), Some(1));
@@ -230,5 +258,23 @@ mod tests {
         let batch = [own, candidate(2, &[3.0]), candidate(4, &[0.95])];
         assert_eq!(splits(&[&alone, &batch]), Some(4));
         assert_eq!(splits(&[]), None);
+    }
+
+    #[test]
+    fn decisions_about_a_cpu_compete_with_the_chooser() {
+        let division = CpuDivision { block: 128, group: 2, workers: 3 };
+        let of = |decision, ms| Candidate {
+            decision: Decision::Cpu(decision),
+            kernel: "k",
+            cpu: Some(division),
+            samples: vec![ms],
+        };
+        let (own, other) = (of(None, 1.0), of(Some(division), 0.9));
+        assert_eq!(winner(&[&[own.clone(), other.clone()]]), Some(other.decision));
+        assert_eq!(winner(&[&[own.clone(), of(Some(division), 0.99)]]), Some(own.decision));
+        assert_eq!(
+            (other.words(), candidate(3, &[]).words()),
+            ("block 128, group 2, workers 3".into(), "k in 3".into())
+        );
     }
 }

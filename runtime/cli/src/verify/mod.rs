@@ -22,7 +22,7 @@
 //! 3. A row's most likely key differs from the oracle's, although the oracle's probabilities of the two keys differ by
 //!    more than their errors allow.
 //! 4. More components exceed the likely bound than the model of likely errors expects, and the tensors are those of a
-//!    scenario. The numbers of a scenario are random and independent, as the model assumes. Tensors from files may
+//!    scenario or of a shape. Their numbers are random and independent, as the model assumes. Tensors from files may
 //!    repeat tokens, and then rounding errors repeat as well. So a run on tensors from files only gets a warning. But
 //!    if the output is from a file too, and no two tokens are equal, the output fails. The arithmetic of an output from
 //!    a file is only assumed. Errors of distinct tokens average out, so this number of large errors indicates reduced
@@ -50,12 +50,13 @@ mod judge;
 mod print;
 mod verdict;
 
-use crate::args::values::{one_of, ordinal, positive};
+use crate::args::values::{dtype, one_of, ordinal, positive};
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TraversalArgs};
 use crate::error::{Error, dashed, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
+use crate::shape::{self, Data, Named};
 use crate::verdict::Verdict;
 use case::Case;
 use clap::Args;
@@ -76,6 +77,7 @@ Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --verbose       prints metrics and bounds too
   elsa verify --scenario long --audit 32 --seed 7           32 of 256 rows, always the same ones
   elsa verify --scenario regular --html regular.html        a histogram of errors and a heat map
+  elsa verify --shape 1,12,197,197,64 --dtype f16           random tensors of a shape of elsa bench
 
 The answer is compared with attention in f64. The first word is the verdict:
   PASS      Rounding explains every difference, and its bound is smaller than the terms that are
@@ -83,7 +85,8 @@ The answer is compared with attention in f64. The first word is the verdict:
   FAIL      (exit status 4) One of these: rounding cannot explain a number; a number is NaN or
             infinite but not in exact attention, or the reverse; a row attends another key most;
             more numbers are beyond the likely case than chance allows, as with TF32 and 16-bit
-            arithmetic. The last is tested in a scenario, and with --y if no tokens repeat.
+            arithmetic. The last is tested with --scenario and --shape, and with --y if no tokens
+            repeat.
   NO CLAIM  (exit status 6) Nothing fails, but one of these: the bound is as large as sum p |v|, so
             an answer of zeros would pass; numbers left the range of FP32; with --y, numbers are
             beyond the likely case and tokens repeat.
@@ -118,17 +121,25 @@ correct answer may violate it.";
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
-    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    elsa verify --scenario <SCENARIO> [OPTIONS]\n       \
+    elsa verify --shape <SHAPE> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", scenario::required), mut_arg("k", scenario::required), mut_arg("v", scenario::required))]
 pub struct VerifyArgs {
     /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
-    #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "backend", "fallback", "device", "threads",
-        "budget", "block", "half_scores"])]
+    #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "shape", "backend", "fallback", "device",
+        "threads", "budget", "block", "half_scores"])]
     pub y: Option<TensorPath>,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
+    /// Random tensors of a shape instead of files; may be repeated
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true, conflicts_with = "scenario",
+        conflicts_with_all = ProblemArgs::names())]
+    pub shape: Vec<Named>,
+    /// With --shape: element type [default: f32]
+    #[arg(long, value_parser = dtype())]
+    pub dtype: Option<DType>,
     /// Compare R random rows instead of all, and recompute some of them in double-double. P is not extracted
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]
     pub audit: Option<usize>,
@@ -168,6 +179,10 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
         return Err(Error::Argument { argument: "seed", found, allowed });
     }
+    if args.dtype.is_some() && args.shape.is_empty() {
+        let (found, allowed) = ("given without --shape".into(), "with --shape".into());
+        return Err(Error::Argument { argument: "dtype", found, allowed });
+    }
     args.traversal.excluded_by("y", args.y.is_some())?;
     let mut reads = args.force.reads();
     args.problem.add_to(&mut reads);
@@ -192,13 +207,24 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         }
         Ok(())
     };
-    let request = |name| Request { name, random: args.scenario.is_some(), audit };
+    let random = args.scenario.is_some() || !args.shape.is_empty();
+    let request = |name| Request { name, random, audit };
     let options = args.traversal.options(args.engine.plan_options())?;
     if let Some(scenario) = args.scenario {
         let engine = args.engine.engine()?;
         let subject = Subject::Run { engine: &engine, options: &options };
         for case in scenario.cases()? {
             show(judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
+        }
+    } else if !args.shape.is_empty() {
+        let engine = args.engine.engine()?;
+        let subject = Subject::Run { engine: &engine, options: &options };
+        let dtype = args.dtype.unwrap_or(DType::F32);
+        for shape in args.shape.iter().flat_map(|named| &named.shapes) {
+            let problem = shape.problem(dtype)?;
+            let data = Data::random(shape, &problem)?;
+            let name = shape.to_string();
+            show(judge(&subject, &problem, data.inputs(), Request { name: &name, random, audit })?)?;
         }
     } else if let Some(source) = &args.y {
         let job = Job::load(&args.problem, [false, false])?;

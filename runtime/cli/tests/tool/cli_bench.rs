@@ -4,7 +4,7 @@
 use crate::common::{Busy, Desk, bench, cells, elsa, lines, tool};
 use serde_json::Value;
 
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 32] = [
     "what",
     "backend",
     "kernel",
@@ -24,6 +24,7 @@ const FIELDS: [&str; 31] = [
     "max_ms",
     "cold_ms",
     "gflops",
+    "tokens_per_s",
     "workspace_bytes",
     "alloc_bytes",
     "speedup_vs_math",
@@ -39,9 +40,18 @@ const FIELDS: [&str; 31] = [
 ];
 /// Fields that are null if the shape does not define them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Fields that are null if there are too few pairs of slices, or if there is no GPU.
-const METHOD: [&str; 7] =
-    ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
+/// Fields that are null if there are too few pairs of slices, if a method was not measured, or if there is no GPU.
+const METHOD: [&str; 9] = [
+    "ratio_low",
+    "ratio_high",
+    "noise",
+    "differs",
+    "speedup_vs_rows",
+    "packing_ms",
+    "enqueue_p50_ms",
+    "wait_p50_ms",
+    "device_p50_ms",
+];
 /// Fields that are null if the board does not report them.
 const BOARD: [&str; 10] = [
     "energy_mj",
@@ -101,6 +111,8 @@ fn bench_prints_every_field_for_every_shape_and_method() {
         let queries = if n == 70 { 33.0 } else { 5.0 };
         let gflops = flops * queries / (number("p50_ms") * 1e6);
         assert!((number("gflops") / gflops - 1.0).abs() < 1e-9);
+        let tokens = number("batch") * queries / (number("p50_ms") * 1e-3);
+        assert!((number("tokens_per_s") / tokens - 1.0).abs() < 1e-9);
     }
 }
 
@@ -216,6 +228,32 @@ fn bench_measures_one_method_when_asked() {
 }
 
 #[test]
+fn a_baseline_of_one_row_at_a_time_needs_no_other_library() {
+    let line =
+        "--seconds 0.02 --threads 2 --method all --shape 2,4,35,70,16,kv=2,causal=bottom-right,mask=padding";
+    let words: Vec<&str> = line.split(' ').collect();
+    let all = cells(&bench(&[&["--json"][..], &words[..]].concat()).stdout);
+    let methods: Vec<&str> = all.iter().map(|row| row["method"].as_str().unwrap()).collect();
+    assert_eq!(methods, ["elsa", "math", "rows"]);
+    for row in &all {
+        assert!(row["rel_l2"].as_f64().unwrap() < 1e-6 && row["alloc_bytes"] == 0, "{row}");
+        assert!(row["speedup_vs_rows"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let rows = &all[2];
+    assert_eq!((&rows["speedup_vs_rows"], &rows["backend"]), (&1.0.into(), &"scalar".into()));
+    assert_eq!((&rows["threads"], &rows["workspace_bytes"]), (&2.into(), &(2 * 32 * 4).into()));
+    assert!(rows["ratio_low"].is_null() && rows["speedup_vs_math"].is_number(), "{rows}");
+    let text = String::from_utf8(bench(&words).stdout).unwrap();
+    let below = text.lines().find(|line| line.starts_with("  rows: ")).unwrap();
+    assert!(below.ends_with(" times elsa"), "{text}");
+
+    let packed = elsa(&["bench", "--method", "rows", "--shape", "4,2,24,24,8,packed=6"]);
+    let said = String::from_utf8_lossy(&packed.stderr);
+    let named = said.contains("--method: rows with packed sequences; allowed: elsa");
+    assert!(packed.status.code() == Some(2) && named, "{said}");
+}
+
+#[test]
 fn bench_refuses_nonsense() {
     let desk = Desk::new();
     for [flag, value, part] in [
@@ -279,6 +317,9 @@ fn workloads_are_measured_by_name() {
         [["-", "4,2,24,24,8,packed=6", "elsa"], ["bert-sst2", sst2, "elsa"], ["bert-sst2", sst2, "math"]]
     );
     assert!(all.iter().all(|row| row["certified"] == true), "{all:?}");
+    let packing = |row: &Value| row["packing_ms"].as_f64().is_some_and(|ms| ms > 0.0);
+    assert_eq!(packing(&all[0]), all[0]["backend"] != "cuda", "{}", all[0]);
+    assert!(all[1]["packing_ms"].is_null(), "{}", all[1]);
     // The four sequences have 6, 24, 12 and 18 tokens.
     let gflops = 4.0 * 2.0 * 8.0 * (36 + 576 + 144 + 324) as f64 / (all[0]["p50_ms"].as_f64().unwrap() * 1e6);
     assert!((all[0]["gflops"].as_f64().unwrap() / gflops - 1.0).abs() < 1e-9);

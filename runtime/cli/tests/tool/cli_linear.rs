@@ -439,7 +439,10 @@ fn a_certificate_bounds_what_it_measures() {
     let (desk, _) = desk(N);
     for rule in RULES {
         let line = format!("linear run {} --out @y.npy --present-state @last.npy --certificate", flags(rule));
-        let told = desk.json(&line);
+        let printed = desk.ok(&format!("{line} --verbose"));
+        let [sentence, json] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+        let told: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(desk.ok(&line), format!("{sentence}\n"));
         let number = |name: &str| told[name].as_f64().unwrap();
         assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{told}");
         assert!(
@@ -448,11 +451,19 @@ fn a_certificate_bounds_what_it_measures() {
         );
         assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{told}");
         assert!(number("gain") <= 1.0, "{told}");
+        let most = number("absolute");
+        let proven = format!(
+            "certificate: every number of the output is proven to be within {most:.1e} of the recurrence"
+        );
+        assert_eq!(sentence, proven);
         let lines = desk.ok(&format!("{line} --json"));
-        assert_eq!(lines.lines().count(), 2, "{lines}");
+        assert!(lines.lines().count() == 2 && lines.starts_with(json), "{lines}");
     }
     desk.f32("g.npy", &[2, 2, 37], &[f32::NAN; 148]);
-    let told = desk.json(&format!("linear run {} --out @y.npy --certificate", flags("gated")));
+    let line = format!("linear run {} --out @y.npy --certificate", flags("gated"));
+    assert!(desk.ok(&line).starts_with("certificate: nothing is proven about the output; "));
+    let printed = desk.ok(&format!("{line} --json"));
+    let told: serde_json::Value = serde_json::from_str(printed.lines().next().unwrap()).unwrap();
     assert_eq!((&told["claim"], told["not_finite"].as_u64()), (&"none".into(), Some(2 * 2 * 37 * 6)));
 }
 

@@ -124,7 +124,7 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     let desk = Desk::new();
     let lines = measured(
         &desk,
-        "--rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --picture @p.svg",
+        "--rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --svg @p.svg",
     );
     let rows = common::lines(&lines);
     let of = |tokens: u64| rows.iter().filter(move |row| row["tokens"] == tokens);
@@ -141,6 +141,8 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
         assert_eq!(row["clean"] == true, row["marks"].as_array().unwrap().is_empty(), "{row}");
         let each = number("p50_ms") * 1e6 / (2.0 * number("tokens"));
         assert!((number("ns_per_token") / each - 1.0).abs() < 1e-9, "{row}");
+        let tokens = number("tokens") / (number("p50_ms") * 1e-3);
+        assert!((number("tokens_per_s") / tokens - 1.0).abs() < 1e-9, "{row}");
     }
     let picture = std::fs::read_to_string(desk.path("p.svg")).unwrap();
     assert!(picture.starts_with("<svg xmlns=") && picture.trim_end().ends_with("</svg>"), "{picture}");
@@ -150,17 +152,30 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     );
     assert_eq!(faults(&picture), [""; 0], "{picture}");
 
-    let flags = "--rule gated --per-dim --direction reverse --lengths 3,20 --dims 8 --seconds 0.001";
+    let flags = "--rule gated --per-dim --reverse --lengths 3,20 --dims 8 --seconds 0.001";
     let table = measured(&desk, flags);
     assert!(table.starts_with("gated per dim, reverse, f32, batch 1, heads 8, d 8, "), "{table}");
     let cells = table.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     assert!(cells.clone().count() == 2 && cells.clone().all(|line| line.contains('*')), "{table}");
     let one = measured(&desk, "--rule linear --form recurrent --lengths 9 --dims 8 --seconds 0.001 --json");
     assert_eq!(one.lines().count(), 1, "{one}");
+    let flags = "--rule gated --form recurrent --shape 2,1,9,8,4,v=3 --bidirectional --seconds 0.001";
+    let one = common::lines(measured(&desk, &format!("{flags} --json")));
+    let [row] = &one[..] else { panic!("{one:?}") };
+    let found = ["batch", "heads", "states", "tokens", "dim", "value_dim"].map(|name| row[name].as_u64());
+    assert_eq!((found, &row["direction"]), ([2, 1, 3, 9, 8, 4].map(Some), &"bidirectional".into()));
+    let each = row["p50_ms"].as_f64().unwrap() * 1e6 / f64::from(2 * 3 * 9);
+    assert!((row["ns_per_token"].as_f64().unwrap() / each - 1.0).abs() < 1e-9, "{row}");
+    let title = "gated per head, bidirectional, f32, batch 2, heads 1, heads of v 3, d 8, d of v 4, ";
+    let table = measured(&desk, flags);
+    assert!(table.starts_with(title), "{table}");
     desk.refuse_all([
         ("linear bench --rule delta --per-dim", "--per-dim: given with --rule delta|gated"),
         ("linear bench --lengths 1,x", "--lengths: 'x'; allowed: a whole number from 1"),
-        ("linear bench --picture @missing/p.svg", "--picture: |cannot be written"),
+        ("linear bench --svg @missing/p.svg", "--svg: |cannot be written"),
+        ("linear bench --shape 1,2,3", "--shape: '1,2,3'; allowed: B,H,T,DK"),
+        ("linear bench --shape 1,2,3,4 --heads 2", "--shape: given with --heads; allowed: one of the two"),
+        ("linear bench --reverse --non-causal", "--reverse: given with --non-causal"),
     ]);
 }
 

@@ -26,10 +26,10 @@ fn has_gpu() -> bool {
 }
 
 #[test]
-fn without_a_gpu_there_is_nothing_to_tune() {
+fn without_a_gpu_there_is_none_to_tune() {
     let desk = Desk::new();
     let path = desk.path("tuned.toml");
-    let output = tune(path.to_str().unwrap(), &SHAPES);
+    let output = tune(path.to_str().unwrap(), &[&SHAPES[..], &["--backend", "cuda"]].concat());
     let said = text(&output.stderr);
     if has_gpu() {
         assert_eq!((output.status.code(), path.exists()), (Some(0), true), "{said}");
@@ -46,12 +46,67 @@ fn wrong_requests_are_refused_before_anything_is_measured() {
         (&["--seconds", "-1"], "--seconds"),
         (&["--heads", "0"], "--heads"),
         (&["--heads", "2", "--shape", "1,1,4,4,4"], "--heads"),
-        (&["--backend", "cuda"], "--backend"),
+        (&["--backend", "gpu"], "--backend"),
     ] {
         let output = tune("/dev/null/tuned.toml", args);
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(flag), "{said}");
     }
+}
+
+/// Tunes the CPU, with a file in `desk`, and checks that a run uses it. No decision may win by more than noise, so the
+/// test then writes a file in which one has won.
+#[test]
+fn decisions_about_a_cpu_are_measured_and_used() {
+    let desk = Desk::new();
+    let path = desk.path("tuned.toml");
+    let name = path.to_str().unwrap();
+    let info = info(&[]);
+    let cpu = |backend: &&serde_json::Value| backend["name"] != "cuda" && backend["present"] == true;
+    let set = info["backends"].as_array().unwrap().iter().find(cpu).unwrap()["name"].as_str().unwrap();
+    let of_cpu = ["--backend", set, "--threads", "2", "--json"];
+    let output = tune(name, &[&SHAPES[..], &of_cpu].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = common::lines(&output.stdout);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for row in &lines[..2] {
+        let number = |field: &str| row[field].as_f64().unwrap();
+        assert!(number("candidates") >= 3.0 && number("ms") > 0.0 && number("chooser_ms") > 0.0, "{row}");
+        assert!([64.0, 128.0, 256.0].contains(&number("block")) && number("chooser_block") == 64.0, "{row}");
+        assert!(number("group") >= 1.0 && number("workers") <= 2.0 && row["splits"].is_null(), "{row}");
+    }
+    assert_eq!((&lines[2]["what"], &lines[2]["device"]), (&"tuned".into(), &set.into()));
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(written.contains(&format!("[cpu]\nset = \"{set}\"\n")), "{written}");
+
+    let (head, _) = written.split_once("library").unwrap();
+    let library = format!("library = \"{}\"\n", env!("CARGO_PKG_VERSION"));
+    let class = "dtype = \"f32\"\nheads = 1\nkv_heads = 1\nqueries = 40\nkeys = 200\nhead_dim = 32\nvalue_dim = 32\n\
+        windows = 1\nchanges = []\nhalf_scores = false\n";
+    let kernel = &lines[0]["kernel"];
+    let won = format!(
+        "{head}{library}[[shape]]\n{class}kernel = {kernel}\nblock = 256\ngroup = 1\nworkers = 1\n[end]\nshapes = 1\n"
+    );
+    std::fs::write(&path, &won).unwrap();
+    for (file, shape) in [("q", [1, 1, 40, 32]), ("k", [1, 1, 200, 32]), ("v", [1, 1, 200, 32])] {
+        desk.f32(&format!("{file}.npy"), &shape, &common::noise(7, shape.iter().product()));
+    }
+    let line = format!("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --backend {set} --threads 2");
+    let bits = |flags: &str| {
+        let said = common::said(&desk.call(&format!("{line} {flags}")));
+        assert!(!said.contains("warning"), "{said}");
+        std::fs::read(desk.path("y.npy")).unwrap()
+    };
+    let tuned = format!("--tuned={name}");
+    assert!(bits(&tuned) == bits("--block 256") && bits("") != bits("--block 256"));
+    assert_eq!(bits(&format!("{tuned} --block 128")), bits("--block 128"));
+
+    // A file of another processor is ignored with a line.
+    std::fs::write(&path, won.replace("cores = ", "cores = 9")).unwrap();
+    let output = desk.call(&format!("{line} {tuned}"));
+    let said = common::said(&output);
+    assert!(output.status.success() && said.contains("a number of cores of"), "{said}");
+    assert_eq!(std::fs::read(desk.path("y.npy")).unwrap(), bits(""));
 }
 
 #[test]

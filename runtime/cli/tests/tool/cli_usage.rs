@@ -132,7 +132,7 @@ fn limits_in_the_help_are_those_that_hold() {
 #[test]
 fn flags_that_nothing_heeds_are_refused() {
     let shape = "--shape 1,1,4,4,4 --seconds 0.01";
-    for flag in ["--half-scores", "--device 0", "--tuned", "--fallback fail"] {
+    for flag in ["--half-scores", "--device 0", "--fallback fail"] {
         let name = flag.split(' ').next().unwrap();
         let words = format!("{name}: given with --backend scalar; allowed: with --backend cuda or auto");
         for verb in

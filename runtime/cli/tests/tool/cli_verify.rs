@@ -88,6 +88,26 @@ fn reduced_precision_is_not_taken_for_fp32() {
 }
 
 #[test]
+fn shapes_have_random_tensors_as_in_a_benchmark() {
+    let desk = Desk::new();
+    let line =
+        "verify --shape 1,2,12,40,16,causal=bottom-right --shape 3,2,9,9,8,packed=4 --dtype f16 --json";
+    let found = lines(desk.ok(line));
+    let names: Vec<&str> = found.iter().filter_map(|case| case["case"].as_str()).collect();
+    assert_eq!(names, ["1,2,12,40,16,causal=bottom-right", "3,2,9,9,8,packed=4"], "{found:?}");
+    for case in &found[..2] {
+        assert_eq!((&case["verdict"], &case["dtype"]), (&"PASS".into(), &"f16".into()), "{case}");
+    }
+    assert_eq!((found.len(), found[2]["passed"].as_u64()), (3, Some(2)), "{found:?}");
+    desk.refuse_all([
+        ("verify --dtype f16 --scenario sink", "--dtype: given without --shape; allowed: with --shape"),
+        ("verify --shape 1,2,3", "--shape: '1,2,3': NK: missing"),
+        ("verify --shape 1,1,4,4,4 --q @q.npy", "--shape: given with --q; allowed: one of the two"),
+        ("verify --shape 1,1,4,4,4 --scenario sink", "--shape: given with --scenario"),
+    ]);
+}
+
+#[test]
 fn what_cannot_be_an_answer_is_refused() {
     let (desk, data) = tensors(1.0);
     let y = exact(&data);

@@ -11,7 +11,7 @@ use elsa_targets::{Board, profile_text};
 use std::fmt::Write;
 
 /// Questions that only a board can answer, each with the step that answers it.
-const QUESTIONS: [(&str, &str); 23] = [
+const QUESTIONS: [(&str, &str); 25] = [
     ("sensors", "the files of /sys that this system denies"),
     ("info", "whether the sensors are recognised, and the group of the GPU's device files is enough"),
     ("calls", "whether NEON on this processor gives certified answers"),
@@ -21,6 +21,8 @@ const QUESTIONS: [(&str, &str); 23] = [
     ("fallback", "whether the CPU computes if the driver fails"),
     ("grid-gpu", "latencies of the GPU"),
     ("grid-cpu", "latencies of the processor"),
+    ("baseline-cpu", "the ratio to memory-efficient attention of one row at a time, on the processor"),
+    ("tune-cpu", "the fastest blocks, tiles and workers of the processor"),
     ("masks-gpu", "latencies of masks on the GPU"),
     ("masks-cpu", "latencies of masks on the processor"),
     ("streams-gpu", "latencies of streams through the GPU's memory"),

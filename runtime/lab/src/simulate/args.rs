@@ -91,7 +91,7 @@ pub struct SimulateArgs {
     /// Rate at which tensors arrive, in 10^9 bytes per second [default: unknown, transfers cost nothing]
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = link)]
     pub link: Option<f64>,
-    /// Include the backward pass
+    /// Include the backward pass; with --measure it is measured too
     #[arg(long)]
     pub backward: bool,
     /// Permission for outputs to replace the input.

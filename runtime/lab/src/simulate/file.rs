@@ -1,6 +1,7 @@
 //! Files of measured costs. A file stores the measurements; the fit is computed when the file is read.
 
 use super::costs::{Costs, Origin, Pass};
+use super::measure::Samples;
 use elsa_cli::error::Error;
 use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
@@ -24,15 +25,18 @@ struct File {
     element_bytes: usize,
     seconds: Vec<[f64; 2]>,
     bytes: Vec<[f64; 2]>,
+    /// Samples of the backward pass: seconds, then bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backward: Option<Samples>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memory_bytes: Option<f64>,
 }
 
-/// Returns the text of a file with the measured seconds and bytes.
+/// Returns the text of a file with the measured seconds and bytes, and those of the backward pass if it was measured.
 ///
 /// # Errors
 /// Returns an error if serialization fails.
-pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<String, Error> {
+pub fn text(costs: &Costs, [seconds, bytes]: &Samples, backward: Option<&Samples>) -> Result<String, Error> {
     let file = File {
         format: FORMAT.into(),
         title: costs.title.clone(),
@@ -42,6 +46,7 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
         element_bytes: costs.element,
         seconds: seconds.clone(),
         bytes: bytes.clone(),
+        backward: backward.cloned(),
         memory_bytes: costs.limit,
     };
     serde_json::to_string_pretty(&file).map(|text| text + "\n").map_err(|e| std::io::Error::other(e).into())
@@ -70,7 +75,11 @@ pub fn read(path: &Path) -> Result<Costs, Error> {
     if file.memory_bytes.is_some_and(|bytes| !(bytes > 0.0 && bytes.is_finite())) {
         return Err(refuse("memory_bytes that is not positive".into()));
     }
-    let forward = Pass::fitted(&file.seconds, &file.bytes).map_err(|e| refuse(e.to_string()))?;
+    let fitted = |seconds: &[[f64; 2]], bytes: &[[f64; 2]]| {
+        Pass::fitted(seconds, bytes).map_err(|e| refuse(e.to_string()))
+    };
+    let forward = fitted(&file.seconds, &file.bytes)?;
+    let backward = file.backward.as_ref().map(|[seconds, bytes]| fitted(seconds, bytes)).transpose()?;
     Ok(Costs {
         name: path.display().to_string(),
         title: file.title,
@@ -81,7 +90,7 @@ pub fn read(path: &Path) -> Result<Costs, Error> {
         element: file.element_bytes,
         limit: file.memory_bytes,
         forward,
-        backward: None,
+        backward,
     })
 }
 
@@ -98,11 +107,16 @@ mod tests {
         let points = |of: &dyn Fn(f64) -> f64| [1e3, 2e3, 4e3].map(|x| [x, of(x)]).to_vec();
         let (time, memory) = (costs.forward.time, costs.forward.memory);
         let samples = [points(&|x| time.formula(x)), points(&|x| memory.at(x))];
-        let good = text(&costs, &samples).unwrap();
+        let twice = samples.clone().map(|all| all.into_iter().map(|[x, y]| [x, 2.0 * y]).collect());
+        std::fs::write(&path, text(&costs, &samples, Some(&twice)).unwrap()).unwrap();
+        let backward = read(&path).unwrap().backward.unwrap();
+        assert!((backward.time.square / (2.0 * time.square) - 1.0).abs() < 1e-9);
+        let good = text(&costs, &samples, None).unwrap();
         std::fs::write(&path, &good).unwrap();
         let again = read(&path).unwrap();
         assert!((again.forward.time.square / time.square - 1.0).abs() < 1e-9);
         assert_eq!((again.heads, again.dim, again.limit), (8, 64, Some(141e9)));
+        assert!(again.backward.is_none());
         for (from, to, words) in [
             ("elsa costs 1", "elsa costs 2", "format 'elsa costs 2'"),
             ("\"heads\": 8", "\"heads\": 0", "out of range"),

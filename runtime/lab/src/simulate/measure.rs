@@ -1,15 +1,20 @@
 //! Measures the costs of this machine. Attention is run at several sizes, a fit is made to the times, and the fit is
-//! checked at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA.
+//! checked at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA. The backward
+//! pass is measured on request, at the same sizes.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_cli::error::Error;
 use elsa_cli::progress::bar;
 use elsa_cli::shape::{Data, Shape};
 use elsa_core::attention::Outputs;
+use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients, Statistics};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError;
-use elsa_files::Buffer;
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
+use elsa_files::{Buffer, zeros};
+use elsa_runtime::{
+    Backend, BackwardPlan, BackwardPlanOptions, BackwardWorkspace, Engine, EngineOptions, Method, Plan,
+    PlanError, PlanOptions, Workspace,
+};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
@@ -47,13 +52,18 @@ pub struct Kernels {
     pub seconds: [Option<f64>; 2],
 }
 
+/// Samples of the fits of a pass: pairs of a number of tokens and seconds, then pairs of a number of tokens and bytes.
+pub type Samples = [Vec<[f64; 2]>; 2];
+
 /// Costs of this machine, with the measurements behind them.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The fitted costs.
     pub costs: Costs,
-    /// Samples of the fits: pairs of a number of tokens and seconds, then pairs of a number of tokens and bytes.
-    pub samples: [Vec<[f64; 2]>; 2],
+    /// Samples of the fits of the forward pass.
+    pub samples: Samples,
+    /// Samples of the fits of the backward pass, if it was measured.
+    pub backward: Option<Samples>,
     /// Checks of the fit at other sizes.
     pub checks: Vec<Check>,
     /// The naive method compared with this library, at each measured size.
@@ -101,18 +111,72 @@ impl Subject {
     fn call(&mut self, by: ClockId) -> Result<f64, Error> {
         let Subject { plan, workspace, data, output, .. } = self;
         let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
-        let now = || {
-            let now = clock_gettime(by);
-            now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
-        };
-        let start = now();
+        let start = now(by);
         bound.run()?;
-        Ok(now() - start)
+        Ok(now(by) - start)
+    }
+}
+
+/// Returns the seconds of the clock `by`.
+fn now(by: ClockId) -> f64 {
+    let now = clock_gettime(by);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
+/// Returns the shortest of the measured times. Disturbances by other programs only add to the time of a call.
+fn least(times: &[f64]) -> f64 {
+    times.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The backward pass at one size, with its plan, tensors and measured times.
+struct Backward {
+    tokens: usize,
+    plan: BackwardPlan,
+    workspace: BackwardWorkspace,
+    data: Data,
+    output: Buffer,
+    lse: Vec<f32>,
+    gradients: [Vec<f32>; 3],
+    bytes: f64,
+    times: Vec<f64>,
+}
+
+impl Backward {
+    /// Runs the forward pass of `shape`, and plans the backward pass.
+    fn new(engine: &Engine, shape: &Shape) -> Result<Backward, Error> {
+        let Subject { tokens, plan: forward, mut workspace, data, mut output, .. } =
+            Subject::new(engine, shape, Method::Elsa)?;
+        let problem = shape.problem(DType::F32)?;
+        let mut lse = zeros::<f32>("measure", problem.rows())?;
+        let outputs = Outputs { lse: Some(&mut lse[..]), ..Outputs::new(output.elements_mut()) };
+        forward.bind(data.inputs(), outputs, &mut workspace)?.run()?;
+        let backward = BackwardProblem::new(&problem)?;
+        let plan = engine.backward_plan(&backward, &BackwardPlanOptions::default())?;
+        let spec = backward.spec();
+        let [query, key, value] = [&spec.query, &spec.key, &spec.value].map(|view| view.extent());
+        let room = |elements| zeros::<f32>("measure", elements);
+        let gradients = [room(query)?, room(key)?, room(value)?];
+        // The tensors of the forward pass, the upstream gradient, the row statistics and the gradients.
+        let elements = 2 * (query + key + value + output.elements().len()) + lse.len();
+        let bytes = (elements * size_of::<f32>() + plan.workspace_bytes()) as f64;
+        let workspace = plan.workspace()?;
+        Ok(Backward { tokens, plan, workspace, data, output, lse, gradients, bytes, times: Vec::new() })
     }
 
-    /// Returns the shortest measured time. Disturbances by other programs only add to the time of a call.
-    fn least(&self) -> f64 {
-        self.times.iter().copied().fold(f64::INFINITY, f64::min)
+    /// Runs a call and returns its duration in seconds, measured with the clock `by`.
+    fn call(&mut self, by: ClockId) -> Result<f64, Error> {
+        let Backward { plan, workspace, data, output, lse, gradients: [query, key, value], .. } = self;
+        // The time does not depend on the numbers, so the output is the upstream gradient too.
+        let inputs = BackwardInputs {
+            forward: data.inputs(),
+            output: output.elements(),
+            upstream: output.elements(),
+            statistics: Statistics::LogSumExp(lse),
+        };
+        let mut bound = plan.bind(inputs, Gradients { query, key, value }, workspace)?;
+        let start = now(by);
+        bound.run()?;
+        Ok(now(by) - start)
     }
 }
 
@@ -128,11 +192,18 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// engine with `threads` threads.
 ///
 /// Each round runs one call for each measured combination of size and method. The shortest call of each combination
-/// counts. If the engine has a single thread, this is the calling thread, and its processor time is measured.
+/// counts. If the engine has a single thread, this is the calling thread, and its processor time is measured. With
+/// `backward`, each round also runs the backward pass at each of `sizes`.
 ///
 /// # Errors
 /// Returns errors of a plan or a run, and an error if the times cannot be fitted.
-pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
+pub fn measure(
+    sizes: &[usize],
+    heads: usize,
+    dim: usize,
+    threads: Option<usize>,
+    backward: bool,
+) -> Result<Measured, Error> {
     let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
     let by = if alone { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
@@ -147,6 +218,9 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
             subject => subjects.push(subject?),
         }
     }
+    let of_backward = if backward { sizes } else { &[] };
+    let of_backward = of_backward.iter().map(|tokens| Backward::new(&engine, &shape(*tokens)));
+    let mut of_backward = of_backward.collect::<Result<Vec<Backward>, Error>>()?;
     let progress = bar(*ROUNDS.end() as u64, SECONDS);
     let start = Instant::now();
     for round in 0..=*ROUNDS.end() {
@@ -156,6 +230,12 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
         for subject in &mut subjects {
             let seconds = subject.call(by)?;
             // The first round warms up.
+            if round > 0 {
+                subject.times.push(seconds);
+            }
+        }
+        for subject in &mut of_backward {
+            let seconds = subject.call(by)?;
             if round > 0 {
                 subject.times.push(seconds);
             }
@@ -170,20 +250,28 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
     let mut kernels = Vec::new();
     for &tokens in sizes {
         let Some(ours) = find(tokens, Method::Elsa) else { continue };
-        samples[0].push([tokens as f64, ours.least()]);
+        samples[0].push([tokens as f64, least(&ours.times)]);
         samples[1].push([tokens as f64, ours.bytes]);
         if let Some(naive) = find(tokens, Method::Math) {
-            let seconds = [Some(naive.least()), Some(ours.least())];
+            let seconds = [Some(least(&naive.times)), Some(least(&ours.times))];
             kernels.push(Kernels { tokens, bytes: [naive.bytes, ours.bytes], seconds });
         }
     }
-    let forward = Pass::fitted(&samples[0], &samples[1]).map_err(|e| Error::Argument {
-        argument: "measure",
-        found: e.to_string(),
-        allowed: "three sizes or more whose calls take measurable time".into(),
-    })?;
+    let fitted = |[seconds, bytes]: &Samples| {
+        Pass::fitted(seconds, bytes).map_err(|e| Error::Argument {
+            argument: "measure",
+            found: e.to_string(),
+            allowed: "three sizes or more whose calls take measurable time".into(),
+        })
+    };
+    let forward = fitted(&samples)?;
+    let point = |subject: &Backward, y: f64| [subject.tokens as f64, y];
+    let of_backward: Option<Samples> = backward.then(|| {
+        let seconds = of_backward.iter().map(|subject| point(subject, least(&subject.times)));
+        [seconds.collect(), of_backward.iter().map(|subject| point(subject, subject.bytes)).collect()]
+    });
     let check = |tokens: &usize| {
-        let seconds = find(*tokens, Method::Elsa)?.least();
+        let seconds = least(&find(*tokens, Method::Elsa)?.times);
         let fitted = forward.time.formula(*tokens as f64);
         Some(Check { tokens: *tokens, seconds, fitted, off: fitted / seconds - 1.0 })
     };
@@ -204,9 +292,9 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
         element: size_of::<f32>(),
         limit: None,
         forward,
-        backward: None,
+        backward: of_backward.as_ref().map(fitted).transpose()?,
     };
-    Ok(Measured { costs, samples, checks, kernels })
+    Ok(Measured { costs, samples, backward: of_backward, checks, kernels })
 }
 
 /// Computes the bytes of the naive method and of this library for growing numbers of tokens, from plans that are not
@@ -236,11 +324,24 @@ mod tests {
     fn a_fit_is_checked_on_other_sizes() {
         assert_eq!(unseen(&[512, 1024, 2048]), [724, 1448, 3072]);
         assert_eq!(unseen(&[1, 2, 3]), [4]);
-        let measured = measure(&[16, 32, 64], 1, 16, Some(1)).unwrap();
+        let measured = measure(&[16, 32, 64], 1, 16, Some(1), false).unwrap();
+        assert!(measured.costs.backward.is_none() && measured.backward.is_none());
         assert_eq!(measured.checks.iter().map(|check| check.tokens).collect::<Vec<_>>(), [23, 45, 96]);
         assert!(measured.checks.iter().all(|check| check.seconds > 0.0 && check.fitted > 0.0));
         assert!(measured.costs.forward.time.is_sound() && measured.costs.forward.worst.is_some());
         assert_eq!((measured.kernels.len(), measured.samples[0].len()), (3, 3));
+    }
+
+    #[test]
+    fn the_backward_pass_is_measured_on_request() {
+        let measured = measure(&[16, 32, 64], 2, 16, Some(1), true).unwrap();
+        let [seconds, bytes] = measured.backward.unwrap();
+        assert!(seconds.iter().map(|[tokens, _]| *tokens).eq([16.0, 32.0, 64.0]), "{seconds:?}");
+        assert!(seconds.iter().all(|[_, seconds]| *seconds > 0.0 && seconds.is_finite()));
+        // Eight tensors and the statistics of the rows are in memory, besides the workspace.
+        let tensors = |tokens: f64| 4.0 * 2.0 * tokens * (8.0 * 16.0 + 1.0);
+        assert!(bytes.iter().all(|[tokens, bytes]| *bytes >= tensors(*tokens)), "{bytes:?}");
+        assert!(measured.costs.backward.is_some_and(|pass| pass.time.is_sound()));
     }
 
     #[test]

@@ -122,8 +122,8 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
     let (page, saved) = (target("html", &args.html)?, target("save-fit", &args.save_fit)?);
     let measured = match &args.measure {
         Some(sizes) => {
-            let mut measured =
-                measure::measure(&sizes.0, args.heads.unwrap_or(1), args.dim.unwrap_or(64), args.threads)?;
+            let (heads, dim) = (args.heads.unwrap_or(1), args.dim.unwrap_or(64));
+            let mut measured = measure::measure(&sizes.0, heads, dim, args.threads, args.backward)?;
             measured.costs.limit = available();
             Some(measured)
         }
@@ -170,7 +170,8 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         page.write(elsa_cli::foreign::page(&html::page(&printed)?).as_bytes())?;
     }
     if let (Some(saved), Some(measured)) = (saved, &measured) {
-        saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;
+        let text = file::text(&costs, &measured.samples, measured.backward.as_ref())?;
+        saved.write(text.as_bytes())?;
     }
     let mut out = elsa_cli::foreign::stdout();
     if args.json {

@@ -112,6 +112,24 @@ fn a_machine_is_measured_kept_and_read_again() {
 }
 
 #[test]
+fn the_backward_pass_is_measured_kept_and_read_again() {
+    let desk = Desk::new();
+    let line = "--tokens 4096 --measure=16,32,64 --dim 16 --threads 1 --backward --save-fit fit.json";
+    let measured = json(&desk, line);
+    let again = json(&desk, "--tokens 4096 --fit fit.json --backward");
+    for report in [&measured, &again] {
+        let fits = report["fits"].as_array().unwrap();
+        let passes: Vec<&str> = fits.iter().map(|fit| fit["pass"].as_str().unwrap()).collect();
+        assert_eq!(passes, ["forward", "backward"], "{report}");
+        assert!(fits[1]["bytes"][0].as_f64().unwrap() > fits[0]["bytes"][0].as_f64().unwrap(), "{report}");
+    }
+    assert!(desk.ok("simulate --tokens 4096 --fit fit.json --backward").contains("backward"));
+    // Without --backward the file has one pass.
+    desk.ok("simulate --tokens 4096 --measure=16,32,64 --dim 16 --threads 1 --save-fit fit.json");
+    assert!(!std::fs::read_to_string(desk.path("fit.json")).unwrap().contains("backward"));
+}
+
+#[test]
 fn examples_of_the_help_run() {
     let desk = Desk::new();
     let help = desk.ok("simulate --help");

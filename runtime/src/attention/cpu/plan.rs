@@ -3,7 +3,7 @@
 use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{CpuChoice, Options, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{CpuChoice, Method, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Schedule, scalar};
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::plan::ChooseError;
@@ -35,15 +35,7 @@ impl CpuPlan {
         options: &PlanOptions,
         schedule: Schedule,
     ) -> Result<CpuPlan, ChooseError> {
-        let options = Options {
-            method: options.method,
-            block: options.block,
-            budget: options.budget,
-            workers: engine.threads(),
-            all_workers: options.all_workers,
-            certify: options.certify,
-            schedule,
-        };
+        let options = chooser_options(engine, problem, options, schedule);
         let kernels = || registry::attention_of(engine.cpu());
         let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
         let kernel = kernels().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
@@ -58,6 +50,33 @@ impl CpuPlan {
     pub fn executed(&self) -> Executed {
         self.traverses.unwrap_or_else(|| self.choice.executed())
     }
+}
+
+/// Returns the options for the CPU's chooser. A division is that of the options; without one, it is that of the tuned
+/// file, if the options leave block and workers to the chooser and no GPU computes.
+pub fn chooser_options(
+    engine: &Engine,
+    problem: &Problem,
+    options: &PlanOptions,
+    schedule: Schedule,
+) -> Options {
+    let own = Options {
+        method: options.method,
+        block: options.block,
+        budget: options.budget,
+        workers: engine.threads(),
+        all_workers: options.all_workers,
+        certify: options.certify,
+        schedule,
+        division: options.cpu_division,
+    };
+    let defaults = Options::default();
+    let left = (own.method, own.block, own.all_workers, own.division)
+        == (Method::Elsa, defaults.block, false, None)
+        && schedule.is_exact()
+        && engine.gpu().is_none();
+    let tuned = engine.tuned().filter(|_| left).and_then(|file| file.contents.as_ref().ok());
+    Options { division: own.division.or(tuned.and_then(|tuned| tuned.cpu_division(problem))), ..own }
 }
 
 /// Returns the view of an operand in memory. Also supports operands with one f32 value or `d_v` f32 values per query

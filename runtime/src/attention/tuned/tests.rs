@@ -19,7 +19,7 @@ fn shape(queries: usize, dtype: DType, splits: usize) -> TunedShape {
     let class = ShapeClass::of(&problem(1, queries, dtype), false).unwrap();
     let fits = |spec: &&GpuKernelSpec| class.check(spec, 1).is_ok();
     let kernel = candidates().find(fits).unwrap().name.to_owned();
-    TunedShape { class, kernel, splits }
+    TunedShape { class, kernel, splits, cpu: None }
 }
 
 fn tuned() -> Tuned {
@@ -123,4 +123,70 @@ fn impossible_values_are_refused() {
     let mut order = tuned().text();
     order = order.replace("sms = 2\n", "");
     assert!(matches!(Tuned::parse(&order), Err(PlanError::TunedFormat(_))));
+}
+
+/// The processor on which the CPU's file of the tests was measured.
+#[cfg(not(elsa_without = "scalar"))]
+const CACHES: DeviceProfile = DeviceProfile { l2: 1 << 21, ..DeviceProfile::modest() };
+
+#[cfg(not(elsa_without = "scalar"))]
+fn on_cpu() -> Tuned {
+    let kernel = registry::attention_of(InstructionSet::Scalar).next().unwrap().spec.name;
+    let shape = |queries, block| TunedShape {
+        kernel: kernel.to_owned(),
+        splits: 1,
+        cpu: Some(CpuDivision { block, group: 3, workers: 2 }),
+        ..shape(queries, DType::F32, 1)
+    };
+    Tuned::on_cpu(InstructionSet::Scalar, &CACHES, vec![shape(70, 128), shape(9, 256)]).unwrap()
+}
+
+#[test]
+#[cfg(not(elsa_without = "scalar"))]
+fn a_file_of_a_cpu_is_read_as_it_was_written() {
+    let tuned = on_cpu();
+    let text = tuned.text();
+    assert_eq!(Tuned::parse(&text), Ok(tuned.clone()));
+    assert!(text.contains("[cpu]\nset = \"scalar\"\n") && !text.contains("splits"), "{text}");
+    for batch in [1, 5] {
+        let block = |queries| {
+            let problem = problem(batch, queries, DType::F32);
+            assert_eq!(tuned.division(&problem, false), None);
+            tuned.cpu_division(&problem).map(|division| division.block)
+        };
+        assert_eq!([block(70), block(9), block(71)], [Some(128), Some(256), None]);
+    }
+    let own = Measured::cpu(InstructionSet::Scalar, &CACHES);
+    assert_eq!(tuned.measured.check(&own), Ok(()));
+    for (other, fact) in [
+        (Measured::cpu(InstructionSet::Neon, &CACHES), "instruction set"),
+        (Measured::cpu(InstructionSet::Scalar, &DeviceProfile { l2: 7, ..CACHES }), "caches of"),
+        (Measured::gpu(&device()), "a kind of device:"),
+    ] {
+        let refused = tuned.measured.check(&other);
+        assert!(matches!(&refused, Err(PlanError::TunedOther { what, .. }) if *what == fact), "{refused:?}");
+    }
+}
+
+#[test]
+#[cfg(not(elsa_without = "scalar"))]
+fn impossible_values_of_a_cpu_are_refused() {
+    let text = on_cpu().text();
+    for (from, to) in [
+        ("block = 128", "block = 65"),
+        ("group = 3", "group = 0"),
+        ("workers = 2", "workers = 0"),
+        ("workers = 2", "workers = 2\nsplits = 1"),
+        ("workers = 2\n", ""),
+        ("kernel = \"", "kernel = \"un"),
+        ("set = \"scalar\"", "set = \"mmx\""),
+        ("queries = 9\n", "queries = 70\n"),
+        ("[cpu]", "[device]"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let e = Tuned::parse(&text.replacen(from, to, 1)).expect_err(to).to_string();
+        assert!(e.contains("allowed: "), "{e}");
+    }
+    let both = text.replace("[cpu]", "[device]\nname = \"a\"\n[cpu]");
+    assert!(Tuned::parse(&both).is_err());
 }

@@ -1,4 +1,4 @@
-"""Attention on this machine's GPU compared with PyTorch, in one process: device times, ratios and errors.
+"""Attention on this machine's GPU compared with PyTorch, in one process: device times, ratios, peak memory and errors.
 
     python3 gpu_bench.py [--only TEXT] [--seconds X] [--out FOLDER]
 
@@ -6,6 +6,7 @@ Every cell is a call captured as a CUDA graph of several calls and replayed. Our
 slowdown of the machine affects all of them. A call that cannot be captured is timed by events around it, and its cell
 records that. The ratio is the median over the rounds of peer's time / ours. FP32 peers run with allow_tf32 off.
 PyTorch's kernel `efficient` nevertheless uses Tensor Cores: it computes each FP32 product as three TF32 products.
+The peak memory of a call is what PyTorch's allocator holds at most, without inputs and output. Our workspace counts.
 Prints a JSON line for each cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
 """
 
@@ -131,6 +132,16 @@ def methods(cell, q, k, v):
     return found
 
 
+def peak_bytes(call):
+    """Returns the bytes of device memory that a call holds at most in addition to its inputs and its output."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    answer = call()
+    torch.cuda.synchronize()
+    return max(0, torch.cuda.max_memory_allocated() - before - answer.numel() * answer.element_size())
+
+
 class Timer:
     """Times one method: a graph of several calls, or the calls themselves."""
 
@@ -184,10 +195,14 @@ def quartiles(values):
 def measure(cell, seconds):
     q, k, v = tensors(cell)
     rows, wanted = truth(cell, q, k, v)
-    timers, errors, failed = {}, {}, {}
+    timers, errors, peaks, failed = {}, {}, {}, {}
+    # Calls of an engine keep its workspace. That of a new engine is allocated in the call whose memory is measured.
+    alone = {"elsa": lambda: elsa.attention(q, k, v, causal=cell.causal, engine=elsa.Engine("cuda"))}
     for name, call in methods(cell, q, k, v).items():
         try:
             answer = call()[-1, -1, rows].double()
+            # PyTorch keeps the workspaces of its libraries after the first call.
+            peaks[name] = peak_bytes(alone.get(name, call))
             timers[name] = Timer(call)
             errors[name] = ((answer - wanted).norm() / wanted.norm()).item()
         except (RuntimeError, ValueError, TypeError) as error:
@@ -208,14 +223,14 @@ def measure(cell, seconds):
         "turns": len(times["elsa"]), "ms": [low, middle, high],
         "by": "graph" if timers["elsa"].graph is not None else "events",
         "tflops": cell.flops() / middle / 1e9, "cache_tbs": cell.cache_bytes() / middle / 1e9,
-        "rel_l2": errors["elsa"], "peers": {}, "failed": failed,
+        "rel_l2": errors["elsa"], "peak_bytes": peaks["elsa"], "peers": {}, "failed": failed,
     }  # fmt: skip
     for name in times:
         if name != "elsa":
             ratios = [peer / ours for peer, ours in zip(times[name], times["elsa"])]
             found["peers"][name] = {
                 "ms": quartiles(times[name])[1], "ratio": quartiles(ratios), "rel_l2": errors[name],
-                "by": "graph" if timers[name].graph is not None else "events",
+                "by": "graph" if timers[name].graph is not None else "events", "peak_bytes": peaks[name],
             }  # fmt: skip
     peers = found["peers"]
     found["best"] = min(peers, key=lambda name: peers[name]["ms"]) if peers else None
@@ -237,8 +252,10 @@ def line(found):
         f"{found['best']} {1e3 * best['ms']:.1f} | **{best['ratio'][1]:.2f}** ({best['ratio'][0]:.2f} to {best['ratio'][2]:.2f})"
     )
     low, middle, high = (1e3 * x for x in found["ms"])
+    memory = f"{found['peak_bytes'] / 1e6:.2f}" + ("" if best is None else f", {best['peak_bytes'] / 1e6:.2f}")
     return (
-        f"| {kind} | {shape} | {middle:.1f} ({low:.1f} to {high:.1f}) | {speed} | {peer} | {found['rel_l2']:.1e} |"
+        f"| {kind} | {shape} | {middle:.1f} ({low:.1f} to {high:.1f}) | {speed} | {peer} | {memory} "
+        f"| {found['rel_l2']:.1e} |"
     )
 
 
@@ -259,8 +276,8 @@ def main():
     table = [
         f"{device}, {today}, PyTorch {torch.__version__}, elsa {elsa.version()}; medians and quartiles in µs",
         "",
-        "| cell | batch, heads, tokens, d | µs | speed | best peer, µs | peer / elsa | error |",
-        "|---|---|---|---|---|---|---|",
+        "| cell | batch, heads, tokens, d | µs | speed | best peer, µs | peer / elsa | peak MB: elsa, peer | error |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines = []
     for cell in cells():

@@ -1,11 +1,13 @@
 //! Tests of measured decisions.
 
+use super::super::kernel::KeyLayout;
 use super::super::race::Pace;
 use super::super::testing::{self, TX2, alike};
 use super::*;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
+use crate::profile::InstructionSet;
 use crate::view::{Layout, View};
 
 const DEVICE: GpuProfile = GpuProfile { sms: 8, ..TX2 };
@@ -152,4 +154,58 @@ fn impossible_divisions_are_named() {
     ] {
         assert_eq!(zero.check(d64, 1), Err("a number is zero"));
     }
+}
+
+#[test]
+fn alternatives_on_a_cpu_are_what_the_chooser_takes() {
+    const KERNEL: KernelSpec = KernelSpec {
+        name: "kernel",
+        set: InstructionSet::Scalar,
+        lanes: 16,
+        vectors: 3,
+        tile_keys: 8,
+        group: 4,
+        keys: KeyLayout::Rows,
+        most_queries: usize::MAX,
+        weight_scale: 1.0,
+        chain: 64,
+        weight_sums: 1,
+        exp2_relative: 1.6e-7,
+        fused: true,
+        raises: false,
+        together: 1,
+    };
+    let device = DeviceProfile { l2: 1 << 20, ..DeviceProfile::modest() };
+    for (queries, workers, count) in [(1, 1, 2), (1, 8, 5), (300, 1, 8), (300, 6, 35)] {
+        let problem = spec(DType::F32, 1, queries, 1000).check().unwrap();
+        let options = Options { workers, all_workers: true, ..Options::default() };
+        let own = choose(&problem, &device, [&KERNEL], &options).unwrap().division();
+        let all = cpu_alternatives(&problem, &device, [&KERNEL], &options).unwrap();
+        let mut seen = [None; 64];
+        for (i, choice) in all.enumerate() {
+            let division = choice.division();
+            assert!(division != own && !seen[..i].contains(&Some(division)), "{division:?}");
+            let options = Options { division: Some(division), ..options };
+            assert_eq!(choose(&problem, &device, [&KERNEL], &options), Ok(choice));
+            seen[i] = Some(division);
+        }
+        let found = seen.iter().flatten().count();
+        assert_eq!(found, count, "{queries} queries, {workers} workers, own {own:?}");
+    }
+}
+
+#[test]
+fn impossible_decisions_on_a_cpu_are_named() {
+    let class = ShapeClass::of(&spec(DType::F16, 1, 100, 1000).check().unwrap(), false).unwrap();
+    let division = CpuDivision { block: 128, group: 3, workers: 2 };
+    assert_eq!(class.check_cpu(&division), Ok(()));
+    for wrong in [
+        CpuDivision { block: 65, ..division },
+        CpuDivision { group: 0, ..division },
+        CpuDivision { workers: 0, ..division },
+    ] {
+        assert!(class.check_cpu(&wrong).is_err(), "{wrong:?}");
+    }
+    assert!(ShapeClass { half_scores: true, ..class }.check_cpu(&division).is_err());
+    assert_eq!(ShapeClass { keys: 0, ..class }.check_cpu(&division), Err("a number is zero"));
 }

@@ -4,7 +4,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::args::values::one_of;
-use crate::args::{EngineArgs, FILE, ForceArgs};
+use crate::args::{FILE, ForceArgs, HostArgs};
 use crate::error::{Error, dashed, one_line, say};
 use crate::report::{self, count, object};
 use clap::Args;
@@ -58,7 +58,7 @@ pub struct CallArgs {
     pub json: bool,
     /// Engine.
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub host: HostArgs,
 }
 
 /// A tensor read from the file of a flag.
@@ -179,7 +179,6 @@ impl Outputs {
         state: &[usize],
     ) -> Result<Outputs, Error> {
         let mut reads = args.force.reads();
-        args.engine.add_to(&mut reads);
         inputs.iter().for_each(|given| given.source.add_to(&mut reads, given.argument));
         let mut writer = Writer::new(reads);
         writer.add("out", &args.out)?;

@@ -87,8 +87,8 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
         bias: numbers(bias.as_ref(), &[channels])?,
         past_state: numbers(past.as_ref(), &state)?,
     };
-    let engine = call.engine.engine()?;
-    let options = ConvolutionOptions::default().budget(call.engine.host.budget).method(args.method.0);
+    let engine = call.host.engine()?;
+    let options = ConvolutionOptions::default().budget(call.host.budget).method(args.method.0);
     let plan = engine.convolution_plan(&problem, &options)?;
     let some = [&bias, &past].into_iter().filter_map(Option::as_ref);
     let files: Vec<&FlagTensor> = [&u, &filter].into_iter().chain(some).collect();

@@ -63,8 +63,8 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let problem = spec.check()?;
     let state = [problem.batch(), problem.channels()];
     let inputs = Inputs { a: a.elements()?, b: b.elements()?, past_state: numbers(past.as_ref(), &state)? };
-    let engine = call.engine.engine()?;
-    let options = RecurrenceOptions::default().budget(call.engine.host.budget).parts(args.parts);
+    let engine = call.host.engine()?;
+    let options = RecurrenceOptions::default().budget(call.host.budget).parts(args.parts);
     let plan = engine.recurrence_plan(&problem, &options)?;
     let files: Vec<&FlagTensor> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
     let mut outputs = Outputs::new(call, &files, &b, &state)?;

@@ -120,8 +120,8 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
         delta_bias: numbers(bias.as_ref(), &[channels])?,
         past_state: numbers(past.as_ref(), &state)?,
     };
-    let engine = call.engine.engine()?;
-    let options = SelectiveOptions::default().budget(call.engine.host.budget);
+    let engine = call.host.engine()?;
+    let options = SelectiveOptions::default().budget(call.host.budget);
     let plan = engine.selective_plan(&problem, &options)?;
     let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
     let files: Vec<&FlagTensor> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();

@@ -59,6 +59,7 @@ racecheck-random gpu 900 gpu,sanitizer,test/crossing sanitized racecheck crossin
 grid-gpu grid 300 gpu bench $grid --seconds $cell $gpu $tables
 grid-cpu grid 600 - bench $grid --seconds $cell --backend $cpu $tables
 single-cpu grid 60 - bench --seconds $cell --method elsa --shape 1,1,1,900,64 --backend $cpu
+baseline-cpu grid 120 - bench --seconds $cell --method all $baseline --backend $cpu $tables
 half-gpu fast 120 gpu bench $grid --seconds $cell --method elsa $gpu --dtype f16 --half-scores
 workloads-gpu fast 300 gpu bench $workloads --seconds $cell $gpu $tables
 workloads-cpu fast 600 - bench $workloads --seconds $cell --backend $cpu $tables
@@ -69,7 +70,8 @@ streams-cpu fast 300 - streams --backend $cpu
 linear-gpu fast 120 gpu measured linear bench --json --seconds $cell --lengths $lengths --dims 64 $gpu
 linear-cpu fast 120 - measured linear bench --json --seconds $cell --lengths $lengths --dims 64 --backend $cpu
 series-gpu fast 120 gpu,test/elsa-lab program elsa-lab bench-series --json --seconds $cell --lengths $lengths $gpu
-tune fast 300 gpu elsa tune --json $grid --seconds $cell --out day/tuned.toml
+tune fast 300 gpu elsa tune --json $grid --seconds $cell $gpu --out day/tuned.toml
+tune-cpu fast 120 - elsa tune --json $baseline --seconds $cell --backend $cpu --out day/tuned-cpu.toml
 torch fast 300 gpu,torch,test/gpu_bench.py python gpu_bench.py --seconds $cell --out day
 onnx-cpu fast 120 onnxruntime,test/rank4.onnx python quick_start.py $operator CPUExecutionProvider
 onnx-gpu fast 120 gpu,onnxruntime,test/rank4.onnx python quick_start.py $operator CUDAExecutionProvider
@@ -97,6 +99,7 @@ step() {
   id=$1
   cell=0.2 long=10m short=20s rest=20 grid='' lengths=1,256,1024
   shape='--method elsa --shape 1,12,197,197,64' few='--shape 1,1,64,64,64 --shape 1,1,900,900,64'
+  baseline='--shape 1,1,196,196,64 --shape 1,1,900,900,64 --shape 1,12,197,197,64'
   workloads='--method elsa' masks='--method elsa' masked=4,8,512,512,64 warm=''
   # Queries, keys, limits of memory and number of runs of a stream. The limit of the GPU is below the tensors' size.
   rows=1024 keys=32768 limits='--host-budget 256MiB' runs=5
@@ -113,6 +116,7 @@ step() {
   if [ -n "$quick" ]; then
     cell=0.02 long=4s short=2s rest=2 grid='--shape 1,1,64,64,64 --shape 1,1,100,100,64' lengths=1,64
     shape='--method elsa --shape 1,1,64,64,64' few=''
+    baseline='--shape 1,1,64,64,64'
     warm='--warmup 1' workloads='--method elsa --shape 1,2,64,64,64,causal --shape 1,8,1,256,64' masked=2,1,32,32,16
     rows=16 keys=2048 limits="$limits --eta 0.125" runs=1
   fi
