@@ -22,7 +22,7 @@ const HELP: &str = "\
 Environment:
   ELSA_BACKEND      back end of --backend auto: scalar, neon, avx2, avx512, cuda
   ELSA_TUNED        file of elsa tune that a GPU uses without --tuned
-  ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
+  ELSA_ONNXRUNTIME  library of ONNX Runtime for elsa onnx rewrite and elsa onnx audit without
                     --runtime
   NO_COLOR          no colours, which only a terminal gets
   ELSA_LOG          messages on standard error: off, error, warn (the default), info, debug, trace;
@@ -70,7 +70,7 @@ pub enum Command {
     Tune(TuneArgs),
     /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
-    /// List the attention of ONNX models, or replace it by this runtime's operator
+    /// List the attention of ONNX models, replace it by this runtime's operator, or find what f16 breaks
     Onnx(OnnxArgs),
 }
 
