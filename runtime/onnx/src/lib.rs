@@ -75,7 +75,9 @@ use std::collections::HashSet;
 use symbols::Symbols;
 use written::WrittenSoftmax;
 
-pub use audit::{Audit, AuditError, AuditOptions, AuditedSite, LEAST, Loss, MOST, ModelInput, OpenSession, SiteKind};
+pub use audit::{
+    Audit, AuditError, AuditOptions, AuditedSite, LEAST, Loss, MOST, ModelInput, OpenSession, SiteKind,
+};
 pub use check::CheckError;
 pub use file::{ModelFile, Parsed, Rewrite};
 pub use model::ModelError;

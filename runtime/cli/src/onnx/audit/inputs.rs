@@ -55,12 +55,19 @@ impl GivenInput {
     }
 }
 
-/// Loads the given tensors for the inputs of a model, each with the name of its input.
+/// Loads the given tensors for the inputs of a model, each with the name of its input. A later tensor for an input
+/// replaces an earlier one.
 ///
 /// # Errors
 /// Returns an error for a name that the model does not have, and if a file cannot be read or has another type.
 pub fn load(inputs: &[ModelInput], given: &[GivenInput]) -> Result<Vec<(String, HostTensor)>, Error> {
-    let mut all = Vec::new();
+    let mut all: Vec<(String, HostTensor)> = Vec::new();
+    let mut add = |input: &ModelInput, file: &TensorPath| -> Result<(), Error> {
+        let tensor = tensor(input, file)?;
+        all.retain(|(name, _)| *name != input.name);
+        all.push((input.name.clone(), tensor));
+        Ok(())
+    };
     for given in given {
         match given {
             GivenInput::One { name, file } => {
@@ -69,13 +76,13 @@ pub fn load(inputs: &[ModelInput], given: &[GivenInput]) -> Result<Vec<(String, 
                     let found = format!("'{name}', which is no input of IN");
                     return Err(Error::Argument { argument: FLAG, found, allowed: names.join(", ") });
                 };
-                all.push((name.clone(), tensor(input, file)?));
+                add(input, file)?;
             }
             GivenInput::All(path) => {
                 for input in inputs {
                     let (path, name) = (path.clone(), Some(input.name.clone()));
                     let file = TensorPath { path, format: Format::Npz, name };
-                    all.push((input.name.clone(), tensor(input, &file)?));
+                    add(input, &file)?;
                 }
             }
         }

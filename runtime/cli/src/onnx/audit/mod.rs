@@ -27,7 +27,7 @@ measures:
   scores, sum, output   the largest magnitudes; f16 ends at 65504
   least                 the smallest magnitude above zero; f16 ends at 6.0e-8
   stored                the relative error of the site's tensors if they are rounded to f16
-  summed                the relative error of its sums if one accumulator in f16 adds their terms in order
+  summed                the relative error of its sums if one f16 accumulator adds their terms
   harm                  the relative error of the model's outputs if only this site is in f16
   and summed            an estimate of this error if the site's sums are in f16, too
 
@@ -45,7 +45,7 @@ pub struct AuditArgs {
     /// The model, in f32
     #[arg(value_name = "IN")]
     pub model: PathBuf,
-    /// Tensor for an input: NAME=FILE.npy or NAME=FILE.npz#MEMBER; or FILE.npz with all inputs, by their names. Inputs
+    /// Tensor for an input: NAME=FILE.npy or NAME=FILE.npz#MEMBER, or FILE.npz with all inputs by their names. Inputs
     /// without a tensor are random
     #[arg(long, value_name = "NAME=FILE")]
     pub input: Vec<GivenInput>,

@@ -79,7 +79,8 @@ impl<'a> AuditReport<'a> {
     pub fn summary(&self) -> String {
         let all = self.audit.all.map_or_else(|| "not measured".to_owned(), |all| all.to_string());
         let overflow = self.audit.sites.iter().filter(|site| site.keep && site.overflows()).count();
-        let overflow = if overflow > 0 { format!(", overflows in {}", sites(overflow)) } else { String::new() };
+        let overflow =
+            if overflow > 0 { format!(", overflows in {}", sites(overflow)) } else { String::new() };
         format!(
             "error of the outputs with everything in f16: {all}, allowed {:.1e}{overflow}",
             self.tolerance
