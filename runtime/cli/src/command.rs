@@ -29,9 +29,9 @@ Environment:
                     for one module elsa_runtime=debug
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4
-verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could make no
-claim about an answer; 141 the reader of standard output closed it, as in elsa bench | head -1. If the program of elsa
-bench --exec fails, its status.
+verification failed, a comparison found something slower, or half precision breaks a model; 5 a measurement was
+disturbed; 6 verification could make no claim about an answer; 141 the reader of standard output closed it, as in
+elsa bench | head -1. If the program of elsa bench --exec fails, its status.
 
 Arguments are UTF-8. Runs on little-endian machines only.";
 

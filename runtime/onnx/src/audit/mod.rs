@@ -188,7 +188,7 @@ pub fn audit(
     let given = Given::of(model, &open(model.file).map_err(unable)?, &outputs, &options.given)?;
     let run = Runner { model, external, open, given: &given, prefix: &prefix };
     let measured = run.measure(&connections, &groups, &symbols, options.budget)?;
-    if measured.f32.is_empty() {
+    if measured.f32_names.is_empty() {
         return Err(AuditError::Unable(
             "no node of the model makes an f32 tensor; allowed: a model in f32".to_owned(),
         ));
@@ -197,7 +197,7 @@ pub fn audit(
     if nodes.iter().any(|node| !node.inner.is_empty() || !node.captured.is_empty()) {
         notes.push("nodes inside If, Loop and Scan are not audited".to_owned());
     }
-    let is_f32 = |name: &str| measured.f32.contains(name) || symbols.kind(name) == Some(Kind::F32);
+    let is_f32 = |name: &str| measured.f32_names.contains(name) || symbols.kind(name) == Some(Kind::F32);
     let suspects = suspects(&nodes, &groups, &measured);
     let (extension, switches) = harm::switched(model, &connections, &prefix, &is_f32);
     let bytes = extension.bytes(model).map_err(ModelError::from)?;
@@ -287,7 +287,7 @@ impl Measured {
 struct MeasuredSites {
     sites: Vec<Measured>,
     /// Names of the tensors that were found to be f32.
-    f32: HashSet<String>,
+    f32_names: HashSet<String>,
 }
 
 /// Runs models in the user's runtime.
@@ -345,7 +345,8 @@ impl Runner<'_, '_> {
         budget: u64,
     ) -> Result<MeasuredSites, AuditError> {
         let counts = self.counts(nodes.nodes, symbols)?;
-        let mut all = MeasuredSites { sites: vec![Measured::default(); groups.len()], f32: HashSet::new() };
+        let mut all =
+            MeasuredSites { sites: vec![Measured::default(); groups.len()], f32_names: HashSet::new() };
         let mut at = 0;
         while at < groups.len() {
             let (start, mut taps) = (at, Vec::<&str>::new());
@@ -364,7 +365,7 @@ impl Runner<'_, '_> {
             }
             let made = self.tap(&taps)?;
             let is_f32 = |(_, tensor): &(&&str, &HostTensor)| matches!(tensor.data, Data::F32(_));
-            all.f32.extend(taps.iter().zip(&made).filter(is_f32).map(|(name, _)| (*name).to_owned()));
+            all.f32_names.extend(taps.iter().zip(&made).filter(is_f32).map(|(name, _)| (*name).to_owned()));
             let made: HashMap<&str, HostTensor> = taps.into_iter().zip(made).collect();
             for site in start..at {
                 all.sites[site] = self.site(nodes.nodes, &groups[site], &made);
@@ -476,10 +477,12 @@ fn audited(
     let whole = measured.outputs.and(measured.scores);
     let stored = measured.stored();
     let accumulated = measured.sums.map(|sums| sums.error);
+    // The error of the storage is infinite if a tensor overflows, and then says nothing about sums.
     let harm_accumulated = accumulated
         .zip(harm)
+        .filter(|_| stored.is_finite())
         .map(|(error, harm)| if error == 0.0 || stored == 0.0 { 0.0 } else { error * harm / stored });
-    // The quotient of two infinities says nothing.
+    // An infinite error of the sums says nothing about outputs that do not depend on the site.
     let harm_accumulated = harm_accumulated.filter(|harm| !harm.is_nan());
     let name = name(main);
     AuditedSite {
