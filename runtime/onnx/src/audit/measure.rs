@@ -19,6 +19,9 @@ const MASKED: f32 = -1e9;
 /// Number of elements of a product whose sums are computed in f16.
 const SAMPLES: usize = 256;
 
+/// If the scores within a node take more than this number of multiplications, only some queries are measured.
+const WORK: usize = 1 << 28;
+
 /// Rounds to f16 and back.
 fn rounded(x: f64) -> f64 {
     f16::from_f64(x).to_f64()
@@ -282,6 +285,74 @@ pub fn product(a: &HostTensor, b: &HostTensor, turned: [bool; 2], first: Option<
     Some(Sums::of(pairs.into_iter()))
 }
 
+/// Rows of the heads of queries or keys.
+struct Heads<'a> {
+    x: &'a [f32],
+    batch: usize,
+    heads: usize,
+    tokens: usize,
+    dim: usize,
+    /// `true` if the heads of a token are neighbours in memory.
+    packed: bool,
+}
+
+impl<'a> Heads<'a> {
+    /// Reads a tensor of shape `[batch, heads, tokens, dim]`, or of shape `[batch, tokens, heads · dim]`.
+    fn of(tensor: &'a HostTensor, heads: Option<i64>) -> Option<Heads<'a>> {
+        let x = elements(tensor)?;
+        match sizes(tensor)?[..] {
+            [batch, heads, tokens, dim] => Some(Heads { x, batch, heads, tokens, dim, packed: false }),
+            [batch, tokens, width] => {
+                let heads = usize::try_from(heads?).ok()?;
+                let dim = width.checked_div(heads).filter(|dim| dim * heads == width)?;
+                Some(Heads { x, batch, heads, tokens, dim, packed: true })
+            }
+            _ => None,
+        }
+    }
+
+    fn row(&self, batch: usize, head: usize, token: usize) -> Option<&'a [f32]> {
+        let row = if self.packed {
+            (batch * self.tokens + token) * self.heads + head
+        } else {
+            (batch * self.heads + head) * self.tokens + token
+        };
+        self.x.get(row * self.dim..(row + 1) * self.dim)
+    }
+}
+
+/// Measures the scores within a node that computes attention. If there are many, only those of some queries are measured.
+/// Returns `None` for other nodes, and for attention with earlier keys or with a bias of its queries and keys.
+#[must_use]
+pub fn fused_scores<'a>(node: &Node, tensor: &dyn Fn(&str) -> Option<&'a HostTensor>) -> Option<Magnitudes> {
+    let microsoft = node.op == "MultiHeadAttention";
+    (microsoft || node.is("Attention")).then_some(())?;
+    let more: &[usize] = if microsoft { &[3, 6] } else { &[4] };
+    more.iter().all(|&i| node.input(i).is_none()).then_some(())?;
+    let names = if microsoft { ["num_heads"; 2] } else { ["q_num_heads", "kv_num_heads"] };
+    let q = Heads::of(tensor(node.input(0)?)?, node.int(names[0]))?;
+    let k = Heads::of(tensor(node.input(1)?)?, node.int(names[1]))?;
+    let group = q.heads.checked_div(k.heads).filter(|group| group * k.heads == q.heads)?;
+    (q.batch == k.batch && q.dim == k.dim).then_some(())?;
+    let scale = node.float("scale").map(f64::from).filter(|scale| *scale != 0.0);
+    let scale = scale.unwrap_or(1.0 / (q.dim as f64).sqrt());
+    let sizes = [q.batch, q.heads, q.tokens, k.tokens, q.dim];
+    let work = sizes.into_iter().fold(1usize, usize::saturating_mul);
+    let mut all = Magnitudes::default();
+    for (batch, head) in (0..q.batch).flat_map(|batch| (0..q.heads).map(move |head| (batch, head))) {
+        for query in (0..q.tokens).step_by((work / WORK).max(1)) {
+            let a = q.row(batch, head, query)?;
+            let score = |key: usize| {
+                let b = k.row(batch, head / group, key)?;
+                let sum: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                Some((sum * scale) as f32)
+            };
+            all = all.and(Magnitudes::of(&(0..k.tokens).map(score).collect::<Option<Vec<f32>>>()?));
+        }
+    }
+    Some(all)
+}
+
 /// Returns the index of the element with the largest magnitude.
 fn largest(x: &[f32]) -> Option<usize> {
     let finite = x.iter().enumerate().filter(|(_, x)| x.is_finite());
@@ -359,6 +430,7 @@ pub fn sums<'a>(node: &Node, opset: i64, tensor: &dyn Fn(&str) -> Option<&'a Hos
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::node::Attribute;
     use super::*;
 
     fn tensor(dims: &[i64], x: Vec<f32>) -> HostTensor {
@@ -410,6 +482,36 @@ mod tests {
         let found = product(&large, &large, [false, true], Some(0)).unwrap();
         assert_eq!((found.most, found.error), (180_000.0, f64::INFINITY));
         assert_eq!(product(&a, &b, [false, false], None), None);
+    }
+
+    #[test]
+    fn scores_within_a_node_are_those_of_its_heads() {
+        let node = |op: &str, heads: &[(&str, i64)]| Node {
+            op: op.into(),
+            domain: if op == "Attention" { "" } else { "com.microsoft" }.into(),
+            inputs: vec!["q".into(), "k".into(), "v".into()],
+            attributes: heads.iter().map(|(name, n)| ((*name).to_owned(), Attribute::Int(*n))).collect(),
+            ..Node::default()
+        };
+        // Two tokens with two heads of two elements. Only the second head has large scores, with the second key.
+        let q = tensor(&[1, 2, 4], vec![1.0, 0.0, 300.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+        let k = tensor(&[1, 2, 4], vec![3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 400.0, 0.0]);
+        let packed = |name: &str| if name == "q" { Some(&q) } else { Some(&k) };
+        let found = fused_scores(&node("MultiHeadAttention", &[("num_heads", 2)]), &packed).unwrap();
+        let wanted = 120_000.0 / 2.0f64.sqrt();
+        assert!((found.most / wanted - 1.0).abs() < 1e-6, "{found:?}");
+        assert_eq!((found.count, found.overflows, found.stored()), (3, 1, f64::INFINITY));
+        // Two query heads share a key head.
+        let one = tensor(&[1, 1, 1, 2], vec![1.0, 0.0]);
+        let two = tensor(&[1, 2, 1, 2], vec![5.0, 0.0, 7.0, 0.0]);
+        let apart = |name: &str| if name == "q" { Some(&two) } else { Some(&one) };
+        let found = fused_scores(&node("Attention", &[]), &apart).unwrap();
+        assert!((found.most - 7.0 / 2.0f64.sqrt()).abs() < 1e-6 && found.count == 2, "{found:?}");
+        assert_eq!(fused_scores(&node("Attention", &[("q_num_heads", 2)]), &packed), None);
+        assert_eq!(fused_scores(&node("MatMul", &[("num_heads", 2)]), &packed), None);
+        let mut biased = node("MultiHeadAttention", &[("num_heads", 2)]);
+        biased.inputs.push("bias".into());
+        assert_eq!(fused_scores(&biased, &packed), None);
     }
 
     #[test]

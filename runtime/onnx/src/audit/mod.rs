@@ -417,6 +417,9 @@ impl Runner<'_, '_> {
             {
                 measured.scores = measured.scores.and(Magnitudes::of(x));
             }
+            if let Some(scores) = measure::fused_scores(node, &tensor) {
+                measured.scores = measured.scores.and(scores);
+            }
             if let Some(sums) = measure::sums(node, self.model.opset, &tensor) {
                 let before = measured.sums.unwrap_or(Sums { most: 0.0, error: 0.0 });
                 measured.sums =
@@ -450,9 +453,13 @@ fn around<'n>(nodes: &'n [Node], group: &NodeGroup) -> impl Iterator<Item = &'n 
 /// products, then other nodes that compute, each in the order of the errors of their storage.
 fn suspects(nodes: &[Node], groups: &[NodeGroup], measured: &MeasuredSites) -> Suspects {
     let estimates: Vec<f64> = measured.sites.iter().map(Measured::stored).collect();
-    let overflows = |at: usize| measured.sites[at].sums.is_some_and(|sums| !sums.error.is_finite());
-    // A sum that overflows breaks a site even if its outputs fit in f16. If the outputs overflow, the search finds out
-    // whether they matter.
+    // A sum or a score within a node that overflows breaks a site even if its outputs fit in f16. If the outputs overflow,
+    // the search finds out whether they matter.
+    let overflows = |at: usize| {
+        let site = &measured.sites[at];
+        let within = groups[at].kind == SiteKind::Attention && !site.scores.stored().is_finite();
+        within || site.sums.is_some_and(|sums| !sums.error.is_finite())
+    };
     let kept = (0..groups.len()).filter(|&at| overflows(at) && groups[at].kind != SiteKind::Other).collect();
     let computes = |at: &usize| {
         let is_move = |n: &usize| site::is_move(&nodes[*n]);

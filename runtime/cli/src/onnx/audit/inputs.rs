@@ -146,13 +146,12 @@ mod tests {
 
     #[test]
     fn inputs_name_their_files() {
-        let one = |name: &str, file: &str| {
-            Ok(GivenInput::One { name: name.into(), file: file.parse::<TensorPath>().unwrap() })
-        };
-        assert_eq!("x=a.npy".parse(), one("x", "a.npy"));
-        assert_eq!("x=a.npz".parse(), one("x", "a.npz#x"));
-        assert_eq!("x=a.npz#b".parse(), one("x", "a.npz#b"));
-        assert_eq!("a.npz".parse(), Ok(GivenInput::All("a.npz".into())));
+        let parsed = |text: &str| text.parse::<GivenInput>().unwrap();
+        let one = |name: &str, file: &str| GivenInput::One { name: name.into(), file: file.parse().unwrap() };
+        assert_eq!(parsed("x=a.npy"), one("x", "a.npy"));
+        assert_eq!(parsed("x=a.npz"), one("x", "a.npz#x"));
+        assert_eq!(parsed("x=a.npz#b"), one("x", "a.npz#b"));
+        assert_eq!(parsed("a.npz"), GivenInput::All("a.npz".into()));
         for wrong in ["a.npy", "=a.npy", "x"] {
             let refused = wrong.parse::<GivenInput>().unwrap_err();
             assert!(refused.starts_with("allowed: NAME=FILE.npy"), "{wrong}: {refused}");

@@ -36,8 +36,9 @@ the tolerance. A site whose sums overflow is kept in any case. The list is print
 node_block_list of the float16 converter of ONNX Runtime, and as attentions that elsa onnx rewrite replaces by an
 operator that computes in f32.
 
-Scores of at most -1e9 are masks and are not measured. Nodes inside If, Loop and Scan, and the scores inside a fused
-attention are not measured. If the outputs break or a sum overflows, the exit status is 4.";
+Scores of at most -1e9 are masks and are not measured. Nodes inside If, Loop and Scan are not measured, and neither are
+the scores inside a single attention node with a cache or a bias of its queries. If the outputs break, or if a sum or a
+score overflows, the exit status is 4.";
 
 /// `elsa onnx audit`.
 #[derive(Args, Debug)]
