@@ -130,8 +130,7 @@ def error(wanted, found):
 
 
 def joined(made):
-    """Removes each Cast to f16 between two kept nodes, which a Cast to f32 follows, and sorts the nodes, as the converter
-    of onnxconverter-common does and that of ONNX Runtime does not."""
+    """Removes the Casts to f16 and back between two kept nodes, which the converter inserts, and sorts the nodes."""
     made = copy.deepcopy(made)
     graph = made.graph
     to = lambda node: node.attribute[0].i if node.op_type == "Cast" else None
@@ -225,7 +224,7 @@ def normaliser(desk):
 
 
 def near(a, b):
-    """Equal but for the rounding of numbers."""
+    """Equal, except for the rounding of numbers."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) <= 1e-3 * max(abs(a), abs(b))
     if isinstance(a, list) and isinstance(b, list):

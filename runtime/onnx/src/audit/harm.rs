@@ -142,8 +142,8 @@ impl SwitchedModel<'_, '_> {
         }
     }
 
-    /// Measures the harm of sites, and searches for few sites whose exemption from f16 keeps the error of the outputs at
-    /// most `tolerance`. Returns `None` if the time does not suffice for two runs.
+    /// Measures the harm of sites, and searches for few sites whose exemption from f16 limits the error of the outputs to
+    /// `tolerance`. Returns `None` if the time does not suffice for two runs.
     ///
     /// # Errors
     /// Returns an error if the runtime fails.
@@ -253,7 +253,7 @@ mod tests {
         for wrong in [f32::NAN, f32::INFINITY] {
             assert_eq!(loss(&float([3.0, 4.0]), &float([wrong, 4.0])), f64::INFINITY);
         }
-        // What is not finite in f32 is not compared.
+        // Elements that are not finite in f32 are not compared.
         assert_eq!(loss(&float([f32::NAN, 4.0]), &float([0.0, 4.0])), 0.0);
         assert_eq!(loss(&float([0.0, 0.0]), &float([0.0, 1e-9])), f64::INFINITY);
         let whole = |x: [i64; 2]| tensor(Data::I64(x.to_vec()));

@@ -32,7 +32,7 @@ fn rounded(x: f64) -> f64 {
 pub struct Magnitudes {
     /// Largest magnitude.
     pub most: f64,
-    /// Smallest magnitude above zero; infinite if there is none.
+    /// Smallest magnitude above zero; infinite if all elements are zero.
     pub least: f64,
     /// Number of elements above zero in magnitude.
     pub count: usize,
@@ -321,8 +321,8 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// Measures the scores within a node that computes attention. If there are many, only those of some queries are measured.
-/// Returns `None` for other nodes, and for attention with earlier keys or with a bias of its queries and keys.
+/// Measures the scores within a node that computes attention. If there are many scores, only those of some queries are
+/// measured. Returns `None` for other nodes, and for attention with earlier keys or with a bias of its queries and keys.
 #[must_use]
 pub fn fused_scores<'a>(node: &Node, tensor: &dyn Fn(&str) -> Option<&'a HostTensor>) -> Option<Magnitudes> {
     let microsoft = node.op == "MultiHeadAttention";

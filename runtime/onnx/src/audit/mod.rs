@@ -4,10 +4,10 @@
 //! nodes -> site (groups) -> graph (more outputs) -> measure -> graph (switches) -> harm (keep in f32)
 //! ```
 //!
-//! The user's ONNX Runtime runs the model in f32. First it reports the shape of every tensor, so that the tensors can be
-//! divided into slices that fit in memory. Then it runs once for each slice, with the slice's tensors as outputs, whose
-//! magnitudes and sums are measured. Finally it runs a model in which each tensor may be rounded to f16: with all sites
-//! in f16, with each site alone, and with fewer and fewer sites, until the fewest remain in f32.
+//! The user's ONNX Runtime runs the model in f32. First it reports the shape of every tensor, so that the tensors can
+//! be divided into slices that fit in memory. Then it runs once for each slice, with the slice's tensors as outputs,
+//! whose magnitudes and sums are measured. Finally it runs a model in which each tensor may be rounded to f16: with all
+//! sites in f16, with each site alone, and with different numbers of sites in f32, until few of them suffice.
 
 mod error;
 mod given;
@@ -58,7 +58,7 @@ const NO_TENSORS: [&str; 8] = [
 /// Operators of a softmax that is written out, whose outputs are not scores.
 const SUMS: [&str; 4] = ["Exp", "ReduceMax", "ReduceSum", "Reciprocal"];
 
-/// Function that opens a session for the bytes of a model. External weights are found in the folder of the audited model.
+/// Function that opens a session for the bytes of a model. External weights are in the folder of the audited model.
 pub type OpenSession<'a, 'r> = &'a dyn Fn(&[u8]) -> Result<Session<'r>, RuntimeError>;
 
 /// Options of an audit.
@@ -306,7 +306,7 @@ impl Runner<'_, '_> {
         session.run(&self.given.named(), outputs, None).map_err(unable)
     }
 
-    /// Returns the number of elements of each tensor that a node makes, without those that are known not to be f32.
+    /// Returns the number of elements of each tensor that a node makes, without tensors that are known to have another type.
     fn counts<'n>(&self, nodes: &'n [Node], symbols: &Symbols) -> Result<HashMap<&'n str, u64>, AuditError> {
         let tensors =
             nodes.iter().filter(|node| !node.is("Constant") && !NO_TENSORS.iter().any(|op| node.op == *op));
@@ -453,7 +453,7 @@ fn around<'n>(nodes: &'n [Node], group: &NodeGroup) -> impl Iterator<Item = &'n 
 /// products, then other nodes that compute, each in the order of the errors of their storage.
 fn suspects(nodes: &[Node], groups: &[NodeGroup], measured: &MeasuredSites) -> Suspects {
     let estimates: Vec<f64> = measured.sites.iter().map(Measured::stored).collect();
-    // A sum or a score within a node that overflows breaks a site even if its outputs fit in f16. If the outputs overflow,
+    // A sum or a score within a node that overflows breaks a site even if its outputs fit in f16. If outputs overflow,
     // the search finds out whether they matter.
     let overflows = |at: usize| {
         let site = &measured.sites[at];

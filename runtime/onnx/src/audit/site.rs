@@ -1,4 +1,4 @@
-//! Sites of an audit: the nodes of a model, grouped by what they compute together.
+//! Sites of an audit: groups of nodes that compute one function together.
 //!
 //! An attention is a softmax with the products before and after it. A normalisation that is written out is the square,
 //! the mean, the sum with a small constant, and the square root. Every other node is a site of its own. The grouping
@@ -152,7 +152,7 @@ impl<'a> Connections<'a> {
         self.maker.get(name).copied().filter(|&n| op.iter().any(|op| self.nodes[n].op == *op))
     }
 
-    /// Returns `true` if the node multiplies two tensors of which neither is a constant.
+    /// Returns `true` if the node multiplies two tensors and neither of them is a constant.
     fn multiplies(&self, model: &Model<'_>, n: usize) -> bool {
         let node = &self.nodes[n];
         let constant = |name: &String| {
@@ -241,8 +241,7 @@ impl<'a> Connections<'a> {
         Some(found.chain([n]).collect())
     }
 
-    /// Groups the nodes. Each node that makes a tensor is in at most one group; nodes that converters leave in f32 are in
-    /// none.
+    /// Groups the nodes. No node is in two groups, and nodes that converters leave in f32 are in no group.
     #[must_use]
     pub fn groups(&self, model: &Model<'_>) -> Vec<NodeGroup> {
         let mut taken: HashSet<usize> = HashSet::new();

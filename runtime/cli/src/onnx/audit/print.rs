@@ -28,7 +28,7 @@ pub struct AuditReport<'a> {
     /// Names of the nodes to keep in f32, those of the most harmful site first: `node_block_list` of the float16
     /// converter.
     pub node_block_list: Vec<&'a str>,
-    /// Command line of trtexec that keeps these nodes in f32; empty if there are none.
+    /// Command line of trtexec that keeps these nodes in f32; empty without such nodes.
     pub trtexec: String,
     /// Names of the attentions among these nodes that `elsa onnx rewrite` replaces.
     pub replace: Vec<&'a str>,
@@ -54,7 +54,7 @@ impl<'a> AuditReport<'a> {
         }
     }
 
-    /// Returns the sites of the table: those that are kept or overflow, and all that are not single other nodes.
+    /// Returns the sites of the table: sites that are kept or overflow, and all sites of a kind other than `Other`.
     pub fn rows(&self) -> impl Iterator<Item = &'a AuditedSite> {
         let listed = |site: &&AuditedSite| site.kind != SiteKind::Other || site.keep || site.overflows();
         self.audit.sites.iter().filter(listed)
