@@ -142,8 +142,8 @@ impl SwitchedModel<'_, '_> {
         }
     }
 
-    /// Measures the harm of sites, and searches for few sites whose exemption from f16 limits the error of the outputs to
-    /// `tolerance`. Returns `None` if the time does not suffice for two runs.
+    /// Measures the harm of sites, and searches for few sites whose exemption from f16 limits the error of the outputs
+    /// to `tolerance`. Returns `None` if the time does not suffice for two runs.
     ///
     /// # Errors
     /// Returns an error if the runtime fails.

@@ -322,7 +322,7 @@ impl<'a> Heads<'a> {
 }
 
 /// Measures the scores within a node that computes attention. If there are many scores, only those of some queries are
-/// measured. Returns `None` for other nodes, and for attention with earlier keys or with a bias of its queries and keys.
+/// measured. Returns `None` for other nodes, and for attention with earlier keys or a bias of its queries and keys.
 #[must_use]
 pub fn fused_scores<'a>(node: &Node, tensor: &dyn Fn(&str) -> Option<&'a HostTensor>) -> Option<Magnitudes> {
     let microsoft = node.op == "MultiHeadAttention";

@@ -306,7 +306,7 @@ impl Runner<'_, '_> {
         session.run(&self.given.named(), outputs, None).map_err(unable)
     }
 
-    /// Returns the number of elements of each tensor that a node makes, without tensors that are known to have another type.
+    /// Returns the number of elements of each tensor that a node makes, except tensors that are known not to be f32.
     fn counts<'n>(&self, nodes: &'n [Node], symbols: &Symbols) -> Result<HashMap<&'n str, u64>, AuditError> {
         let tensors =
             nodes.iter().filter(|node| !node.is("Constant") && !NO_TENSORS.iter().any(|op| node.op == *op));
