@@ -303,3 +303,104 @@ pub fn is_converted(node: &Node) -> bool {
 pub fn is_move(node: &Node) -> bool {
     MOVES.iter().any(|op| node.is(op))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::wire::Writer;
+    use super::super::super::write;
+    use super::*;
+
+    /// Encodes a model with the inputs `inputs` and a node for each operator with its inputs and its output.
+    fn model(inputs: &[&str], nodes: &[(&str, &[&str], &str)]) -> Vec<u8> {
+        let (mut graph, mut file, mut import) = (Writer::default(), Writer::default(), Writer::default());
+        for (op, reads, makes) in nodes {
+            let inputs = reads.iter().map(|&name| name.to_owned()).collect();
+            let outputs = vec![(*makes).to_owned()];
+            graph.bytes(1, &write::message(&Node { op: (*op).into(), inputs, outputs, ..Node::default() }));
+        }
+        for name in inputs {
+            let mut input = Writer::default();
+            input.bytes(1, name.as_bytes());
+            graph.bytes(11, &input.0);
+        }
+        import.bytes(1, b"");
+        import.int(2, 13);
+        file.bytes(8, &import.0);
+        file.bytes(7, &graph.0);
+        file.0
+    }
+
+    /// Returns the kind, the main output and all outputs of each group.
+    fn groups(inputs: &[&str], nodes: &[(&str, &[&str], &str)]) -> Vec<(SiteKind, String, String)> {
+        let file = model(inputs, nodes);
+        let model = Model::read(&file).unwrap();
+        let nodes: Vec<Node> = model.file_nodes().unwrap().into_iter().map(|(node, _)| node).collect();
+        let made = |n: usize| nodes[n].outputs[0].clone();
+        let told = |group: &NodeGroup| {
+            let all: Vec<String> = group.members.iter().map(|&n| made(n)).collect();
+            (group.kind, made(group.main), all.join(" "))
+        };
+        Connections::new(&nodes).groups(&model).iter().map(told).collect()
+    }
+
+    fn group(kind: SiteKind, main: &str, all: &str) -> (SiteKind, String, String) {
+        (kind, main.to_owned(), all.to_owned())
+    }
+
+    #[test]
+    fn attention_is_one_group_with_and_without_the_node_softmax() {
+        let before: [(&str, &[&str], &str); 3] =
+            [("Relu", &["x"], "q"), ("MatMul", &["q", "k"], "s"), ("Add", &["mask", "s"], "m")];
+        let single: [(&str, &[&str], &str); 2] = [("Softmax", &["m"], "w"), ("MatMul", &["w", "v"], "y")];
+        let inputs = ["x", "k", "v", "mask"];
+        let first = group(SiteKind::Other, "q", "q");
+        assert_eq!(
+            groups(&inputs, &[&before[..], &single].concat()),
+            [first.clone(), group(SiteKind::Attention, "w", "s m w y")]
+        );
+        let written: [(&str, &[&str], &str); 4] = [
+            ("Exp", &["m"], "e"),
+            ("ReduceSum", &["e"], "sum"),
+            ("Div", &["e", "sum"], "w"),
+            ("MatMul", &["w", "v"], "y"),
+        ];
+        assert_eq!(
+            groups(&inputs, &[&before[..], &written].concat()),
+            [first, group(SiteKind::Attention, "w", "s m e sum w y")]
+        );
+        // A softmax of an input is no attention.
+        let alone: [(&str, &[&str], &str); 2] = [("Softmax", &["x"], "w"), ("MatMul", &["w", "v"], "y")];
+        assert_eq!(
+            groups(&inputs, &alone),
+            [group(SiteKind::Softmax, "w", "w"), group(SiteKind::Product, "y", "y")]
+        );
+    }
+
+    #[test]
+    fn a_written_normalisation_is_one_group() {
+        let nodes: [(&str, &[&str], &str); 8] = [
+            ("ReduceMean", &["x"], "mean"),
+            ("Sub", &["x", "mean"], "d"),
+            ("Mul", &["d", "d"], "squares"),
+            ("ReduceMean", &["squares"], "variance"),
+            ("Add", &["eps", "variance"], "a"),
+            ("Sqrt", &["a"], "r"),
+            ("Div", &["d", "r"], "n"),
+            ("Resize", &["n"], "y"),
+        ];
+        assert_eq!(
+            groups(&["x", "eps"], &nodes),
+            [
+                group(SiteKind::Other, "mean", "mean"),
+                group(SiteKind::Other, "d", "d"),
+                group(SiteKind::Normalisation, "variance", "squares variance a r n"),
+            ]
+        );
+        // A product of two tensors is no square.
+        let other: [(&str, &[&str], &str); 3] =
+            [("Mul", &["x", "eps"], "p"), ("ReduceMean", &["p"], "m"), ("Sqrt", &["m"], "r")];
+        assert!(groups(&["x", "eps"], &other).iter().all(|(kind, ..)| *kind == SiteKind::Other));
+        let norm: [(&str, &[&str], &str); 1] = [("LayerNormalization", &["x"], "y")];
+        assert_eq!(groups(&["x"], &norm), [group(SiteKind::Normalisation, "y", "y")]);
+    }
+}

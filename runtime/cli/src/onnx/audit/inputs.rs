@@ -7,7 +7,7 @@ use elsa_files::{Accept, Format, Stored, Tensor, TensorPath};
 use elsa_onnx::ModelInput;
 use elsa_onnxruntime::{Data, HostTensor};
 use half::f16;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The flag, for error messages.
@@ -47,7 +47,7 @@ impl FromStr for GivenInput {
 impl GivenInput {
     /// Returns the path of the file.
     #[must_use]
-    pub fn path(&self) -> &PathBuf {
+    pub fn path(&self) -> &Path {
         match self {
             GivenInput::One { file, .. } => &file.path,
             GivenInput::All(path) => path,

@@ -114,7 +114,9 @@ pub fn audit(
         tolerance: args.tolerance,
     };
     let inside = model.weights().is_empty();
-    let open = |bytes: &[u8]| session(&runtime, bytes, operator.as_deref(), (!inside).then_some(&args.model));
+    let open = |bytes: &[u8]| {
+        session(&runtime, bytes, operator.as_deref(), (!inside).then_some(args.model.as_path()))
+    };
     let found = rewrite.audit(&open, &options).map_err(|e| match e {
         AuditError::Input { found, allowed } => Error::Argument { argument: "input", found, allowed },
         e => Error::NoClaim(e.to_string()),
@@ -150,12 +152,12 @@ fn session<'a>(
     runtime: &'a Runtime,
     bytes: &[u8],
     operators: Option<&Path>,
-    beside: Option<&PathBuf>,
+    beside: Option<&Path>,
 ) -> Result<Session<'a>, RuntimeError> {
     let options = Options { operators, ..Options::default() };
     let Some(path) = beside else { return runtime.session(Model::Bytes(bytes), &options) };
     let failed = |e: io::Error| RuntimeError::Load {
-        path: path.clone(),
+        path: path.to_path_buf(),
         reason: format!("a copy with more outputs cannot be written next to it: {e}"),
     };
     let copy = Temporary::new(path, None).map_err(failed)?;
