@@ -22,16 +22,16 @@ const HELP: &str = "\
 Environment:
   ELSA_BACKEND      back end of --backend auto: scalar, neon, avx2, avx512, cuda
   ELSA_TUNED        file of elsa tune that is used without --tuned
-  ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
+  ELSA_ONNXRUNTIME  library of ONNX Runtime for elsa onnx rewrite and elsa onnx audit without
                     --runtime
   NO_COLOR          no colours, which only a terminal gets
   ELSA_LOG          messages on standard error: off, error, warn (the default), info, debug, trace;
                     for one module elsa_runtime=debug
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4
-verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could make no
-claim about an answer; 141 the reader of standard output closed it, as in elsa bench | head -1. If the program of elsa
-bench --exec fails, its status.
+verification failed, a comparison found something slower, or half precision breaks a model; 5 a measurement was
+disturbed; 6 verification could make no claim about an answer; 141 the reader of standard output closed it, as in
+elsa bench | head -1. If the program of elsa bench --exec fails, its status.
 
 Arguments are UTF-8. Runs on little-endian machines only.";
 
@@ -70,7 +70,7 @@ pub enum Command {
     Tune(TuneArgs),
     /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
-    /// List the attention of ONNX models, or replace it by this runtime's operator
+    /// List the attention of ONNX models, replace it by this runtime's operator, or find what f16 breaks
     Onnx(OnnxArgs),
 }
 

@@ -17,7 +17,8 @@ use std::sync::OnceLock;
 pub const REQUEST: u8 = 2;
 /// Exit status when the device or the system failed.
 pub const SYSTEM: u8 = 3;
-/// Exit status when verification failed, or when a comparison found that something became slower.
+/// Exit status when verification failed, when a comparison found that something became slower, or when half precision
+/// breaks a model.
 pub const VERIFICATION: u8 = 4;
 /// Exit status when something disturbed a measurement.
 pub const UNCLEAN: u8 = 5;

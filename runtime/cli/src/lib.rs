@@ -22,9 +22,10 @@
 //! no dependencies in the opposite direction.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong
-//! request; 3 failure of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed
-//! measurement; 6 no claim about an output; 141 the reader of standard output closed it. A measured program that fails
-//! gives its own status. A process that is started without a standard output gets the null device.
+//! request; 3 failure of the device or the system; 4 verification failed, a comparison found a slowdown, or half
+//! precision breaks a model; 5 disturbed measurement; 6 no claim about an output; 141 the reader of standard output
+//! closed it. A measured program that fails gives its own status. A process that is started without a standard output
+//! gets the null device.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -64,7 +64,7 @@ impl From<String> for CheckError {
 }
 
 /// Sizes of the free axes by name.
-type Sizes = BTreeMap<String, usize>;
+pub type Sizes = BTreeMap<String, usize>;
 
 /// Runs both models; returns a description of the comparison.
 ///
@@ -120,7 +120,8 @@ pub fn check(pair: &Pair<'_>, runtime: &Runtime, operator: &Path) -> Result<Stri
 }
 
 /// Formats the sizes of the free axes for a message.
-fn told(sizes: &Sizes) -> String {
+#[must_use]
+pub fn told(sizes: &Sizes) -> String {
     if sizes.is_empty() {
         return "its fixed sizes".into();
     }
@@ -217,12 +218,17 @@ fn free(inputs: &[&Declared]) -> Result<Vec<Free>, CheckError> {
     Ok(all)
 }
 
-fn axis_name(input: &Declared, at: usize, name: &str) -> String {
+/// Returns the name of axis `at` of an input. An axis without a name is named after its input.
+#[must_use]
+pub fn axis_name(input: &Declared, at: usize, name: &str) -> String {
     if name.is_empty() { format!("{}[{at}]", input.name) } else { name.to_owned() }
 }
 
 /// Returns the sizes to try, in order.
-fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
+///
+/// # Errors
+/// Returns an error if an input declares no shape.
+pub fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     let free = free(inputs)?;
     let mut all: Vec<Sizes> = Vec::new();
     for turn in TURNS {
@@ -269,7 +275,10 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
 /// Draws random inputs. Floating-point numbers are normally distributed. Indices and masks consist of ones and zeros,
 /// and each of their rows begins with a one. Integers with one axis may be lengths, so all of them are ones. Returns
 /// `None` if the inputs are too large.
-fn drawn(
+///
+/// # Errors
+/// Returns an error for an input of a type that cannot be drawn.
+pub fn drawn(
     inputs: &[&Declared],
     sizes: &Sizes,
     random: &mut Rng,

@@ -1,8 +1,9 @@
 //! Files of models. The weights of a model may be in other files in the same folder.
 
 use super::array::{self, Array, Stored};
+use super::audit::{self, Audit, AuditError, AuditOptions, ModelInput, OpenSession};
 use super::check::{self, CheckError};
-use super::model::{Model, ModelError};
+use super::model::{Declared, Model, ModelError};
 use super::ops::Limits;
 use super::{Attention, Examined, examine, write};
 use elsa_onnxruntime::Runtime;
@@ -107,6 +108,13 @@ impl Parsed<'_> {
         &self.locations
     }
 
+    /// Returns the inputs for which a caller supplies tensors.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<ModelInput> {
+        let input = |input: &Declared| ModelInput { name: input.name.clone(), element: input.kind.0 };
+        audit::inputs(&self.model).map(input).collect()
+    }
+
     /// Finds every attention of the model and tries to prove a replacement for it. An attention without a proof is
     /// kept.
     #[must_use]
@@ -164,5 +172,16 @@ impl Rewrite<'_> {
             runtime,
             operator,
         )
+    }
+
+    /// Runs the original model in ONNX Runtime, and finds the nodes that half precision breaks. `open` opens sessions of
+    /// models with the same weights. The runs in f16 end after the time in `options`.
+    ///
+    /// # Errors
+    /// Returns an error if a tensor in `options` does not fit the model, or if ONNX Runtime cannot run the model.
+    pub fn audit(&self, open: OpenSession<'_, '_>, options: &AuditOptions) -> Result<Audit, AuditError> {
+        let Parsed { file, model, .. } = self.of;
+        let external = |stored: &Stored, most| file.external(stored, most);
+        audit::audit(model, &external, &self.found.attentions, open, options)
     }
 }

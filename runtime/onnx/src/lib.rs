@@ -14,7 +14,8 @@
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
-//! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime.
+//! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
+//! the nodes that half precision breaks.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -30,6 +31,7 @@
 
 mod advice;
 mod array;
+mod audit;
 mod branch;
 mod change;
 mod check;
@@ -73,6 +75,9 @@ use std::collections::HashSet;
 use symbols::Symbols;
 use written::WrittenSoftmax;
 
+pub use audit::{
+    Audit, AuditError, AuditOptions, AuditedSite, LEAST, Loss, MOST, ModelInput, OpenSession, SiteKind,
+};
 pub use check::CheckError;
 pub use file::{ModelFile, Parsed, Rewrite};
 pub use model::ModelError;

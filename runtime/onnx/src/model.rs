@@ -173,6 +173,22 @@ impl<'a> Model<'a> {
         Ok(Model { file, fields, opset, imports, graph, functions })
     }
 
+    /// Returns the nodes of the main graph as the file contains them, each with the range of its message. No node is
+    /// replaced with equivalent nodes.
+    ///
+    /// # Errors
+    /// Returns no error for a model that [`Model::read`] has read.
+    pub fn file_nodes(&self) -> Result<Vec<(Node, Range<usize>)>, ModelError> {
+        let fields = wire::fields(self.file, self.graph.range.clone())?;
+        let nodes = fields.iter().filter(|field| field.number == 1);
+        nodes
+            .map(|field| {
+                let range = field.bytes()?;
+                Ok((node(self.file, range.clone(), 0)?, range))
+            })
+            .collect()
+    }
+
     /// Lists the external files that contain elements of the model's constants.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
-//! `elsa onnx`: lists attention in ONNX models, or replaces it with this runtime's operator.
+//! `elsa onnx`: lists attention in ONNX models, replaces it with this runtime's operator, or finds the nodes that half
+//! precision breaks.
 
+mod audit;
 mod check;
+mod library;
 
 use crate::args::ForceArgs;
 use crate::error::Error;
@@ -63,6 +66,9 @@ pub enum Verb {
     /// Replace attention by the operator ElsaAttention, each replacement proved, and write the model
     #[command(after_help = HELP)]
     Rewrite(RewriteArgs),
+    /// Find the nodes that half precision breaks, in ONNX Runtime on your inputs
+    #[command(after_help = audit::HELP)]
+    Audit(audit::AuditArgs),
 }
 
 /// `elsa onnx list`.
@@ -108,7 +114,8 @@ fn open(path: &Path) -> Result<ModelFile, Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or is not a model, or if the output cannot be written.
+/// Returns an error if the file cannot be read or is not a model, if the output cannot be written, and if an audit finds
+/// that half precision breaks the model.
 pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
     match &args.verb {
         Verb::List(args) => {
@@ -117,6 +124,11 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
             list(&args.model, &model.rewrite(), args.json)
         }
         Verb::Rewrite(args) => rewrite(args),
+        Verb::Audit(args) => {
+            let file = open(&args.model)?;
+            let model = file.parse().map_err(|e| refused(&args.model, e))?;
+            audit::audit(args, &file, &model, &model.rewrite())
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tests `elsa onnx`: its files, its printed text, and refused requests, which write no file.
+//! Tests `elsa onnx`: its files, its printed text, and refused requests, which write no file. Audits need ONNX Runtime,
+//! so `runtime/cli/tests/onnx_audit.py` tests their results.
 
 use crate::common::Desk;
 use std::fs;
@@ -194,4 +195,18 @@ fn what_is_no_model_is_refused() {
     let runtime = format!("{rewrite} @in.onnx --runtime @in.onnx");
     desk.refuses(&runtime, &["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]);
     desk.refuses(&format!("{runtime} --check never"), &["--check", "auto, require, off"]);
+    // An audit refuses wrong inputs before it opens ONNX Runtime.
+    desk.f32("q.npy", &[1, 2, 5, 4], &[0.0; 40]);
+    let audit = "onnx audit @in.onnx --runtime @in.onnx";
+    for (flags, words) in [
+        ("", ["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]),
+        ("--input x=@q.npy", ["--input: ", "'x', which is no input of IN", "allowed: q, k, v, mask"]),
+        ("--input @q.npy", ["--input", "allowed: ", "NAME=FILE.npy, NAME=FILE.npz#MEMBER or FILE.npz"]),
+        ("--input q=@none.npy", ["--input: ", "none.npy", "cannot be read"]),
+        ("--html @q.npy --input q=@q.npy", ["--html: ", "which --input reads", "allowed: another file"]),
+        ("--html @in.onnx", ["--html: ", "which IN reads", "allowed: another file"]),
+        ("--tolerance 0", ["--tolerance", "allowed: ", "a number above 0, at most 1"]),
+    ] {
+        desk.refuses(&format!("{audit} {flags}"), &words);
+    }
 }

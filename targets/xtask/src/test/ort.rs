@@ -15,6 +15,8 @@ use std::time::Duration;
 const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
 /// Script that tests `elsa onnx rewrite --check`.
 const CHECK: &str = "runtime/cli/tests/onnx_check.py";
+/// Script that tests `elsa onnx audit`.
+const AUDIT: &str = "runtime/cli/tests/onnx_audit.py";
 /// Script that compares random models with their rewritten versions.
 const RANDOM: &str = "runtime/ort/tests/random_models.py";
 /// Script that compares models of one attention node with their rewritten versions, and with f64.
@@ -112,8 +114,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests models that the tool rewrites. Compares `count` random models before and after rewriting, and runs the tool's own
-/// check in every runtime.
+/// Tests models that the tool rewrites or audits. Compares `count` random models before and after rewriting, and runs the
+/// tool's own check and its audit in every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,
@@ -124,9 +126,12 @@ fn rewritten(
     let newest = setup::ort::newest(tree)?;
     let (library, tool) = (here.join("libelsa_ort.so"), here.join("elsa"));
     let python = |script: &str| Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(script));
-    let checks = runtimes.iter().map(|runtime| {
-        let what = format!("{runtime}, the check of rewritten models");
-        (what, python(CHECK).arg(&tool).arg(&library).arg(&runtime.here))
+    let scripts = [(CHECK, "the check of rewritten models"), (AUDIT, "the audit of half precision")];
+    let checks = runtimes.iter().flat_map(|runtime| {
+        scripts.map(|(script, words)| {
+            let run = python(script).arg(&tool).arg(&library).arg(&runtime.here);
+            (format!("{runtime}, {words}"), run)
+        })
     });
     ran.each(checks.collect(), |ran, (what, run)| check(ran, &what, run));
     let random = python(RANDOM).arg(&library).arg(&tool).args(&format!("--count {count}"));
