@@ -154,6 +154,7 @@ impl Engine {
                 all_workers: options.plan.all_workers,
                 certify: options.plan.certify,
                 schedule: Schedule::EXACT,
+                division: None,
             },
             written: options.written,
             segments,
