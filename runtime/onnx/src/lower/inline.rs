@@ -14,12 +14,12 @@ use std::ops::Range;
 struct Taken {
     messages: Vec<Vec<u8>>,
     constants: Vec<Vec<u8>>,
-    /// Nodes that read what the branch reads, and make the outputs of the `If`.
+    /// Nodes that read the same tensors as the branch, and make the outputs of the `If`.
     nodes: Vec<Node>,
 }
 
 /// Returns the bytes of the model without the `If` nodes of the main graph whose conditions follow from constants and
-/// fixed sizes; `None` if there are none. Also returns a description of each of them. The names of new tensors begin with
+/// fixed sizes; `None` if no such node exists. Also returns a description of each of them. The names of new tensors begin with
 /// `prefix`.
 ///
 /// # Errors

@@ -21,7 +21,6 @@ mod rotary;
 mod target;
 
 use crate::array::Array;
-use crate::change::DOMAIN;
 use crate::find::Reason;
 use crate::model::{External, Model, ModelError};
 use crate::node::{MICROSOFT, Node};
@@ -221,10 +220,6 @@ fn form(
         ("", _) => newer::form(node, facts, from, to, o)?,
         (MICROSOFT, op) if !target.has_microsoft() => {
             let words = format!("{} has no {MICROSOFT}.{op}", target.words());
-            return Err(Stays { words, needs_opset: false });
-        }
-        (DOMAIN, op) if target == Target::Opset13 => {
-            let words = format!("it needs a runtime with the operator {op} of this project");
             return Err(Stays { words, needs_opset: false });
         }
         _ => Form::Same,

@@ -1,7 +1,7 @@
 //! Operators whose definition a newer opset has changed, in their older form.
 //!
-//! Most changes add an attribute or turn an attribute into an input. A node that does not use what is new keeps its
-//! meaning in the older form. New element types are not examined: a node that needs one has an input of that type, which
+//! Most changes add an attribute or turn an attribute into an input. A node that does not use the new features
+//! keeps its meaning in the older form. New element types are not examined: a node that needs one has an input of that type, which
 //! the older runtime refuses.
 
 use super::facts::{Facts, input, output};
@@ -266,7 +266,7 @@ fn quantized(node: &Node, facts: &Facts<'_>) -> Result<Form, Reason> {
         Some(kind) if !eight(kind) && (quantizes || kind != Kind::I32) => {
             return Err(format!("its integers are {}", kind.name()));
         }
-        // Without a zero point, the older operator returns u8.
+        // The older operator returns u8 if it has no zero point.
         Some(kind) if quantizes && stored.is_none() && kind != Kind::U8 => {
             return Err(format!("it has no zero point, and returns {}", kind.name()));
         }

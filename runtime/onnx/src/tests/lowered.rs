@@ -214,7 +214,7 @@ fn activations() {
     }
 }
 
-/// Builds a rotation of `heads` heads of 8 elements, of which `rotated` are rotated.
+/// Builds a rotation of `heads` heads of 8 elements. `rotated` elements of a head are rotated.
 fn rotation(rows: bool, interleaved: bool, rotated: i64, positions: bool) -> (GraphBuilder, String) {
     let mut g = GraphBuilder::new(23);
     let axes: &[&'static str] = if rows { &["b", "t", "24"] } else { &["b", "3", "t", "8"] };
