@@ -19,8 +19,8 @@ struct Taken {
 }
 
 /// Returns the bytes of the model without the `If` nodes of the main graph whose conditions follow from constants and
-/// fixed sizes; `None` if no such node exists. Also returns a description of each of them. The names of new tensors begin with
-/// `prefix`.
+/// fixed sizes; `None` if no such node exists. Also returns a description of each of them. The names of new tensors
+/// begin with `prefix`.
 ///
 /// # Errors
 /// Returns no error for a model that [`Model::read`] has read.

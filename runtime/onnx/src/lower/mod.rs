@@ -27,7 +27,7 @@ use crate::node::{MICROSOFT, Node};
 use crate::ops::Limits;
 use crate::symbols::Symbols;
 use crate::wire::{Field, Writer};
-use crate::{einsum, write};
+use crate::{einsum, prefix, write};
 use facts::{Facts, input, output};
 use newer::Form;
 use older::{OlderNodes, working};
@@ -75,7 +75,7 @@ pub fn lowered(file: &[u8], external: External<'_>, target: Target) -> Result<Lo
     for _ in 0..DEPTH {
         let inlined = {
             let model = Model::read(&bytes)?;
-            let prefix = prefix(&model);
+            let prefix = prefix(&model.graph);
             inline::inlined(&model, external, &prefix)?
         };
         let Some((next, more)) = inlined else { break };
@@ -106,15 +106,6 @@ pub fn lowered(file: &[u8], external: External<'_>, target: Target) -> Result<Lo
     Ok(LoweredModel { bytes, nodes: said, opset })
 }
 
-/// Returns a prefix of names, with which no name of the model begins.
-fn prefix(model: &Model<'_>) -> String {
-    let mut prefix = "older".to_owned();
-    while model.graph.names.iter().any(|name| name.starts_with(&prefix)) {
-        prefix.push('_');
-    }
-    prefix
-}
-
 /// Lowers the nodes of the main graph to the opset `to`. `nodes` are the nodes of the file with their ranges.
 fn lowered_graph(
     facts: &Facts<'_>,
@@ -122,7 +113,7 @@ fn lowered_graph(
     target: Target,
     to: i64,
 ) -> Result<LoweredGraph, ModelError> {
-    let prefix = prefix(facts.model);
+    let prefix = prefix(&facts.model.graph);
     let mut all = LoweredGraph::default();
     for (place, (node, range)) in nodes.iter().enumerate() {
         let names = format!("{prefix}_{place}");

@@ -1,8 +1,7 @@
 //! Operators whose definition a newer opset has changed, in their older form.
 //!
-//! Most changes add an attribute or turn an attribute into an input. A node that does not use the new features
-//! keeps its meaning in the older form. New element types are not examined: a node that needs one has an input of that type, which
-//! the older runtime refuses.
+//! Most changes add an attribute or turn an attribute into an input. A node that does not use the new features keeps its
+//! meaning in the older form. New element types are not examined: the older runtime refuses a tensor of such a type.
 
 use super::facts::{Facts, input, output};
 use super::older::{END, OlderNodes};
@@ -89,6 +88,11 @@ pub fn form(
             undilated(node, &["dilations", "ceil_mode"])
         }
         "QuantizeLinear" | "DequantizeLinear" if crosses(19) || crosses(21) => quantized(node, facts),
+        "Range" if crosses(27) => unless(node, "stash_type", 1),
+        "SpaceToDepth" if crosses(28) => match node.text("mode") {
+            Some(mode) if mode != "DCR" => Err(format!("its mode is '{mode}'")),
+            _ => Ok(without(node, &["mode"])),
+        },
         "RoiAlign" if crosses(16) => match node.text("coordinate_transformation_mode") {
             Some("output_half_pixel") => Ok(without(node, &["coordinate_transformation_mode"])),
             _ => Err("its coordinates are shifted by half a pixel".to_owned()),
@@ -153,7 +157,7 @@ fn split(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form,
     let size = size.ok_or("the sizes of its parts depend on a free axis")?;
     // Only the last part may be smaller.
     let each = (size + parts - 1) / parts;
-    let sizes = (0..parts).map(|i| each.min(size - i * each));
+    let sizes = (0..parts).map(|i| (size - i * each).min(each).max(0));
     let sizes = o.builder.ints("sizes", sizes);
     Ok(Form::Edited(Edit {
         inputs: Some(vec![name.to_owned(), sizes]),

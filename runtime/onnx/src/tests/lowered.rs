@@ -32,7 +32,7 @@ fn text(g: &mut GraphBuilder, name: &str, value: &str) {
 
 fn drawn(shape: &[usize], seed: u64) -> Array {
     let mut random = Rng::with_seed(seed);
-    let data = (0..shape.iter().product()).map(|_| normal(&mut random)).collect();
+    let data = (0..shape.iter().product::<usize>()).map(|_| normal(&mut random)).collect();
     Array::new(Kind::F32, shape.to_vec(), data)
 }
 
