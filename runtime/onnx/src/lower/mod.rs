@@ -29,7 +29,7 @@ use crate::symbols::Symbols;
 use crate::wire::{Field, Writer};
 use crate::{einsum, prefix, write};
 use facts::{Facts, input, output};
-use newer::Form;
+use newer::OlderForm;
 use older::{OlderNodes, working};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -120,9 +120,9 @@ fn lowered_graph(
         let mut o = OlderNodes::new(&names, to);
         let found = form(node, facts, target, to, &mut o);
         let words = match &found {
-            Ok(Form::Same) => continue,
-            Ok(Form::Edited(_)) => "its older form".to_owned(),
-            Ok(Form::Replaced) => operators(&o.builder.nodes),
+            Ok(OlderForm::Same) => continue,
+            Ok(OlderForm::Edited(_)) => "its older form".to_owned(),
+            Ok(OlderForm::Replaced) => operators(&o.builder.nodes),
             Err(stays) => stays.words.clone(),
         };
         all.said.push(LoweredNode {
@@ -133,7 +133,7 @@ fn lowered_graph(
         });
         let mut messages: Vec<Vec<u8>> = o.builder.nodes.iter().map(write::message).collect();
         match found {
-            Ok(Form::Edited(edit)) => {
+            Ok(OlderForm::Edited(edit)) => {
                 messages.push(edit.apply(facts.model.file, range.clone())?);
                 let inputs = edit.inputs.unwrap_or_else(|| node.inputs.clone());
                 all.nodes.push(Node { inputs, ..node.clone() });
@@ -179,21 +179,23 @@ fn form(
     target: Target,
     to: i64,
     o: &mut OlderNodes<'_>,
-) -> Result<Form, Stays> {
+) -> Result<OlderForm, Stays> {
     let from = facts.model.opset;
     let found = match (node.domain.as_str(), node.op.as_str()) {
-        ("", "LayerNormalization") => normal::layer(node, facts, o).map(|()| Form::Replaced)?,
+        ("", "LayerNormalization") => normal::layer(node, facts, o).map(|()| OlderForm::Replaced)?,
         ("", "RMSNormalization" | "SimplifiedLayerNormalization") => {
-            normal::rms(node, facts, o).map(|()| Form::Replaced)?
+            normal::rms(node, facts, o).map(|()| OlderForm::Replaced)?
         }
-        ("", "GroupNormalization") => normal::group(node, facts, from, o).map(|()| Form::Replaced)?,
-        ("", "RotaryEmbedding") => rotary::rotary(node, facts, o).map(|()| Form::Replaced)?,
-        ("", "Gelu" | "Mish" | "Swish") => activation::activation(node, facts, o).map(|()| Form::Replaced)?,
+        ("", "GroupNormalization") => normal::group(node, facts, from, o).map(|()| OlderForm::Replaced)?,
+        ("", "RotaryEmbedding") => rotary::rotary(node, facts, o).map(|()| OlderForm::Replaced)?,
+        ("", "Gelu" | "Mish" | "Swish") => {
+            activation::activation(node, facts, o).map(|()| OlderForm::Replaced)?
+        }
         ("", "HardSwish") if !target.includes("HardSwish") => {
-            activation::activation(node, facts, o).map(|()| Form::Replaced)?
+            activation::activation(node, facts, o).map(|()| OlderForm::Replaced)?
         }
         (MICROSOFT, "Gelu") if !target.has_microsoft() => {
-            activation::activation(node, facts, o).map(|()| Form::Replaced)?
+            activation::activation(node, facts, o).map(|()| OlderForm::Replaced)?
         }
         ("", "CastLike") if !target.includes("CastLike") => cast_like(node, facts, o)?,
         ("", "Reciprocal") if target.lacks("Reciprocal") => reciprocal(node, facts, o)?,
@@ -213,7 +215,7 @@ fn form(
             let words = format!("{} has no {MICROSOFT}.{op}", target.words());
             return Err(Stays { words, needs_opset: false });
         }
-        _ => Form::Same,
+        _ => OlderForm::Same,
     };
     inner(node, facts, target, to)?;
     Ok(found)
@@ -223,7 +225,7 @@ fn form(
 fn inner(node: &Node, facts: &Facts<'_>, target: Target, to: i64) -> Result<(), Stays> {
     for node in node.branches.iter().flat_map(|branch| &branch.nodes) {
         let words = match form(node, facts, target, to, &mut OlderNodes::new("", to)) {
-            Ok(Form::Same) => continue,
+            Ok(OlderForm::Same) => continue,
             Ok(_) => "only the main graph is lowered".to_owned(),
             Err(stays) if !stays.needs_opset => return Err(stays),
             Err(stays) => stays.words,
@@ -234,24 +236,24 @@ fn inner(node: &Node, facts: &Facts<'_>, target: Target, to: i64) -> Result<(), 
 }
 
 /// Replaces `CastLike` with a `Cast` to the type of its second input.
-fn cast_like(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn cast_like(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     let name = input(node, 1)?;
     let kind = facts.kind(name);
     let kind =
         kind.ok_or_else(|| format!("the type of its input '{name}' does not follow from the model"))?;
     o.cast(input(node, 0)?, kind);
     o.builder.rename_last(output(node)?);
-    Ok(Form::Replaced)
+    Ok(OlderForm::Replaced)
 }
 
 /// Replaces `Reciprocal` with a quotient.
-fn reciprocal(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn reciprocal(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     let kind = facts.float(input(node, 0)?)?;
     let x = o.wide(facts, node, 0)?;
     let one = o.number(working(kind), 1.0);
     let y = o.node("Div", &[&one, &x]);
     o.finish(&y, kind, output(node)?);
-    Ok(Form::Replaced)
+    Ok(OlderForm::Replaced)
 }
 
 /// Replaces an `Einsum` with a matrix product. An `Einsum` of another kind stays if TensorRT does not execute it.
@@ -261,21 +263,21 @@ fn product(
     target: Target,
     to: i64,
     o: &mut OlderNodes<'_>,
-) -> Result<Form, Stays> {
+) -> Result<OlderForm, Stays> {
     let mut mark = format!("_{}", o.builder.prefix());
     while facts.model.graph.names.iter().any(|name| name.contains(&mark)) {
         mark.push('_');
     }
     if let Some(nodes) = einsum::product(node, &mark, to) {
         o.builder.nodes = nodes;
-        return Ok(Form::Replaced);
+        return Ok(OlderForm::Replaced);
     }
     let equation = node.text("equation").unwrap_or_default();
     if target == Target::TensorRt82 && (equation.contains("...") || node.inputs.len() > 2) {
         let words = format!("{} does not execute the Einsum '{equation}'", target.words());
         return Err(Stays { words, needs_opset: false });
     }
-    Ok(Form::Same)
+    Ok(OlderForm::Same)
 }
 
 /// Returns the bytes of the model with the graph `graph`, which belongs to the opset `opset`.

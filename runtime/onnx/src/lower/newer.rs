@@ -13,7 +13,7 @@ use crate::value::place;
 
 /// The form of a node in the opset for which a model is lowered.
 #[derive(Clone, Debug)]
-pub enum Form {
+pub enum OlderForm {
     /// The node as it is.
     Same,
     /// The node with other inputs or attributes.
@@ -33,7 +33,7 @@ pub fn form(
     from: i64,
     to: i64,
     o: &mut OlderNodes<'_>,
-) -> Result<Form, Reason> {
+) -> Result<OlderForm, Reason> {
     let crosses = |version: i64| from >= version && to < version;
     match node.op.as_str() {
         "ReduceMax" | "ReduceMean" | "ReduceMin" | "ReduceL1" | "ReduceL2" | "ReduceLogSum"
@@ -67,7 +67,7 @@ pub fn form(
             let has_old = crosses(18) && !crosses(16) && ["add", "mul"].contains(&reduction);
             match reduction {
                 "none" => Ok(without(node, &["reduction"])),
-                _ if has_old => Ok(Form::Same),
+                _ if has_old => Ok(OlderForm::Same),
                 other => Err(format!("its reduction is '{other}'")),
             }
         }
@@ -80,7 +80,7 @@ pub fn form(
                 other => other,
             };
             let mode = Attribute::Text(mode.into());
-            Ok(Form::Edited(Edit { with: vec![("mode", mode)], ..Edit::default() }))
+            Ok(OlderForm::Edited(Edit { with: vec![("mode", mode)], ..Edit::default() }))
         }
         "AveragePool" if crosses(19) => undilated(node, &["dilations"]),
         "LpPool" if crosses(18) => {
@@ -97,7 +97,7 @@ pub fn form(
             Some("output_half_pixel") => Ok(without(node, &["coordinate_transformation_mode"])),
             _ => Err("its coordinates are shifted by half a pixel".to_owned()),
         },
-        _ => Ok(Form::Same),
+        _ => Ok(OlderForm::Same),
     }
 }
 
@@ -105,14 +105,14 @@ pub fn form(
 const BFLOAT16: i64 = 16;
 
 /// Returns the node without the attributes `names`.
-fn without(node: &Node, names: &[&'static str]) -> Form {
+fn without(node: &Node, names: &[&'static str]) -> OlderForm {
     let without: Vec<&str> =
         names.iter().copied().filter(|name| node.attributes.contains_key(*name)).collect();
-    if without.is_empty() { Form::Same } else { Form::Edited(Edit { without, ..Edit::default() }) }
+    if without.is_empty() { OlderForm::Same } else { OlderForm::Edited(Edit { without, ..Edit::default() }) }
 }
 
 /// Returns the node without the attribute `name`, if its value is `value`.
-fn unless(node: &Node, name: &'static str, value: i64) -> Result<Form, Reason> {
+fn unless(node: &Node, name: &'static str, value: i64) -> Result<OlderForm, Reason> {
     match node.int(name) {
         Some(found) if found != value => Err(format!("its {name} is {found}")),
         _ => Ok(without(node, &[name])),
@@ -120,7 +120,7 @@ fn unless(node: &Node, name: &'static str, value: i64) -> Result<Form, Reason> {
 }
 
 /// Returns a pooling without the attributes `names`, if it has no dilations.
-fn undilated(node: &Node, names: &[&'static str]) -> Result<Form, Reason> {
+fn undilated(node: &Node, names: &[&'static str]) -> Result<OlderForm, Reason> {
     if node.ints("dilations").unwrap_or_default().iter().any(|&n| n != 1) {
         return Err("it has dilations".to_owned());
     }
@@ -128,7 +128,7 @@ fn undilated(node: &Node, names: &[&'static str]) -> Result<Form, Reason> {
 }
 
 /// Returns a reduction whose axes are an attribute.
-fn reduced(node: &Node, facts: &Facts<'_>) -> Result<Form, Reason> {
+fn reduced(node: &Node, facts: &Facts<'_>) -> Result<OlderForm, Reason> {
     let name = input(node, 0)?;
     if facts.kind(name) == Some(Kind::BOOL) {
         return Err("it reduces booleans".to_owned());
@@ -138,7 +138,7 @@ fn reduced(node: &Node, facts: &Facts<'_>) -> Result<Form, Reason> {
         return Err("it reduces no axis".to_owned());
     }
     let with = if axes.is_empty() { Vec::new() } else { vec![("axes", Attribute::Ints(axes))] };
-    Ok(Form::Edited(Edit {
+    Ok(OlderForm::Edited(Edit {
         inputs: Some(vec![name.to_owned()]),
         without: vec!["noop_with_empty_axes"],
         with,
@@ -146,7 +146,7 @@ fn reduced(node: &Node, facts: &Facts<'_>) -> Result<Form, Reason> {
 }
 
 /// Returns a split whose sizes are an input.
-fn split(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn split(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     if node.input(1).is_some() {
         return Ok(without(node, &["num_outputs"]));
     }
@@ -159,7 +159,7 @@ fn split(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form,
     let each = (size + parts - 1) / parts;
     let sizes = (0..parts).map(|i| (size - i * each).min(each).max(0));
     let sizes = o.builder.ints("sizes", sizes);
-    Ok(Form::Edited(Edit {
+    Ok(OlderForm::Edited(Edit {
         inputs: Some(vec![name.to_owned(), sizes]),
         without: vec!["num_outputs"],
         ..Edit::default()
@@ -173,12 +173,12 @@ fn places(axes: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
 }
 
 /// Returns a padding of all axes.
-fn pad(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn pad(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     if node.text("mode") == Some("wrap") {
         return Err("its mode is 'wrap'".to_owned());
     }
     if node.input(3).is_none() {
-        return Ok(Form::Same);
+        return Ok(OlderForm::Same);
     }
     let name = input(node, 0)?;
     let rank = facts.rank(name)?;
@@ -193,11 +193,11 @@ fn pad(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, R
     }
     let mut inputs = vec![name.to_owned(), o.builder.ints("pads", all)];
     inputs.extend(node.input(2).map(str::to_owned));
-    Ok(Form::Edited(Edit { inputs: Some(inputs), ..Edit::default() }))
+    Ok(OlderForm::Edited(Edit { inputs: Some(inputs), ..Edit::default() }))
 }
 
 /// Returns a resize of all axes.
-fn resize(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn resize(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     let policy = node.text("keep_aspect_ratio_policy").unwrap_or("stretch");
     let mode = node.text("coordinate_transformation_mode").unwrap_or("half_pixel");
     if node.int("antialias").unwrap_or(0) != 0 {
@@ -238,11 +238,11 @@ fn resize(node: &Node, facts: &Facts<'_>, o: &mut OlderNodes<'_>) -> Result<Form
         inputs.push(o.builder.constant("scales", Array::new(Kind::F32, vec![rank], scales)));
     }
     let without = names.into_iter().filter(|name| node.attributes.contains_key(*name)).collect();
-    Ok(Form::Edited(Edit { inputs: Some(inputs), without, ..Edit::default() }))
+    Ok(OlderForm::Edited(Edit { inputs: Some(inputs), without, ..Edit::default() }))
 }
 
 /// Returns a part of a shape as a slice of the shape.
-fn shape(node: &Node, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
+fn shape(node: &Node, o: &mut OlderNodes<'_>) -> Result<OlderForm, Reason> {
     let (start, end) = (node.int("start").unwrap_or(0), node.int("end").unwrap_or(END));
     if (start, end) == (0, END) {
         return Ok(without(node, &["start", "end"]));
@@ -250,11 +250,11 @@ fn shape(node: &Node, o: &mut OlderNodes<'_>) -> Result<Form, Reason> {
     let whole = o.node("Shape", &[input(node, 0)?]);
     o.builder.sliced(&whole, 0, start, end);
     o.builder.rename_last(output(node)?);
-    Ok(Form::Replaced)
+    Ok(OlderForm::Replaced)
 }
 
 /// Returns a quantization whose zero point has eight bits and whose scale is f32.
-fn quantized(node: &Node, facts: &Facts<'_>) -> Result<Form, Reason> {
+fn quantized(node: &Node, facts: &Facts<'_>) -> Result<OlderForm, Reason> {
     let quantizes = node.op == "QuantizeLinear";
     if facts.kind(input(node, 1)?).is_some_and(|kind| kind != Kind::F32) {
         return Err("its scale is not f32".to_owned());
