@@ -62,8 +62,7 @@ struct Equation {
 
 impl Equation {
     fn read(node: &Node) -> Option<Equation> {
-        let Some(Attribute::Text(text)) = node.attributes.get("equation") else { return None };
-        let text: String = std::str::from_utf8(text).ok()?.split_whitespace().collect();
+        let text: String = node.text("equation")?.split_whitespace().collect();
         let (operands, answer) = match text.split_once("->") {
             Some((operands, answer)) => (operands, Some(Letters::read(answer)?)),
             None => (text.as_str(), None),

@@ -3,6 +3,7 @@
 use super::array::{self, Array, Stored};
 use super::audit::{self, Audit, AuditError, AuditOptions, ModelInput, OpenSession};
 use super::check::{self, CheckError};
+use super::lower::{self, LoweredModel, Target};
 use super::model::{Declared, Model, ModelError};
 use super::ops::Limits;
 use super::{Attention, Examined, examine, write};
@@ -150,6 +151,15 @@ impl Rewrite<'_> {
     /// Returns no error for a model that was parsed.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         Ok(write::write(&self.of.model, &self.found.changes)?)
+    }
+
+    /// Returns the rewritten model in the operators of an older runtime.
+    ///
+    /// # Errors
+    /// Returns no error for a model that was parsed.
+    pub fn lowered(&self, target: Target) -> Result<LoweredModel, ModelError> {
+        let external = |stored: &Stored, most| self.of.file.external(stored, most);
+        lower::lowered(&self.bytes()?, &external, target)
     }
 
     /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, at up to three assignments

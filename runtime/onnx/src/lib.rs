@@ -14,6 +14,7 @@
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
+//! [`Rewrite::lowered`] then writes the model in the operators of an older runtime (`lower`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
 //! the nodes that half precision breaks.
 //!
@@ -44,6 +45,7 @@ mod forms;
 mod fused;
 mod infer;
 mod key;
+mod lower;
 mod masks;
 mod meaning;
 mod microsoft;
@@ -80,6 +82,7 @@ pub use audit::{
 };
 pub use check::CheckError;
 pub use file::{ModelFile, Parsed, Rewrite};
+pub use lower::{LoweredModel, LoweredNode, Target};
 pub use model::ModelError;
 pub use ops::Limits;
 

@@ -359,7 +359,11 @@ impl Graph {
     }
 }
 
-fn node(file: &[u8], range: Range<usize>, depth: usize) -> Result<Node, ModelError> {
+/// Reads the node in `range` of `file`, which is in a graph of nesting depth `depth`.
+///
+/// # Errors
+/// Returns an error for bytes that are not a node, and for graphs that are nested too deeply.
+pub fn node(file: &[u8], range: Range<usize>, depth: usize) -> Result<Node, ModelError> {
     let mut node = Node::default();
     for field in wire::fields(file, range)? {
         match field.number {
@@ -377,9 +381,6 @@ fn node(file: &[u8], range: Range<usize>, depth: usize) -> Result<Node, ModelErr
             }
             _ => {}
         }
-    }
-    if !node.is("If") {
-        node.branches.clear();
     }
     Ok(node)
 }

@@ -25,14 +25,14 @@ pub enum Attribute {
     Other,
 }
 
-/// A branch of `If`.
+/// A graph in an attribute of a node, such as a branch of `If`.
 #[derive(Clone, Debug, Default)]
 pub struct Branch {
-    /// Name of the attribute that contains the branch.
+    /// Name of the attribute that contains the graph.
     pub name: String,
     /// Nodes, in the order of the file.
     pub nodes: Vec<Node>,
-    /// Constants of the branch.
+    /// Constants of the graph.
     pub constants: Vec<Stored>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Node {
     pub captured: Vec<String>,
     /// Operators of the attention nodes that are contained in graphs in the node's attributes.
     pub inner: Vec<String>,
-    /// The branches, if the node is an `If`.
+    /// The graphs in the node's attributes.
     pub branches: Vec<Branch>,
 }
 
@@ -91,6 +91,15 @@ impl Node {
     #[must_use]
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         if let Some(Attribute::Ints(x)) = self.attributes.get(name) { Some(x) } else { None }
+    }
+
+    /// Returns an attribute that is a text in UTF-8.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.attributes.get(name) {
+            Some(Attribute::Text(text)) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
     }
 
     /// Returns `true` if this is the operator `op` of ONNX's default domain.

@@ -111,6 +111,8 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTy
         | "GroupNormalization"
         | "Hardmax"
         | "Mish"
+        | "Swish"
+        | "RotaryEmbedding"
         | "CastLike"
         | "LpNormalization" => {
             let kind = if node.op == "CastLike" { get(1)?.kind } else { first?.kind };

@@ -212,6 +212,15 @@ impl Symbols {
         self.values.get(name)?.sizes()
     }
 
+    /// Returns the elements of a small tensor, if they follow from constants and fixed sizes.
+    #[must_use]
+    pub fn numbers(&self, name: &str) -> Option<&[f64]> {
+        match &self.values.get(name)?.data {
+            Data::Numbers(all) => Some(all.as_slice()),
+            _ => None,
+        }
+    }
+
     /// Returns `true` if a tensor's elements depend only on constants.
     #[must_use]
     pub fn is_fixed(&self, name: &str) -> bool {

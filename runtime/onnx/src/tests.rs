@@ -3,6 +3,7 @@
 
 mod builder;
 mod causal;
+mod lowered;
 mod single;
 mod sizes;
 mod spellings;

@@ -2,43 +2,127 @@
 
 use super::array::{Array, Kind};
 use super::change::{Change, DOMAIN};
-use super::model::Model;
+use super::model::{Graph, Model};
 use super::node::{Attribute, Node};
 use super::wire::{self, Field, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Returns the nodes that the changes remove: the nodes that produced the replaced outputs, and the nodes whose outputs
-/// then have no reader.
-fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
-    let graph = &model.graph;
+/// Returns the indices of the nodes that are not needed after the nodes `start` are replaced: these nodes, and the nodes
+/// whose outputs then have no reader. `read` contains the outputs of the graph and the names that the new nodes read.
+/// `unread` pairs a node with another node that goes together with it.
+#[must_use]
+pub fn gone<'a>(
+    nodes: &'a [Node],
+    read: impl Iterator<Item = &'a String>,
+    unread: &HashMap<usize, usize>,
+    start: Vec<usize>,
+) -> HashSet<usize> {
+    let mut producer: HashMap<&str, usize> = HashMap::new();
+    for (n, node) in nodes.iter().enumerate() {
+        producer.extend(node.outputs.iter().filter(|name| !name.is_empty()).map(|name| (name.as_str(), n)));
+    }
     let mut readers: HashMap<&str, usize> = HashMap::new();
-    let new = changes.iter().flat_map(|change| &change.nodes).flat_map(|node| &node.inputs);
-    let outputs = graph.outputs.iter().map(|output| &output.name);
-    let old = graph.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.captured));
-    for name in old.chain(new).chain(outputs) {
+    let old = nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.captured));
+    for name in old.chain(read) {
         *readers.entry(name).or_default() += 1;
     }
     let mut gone: HashSet<usize> = HashSet::new();
-    let mut work: Vec<usize> = changes.iter().map(|change| change.output.1).collect();
+    let mut work = start;
     while let Some(n) = work.pop() {
         if !gone.insert(n) {
             continue;
         }
-        work.extend(graph.unread.get(&n));
-        let node = &graph.nodes[n];
+        work.extend(unread.get(&n));
+        let node = &nodes[n];
         for name in node.inputs.iter().chain(&node.captured).filter(|name| !name.is_empty()) {
             if let Some(count) = readers.get_mut(name.as_str()) {
                 *count = count.saturating_sub(1);
             }
-            let Some(&maker) = graph.producer.get(name) else { continue };
+            let Some(&maker) = producer.get(name.as_str()) else { continue };
             let unread = |name: &String| readers.get(name.as_str()).copied().unwrap_or(0) == 0;
-            if graph.nodes[maker].outputs.iter().all(unread) {
+            if nodes[maker].outputs.iter().all(unread) {
                 work.push(maker);
             }
         }
     }
     gone
+}
+
+/// Returns the starts of the fields of constants and declarations whose names only the nodes `gone` use. Names that no
+/// node uses are kept. `new` are the new nodes.
+#[must_use]
+pub fn dropped<'a>(
+    graph: &'a Graph,
+    nodes: &'a [Node],
+    gone: &HashSet<usize>,
+    new: impl Iterator<Item = &'a Node>,
+) -> HashSet<usize> {
+    // Names that stay in use: those of remaining nodes, of new nodes, and of the graph's inputs and outputs.
+    let mut stays: HashSet<&str> = HashSet::new();
+    let kept = nodes.iter().enumerate().filter(|(n, _)| !gone.contains(n)).map(|(_, node)| node);
+    for node in kept.chain(new) {
+        stays.extend(node.inputs.iter().chain(&node.outputs).chain(&node.captured).map(String::as_str));
+    }
+    stays.extend(graph.inputs.iter().chain(&graph.outputs).map(|declared| declared.name.as_str()));
+    let mut lost: HashSet<&str> = HashSet::new();
+    for &n in gone {
+        let names = nodes[n].inputs.iter().chain(&nodes[n].outputs).map(String::as_str);
+        lost.extend(names.filter(|name| !stays.contains(name)));
+    }
+    let constants = graph.initializers.iter().filter(|(name, _)| lost.contains(name.as_str()));
+    let infos = graph.infos.iter().filter(|info| lost.contains(info.name.as_str()));
+    constants.map(|(_, (_, span))| span.start).chain(infos.map(|info| info.span.start)).collect()
+}
+
+/// Returns the fields of the graph. The nodes at the places in `nodes` are replaced with the given messages, the fields
+/// that start at `dropped` are left out, and the messages `constants` are added.
+///
+/// # Errors
+/// Returns no error for a model that [`Model::read`] has read.
+pub fn body(
+    model: &Model<'_>,
+    nodes: &HashMap<usize, Vec<Vec<u8>>>,
+    dropped: &HashSet<usize>,
+    constants: impl IntoIterator<Item = Vec<u8>>,
+) -> Result<Vec<u8>, WireError> {
+    let (file, range) = (model.file, model.graph.range.clone());
+    let mut body = Writer(Vec::with_capacity(range.len()));
+    for (place, field) in places(wire::fields(file, range)?) {
+        match place.and_then(|place| nodes.get(&place)) {
+            Some(messages) => messages.iter().for_each(|message| body.bytes(1, message)),
+            None if dropped.contains(&field.span.start) => {}
+            None => body.0.extend(&file[field.span]),
+        }
+    }
+    constants.into_iter().for_each(|constant| body.bytes(5, &constant));
+    Ok(body.0)
+}
+
+/// Returns the bytes of the model with the graph `body`. A field for which `replaced` returns bytes is replaced by these.
+#[must_use]
+pub fn whole(model: &Model<'_>, body: &[u8], replaced: &dyn Fn(&Field) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut out = Writer(Vec::with_capacity(model.file.len()));
+    for field in &model.fields {
+        match (&field.payload, field.number) {
+            (Payload::Bytes(_), 7) => out.bytes(7, body),
+            _ => match replaced(field) {
+                Some(bytes) => out.0.extend(bytes),
+                None => out.0.extend(&model.file[field.span.clone()]),
+            },
+        }
+    }
+    out.0
+}
+
+/// Encodes the import of version `version` of the operators of `domain`, as a field of a model.
+#[must_use]
+pub fn import(domain: &str, version: i64) -> Vec<u8> {
+    let (mut import, mut field) = (Writer::default(), Writer::default());
+    import.bytes(1, domain.as_bytes());
+    import.int(2, version);
+    field.bytes(8, &import.0);
+    field.0
 }
 
 /// Returns the bytes of the model with `changes` applied.
@@ -51,68 +135,29 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
         return Ok(file.to_vec());
     }
     let graph = &model.graph;
-    let gone = gone(model, changes);
+    let new = || changes.iter().flat_map(|change| &change.nodes);
+    let read = graph.outputs.iter().map(|output| &output.name).chain(new().flat_map(|node| &node.inputs));
+    let start = changes.iter().map(|change| change.output.1).collect();
+    let gone = gone(&graph.nodes, read, &graph.unread, start);
     let here: HashMap<usize, &Change> = changes.iter().map(|change| (change.output.1, change)).collect();
-    // Names that stay in use: those of remaining nodes, of new nodes, and of the graph's inputs and outputs.
-    let mut stays: HashSet<&str> = HashSet::new();
-    let kept = graph.nodes.iter().enumerate().filter(|(n, _)| !gone.contains(n)).map(|(_, node)| node);
-    for node in kept.chain(changes.iter().flat_map(|change| &change.nodes)) {
-        stays.extend(node.inputs.iter().chain(&node.outputs).chain(&node.captured).map(String::as_str));
+    let dropped = dropped(graph, &graph.nodes, &gone, new());
+    let is_touched = |n: usize| gone.contains(&n) || here.contains_key(&n);
+    let nodes = || graph.places.iter().copied().enumerate();
+    let touched: HashSet<usize> = nodes().filter(|(n, _)| is_touched(*n)).map(|(_, place)| place).collect();
+    let mut replaced: HashMap<usize, Vec<Vec<u8>>> = HashMap::new();
+    for (n, place) in nodes().filter(|(_, place)| touched.contains(place)) {
+        let new = here.get(&n).map_or(&[][..], |change| &change.nodes);
+        let kept = Some(&graph.nodes[n]).filter(|_| !gone.contains(&n));
+        replaced.entry(place).or_default().extend(new.iter().chain(kept).map(message));
     }
-    stays.extend(graph.inputs.iter().chain(&graph.outputs).map(|declared| declared.name.as_str()));
-    // Names that only removed nodes use. Names that no node uses are kept.
-    let mut lost: HashSet<&str> = HashSet::new();
-    for &n in &gone {
-        let node = &graph.nodes[n];
-        lost.extend(
-            node.inputs.iter().chain(&node.outputs).map(String::as_str).filter(|name| !stays.contains(name)),
-        );
-    }
-    let dropped: HashSet<usize> = (graph.initializers.iter())
-        .filter(|(name, _)| lost.contains(name.as_str()))
-        .map(|(_, (_, span))| span.start)
-        .chain(
-            graph.infos.iter().filter(|info| lost.contains(info.name.as_str())).map(|info| info.span.start),
-        )
-        .collect();
-    let mut body = Writer(Vec::with_capacity(graph.range.len()));
-    let mut nodes = graph.places.iter().enumerate().peekable();
-    for (place, field) in places(wire::fields(file, graph.range.clone())?) {
-        if let Some(place) = place {
-            let parts: Vec<usize> =
-                std::iter::from_fn(|| nodes.next_if(|(_, at)| **at == place).map(|(n, _)| n)).collect();
-            if parts.iter().any(|n| gone.contains(n) || here.contains_key(n)) {
-                for n in parts {
-                    let new = here.get(&n).map_or(&[][..], |change| &change.nodes);
-                    let kept = Some(&graph.nodes[n]).filter(|_| !gone.contains(&n));
-                    new.iter().chain(kept).for_each(|node| body.bytes(1, &message(node)));
-                }
-                continue;
-            }
-        }
-        if !dropped.contains(&field.span.start) {
-            body.0.extend(&file[field.span]);
-        }
-    }
-    for (name, array) in changes.iter().flat_map(|change| &change.constants) {
-        body.bytes(5, &constant(name, array));
-    }
-    let mut out = Writer(Vec::with_capacity(file.len()));
+    let constants = changes.iter().flat_map(|change| &change.constants);
+    let body = body(model, &replaced, &dropped, constants.map(|(name, array)| constant(name, array)))?;
     let imported = model.imports.iter().any(|(domain, _)| domain == DOMAIN);
-    let last = model.fields.iter().rposition(|field| field.number == 8);
-    for (at, field) in model.fields.iter().enumerate() {
-        match (&field.payload, field.number) {
-            (Payload::Bytes(_), 7) => out.bytes(7, &body.0),
-            _ => out.0.extend(&file[field.span.clone()]),
-        }
-        if Some(at) == last && !imported {
-            let mut import = Writer::default();
-            import.bytes(1, DOMAIN.as_bytes());
-            import.int(2, 1);
-            out.bytes(8, &import.0);
-        }
-    }
-    Ok(out.0)
+    let last = model.fields.iter().rfind(|field| field.number == 8).filter(|_| !imported);
+    let with_import = |field: &Field| {
+        (Some(field) == last).then(|| [&file[field.span.clone()], import(DOMAIN, 1).as_slice()].concat())
+    };
+    Ok(whole(model, &body, &with_import))
 }
 
 /// Pairs each field of a graph with the index of its node among all nodes of the graph; the index of a field that is
@@ -182,6 +227,7 @@ pub fn constant(name: &str, array: &Array) -> Vec<u8> {
     for &x in array.data.iter() {
         match array.kind {
             Kind::I64 => raw.extend((x as i64).to_le_bytes()),
+            Kind::F64 => raw.extend(x.to_le_bytes()),
             Kind::F16 => raw.extend(f16::from_f64(x).to_le_bytes()),
             _ => raw.extend((x as f32).to_le_bytes()),
         }

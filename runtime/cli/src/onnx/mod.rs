@@ -4,6 +4,7 @@
 mod audit;
 mod check;
 mod library;
+mod target;
 
 use crate::args::ForceArgs;
 use crate::error::Error;
@@ -11,8 +12,9 @@ use crate::report::{self, object};
 use clap::{Args, Subcommand};
 use elsa_files::temporary::folder;
 use elsa_files::{FileError, Target};
-use elsa_onnx::{Attention, ModelError, ModelFile, Rewrite};
+use elsa_onnx::{Attention, LoweredModel, ModelError, ModelFile, Rewrite};
 use elsa_onnxruntime::Model;
+use std::borrow::Cow;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,6 +45,12 @@ largest attended score by 78 or more.
 If ONNX Runtime is found, both models then run in it on inputs of three sizes of the dynamic axes, for at most a minute
 (--check). If their answers differ, OUT is not written and the exit status is 4. If the check is not possible, the
 report gives the reason. Nothing is compared where the original returns NaN.
+
+With --target, nodes that the runtime does not have are replaced with older ones: LayerNormalization, RMSNormalization,
+GroupNormalization, Gelu, Swish, HardSwish, Mish, RotaryEmbedding, CastLike, an If with a constant condition, an Einsum
+that is a matrix product, and operators with a newer form, such as Resize, Cast, Split, Pad and reductions. The new nodes
+compute the same function in f32. A node without an older form stays, and its line gives the reason. The file imports an
+older opset only if every node has a form in it.
 
 Everything else in the file stays the same, byte by byte, except that the domain ai.elsa is added to its imports. Files
 with weights next to the model are not changed, so OUT must be in the same folder.";
@@ -100,6 +108,9 @@ pub struct RewriteArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Write the model for an older runtime: newer operators become older ones that compute the same in f32
+    #[arg(long, value_enum, value_name = "RUNTIME")]
+    pub target: Option<target::TargetName>,
     /// Check of the rewritten model.
     #[command(flatten)]
     pub check: check::CheckArgs,
@@ -148,19 +159,26 @@ fn rewrite(args: &RewriteArgs) -> Result<(), Error> {
     let target = if args.dry_run { None } else { Some(Target::new("OUT", &args.out, &reads)?) };
     let rewrite = model.rewrite();
     let attentions = rewrite.attentions();
-    let bytes = rewrite.bytes().map_err(|e| refused(&args.model, e))?;
+    let lowered = args.target.map(|target| rewrite.lowered(target.into())).transpose();
+    let lowered = lowered.map_err(|e| refused(&args.model, e))?;
+    let bytes = match &lowered {
+        Some(lowered) => Cow::Borrowed(lowered.bytes.as_slice()),
+        None => Cow::Owned(rewrite.bytes().map_err(|e| refused(&args.model, e))?),
+    };
     let written = target.is_some().then_some(args.out.as_path());
     let mut checked = None;
     if let Some(target) = target {
         target.write_after(&bytes, |file| -> Result<(), Error> {
-            if attentions.iter().any(|attention| attention.replaced) {
+            let is_lowered =
+                lowered.as_ref().is_some_and(|model| model.nodes.iter().any(|node| node.lowered));
+            if is_lowered || attentions.iter().any(|attention| attention.replaced) {
                 let rewritten = file.map_or(Model::Bytes(&bytes), Model::File);
                 checked = check::check(&args.check, &rewrite, rewritten)?;
             }
             Ok(())
         })?;
     }
-    tell(&args.model, attentions, written, checked.as_deref(), args.json)
+    tell(&args.model, attentions, lowered.as_ref(), written, checked.as_deref(), args.json)
 }
 
 fn refused(path: &Path, source: ModelError) -> Error {
@@ -216,6 +234,7 @@ fn line(attention: &Attention, written: bool) -> String {
 fn tell(
     model: &Path,
     attentions: &[Attention],
+    lowered: Option<&LoweredModel>,
     written: Option<&Path>,
     check: Option<&str>,
     json: bool,
@@ -229,6 +248,9 @@ fn tell(
             model: shown(model),
             replaced: replaced,
             attentions: attentions,
+            // Nodes that the target does not have in their form, and the opset of the new file.
+            lowered: lowered.map(|model| &model.nodes),
+            opset: lowered.map(|model| model.opset),
             written: written.map(shown),
             // Result of the comparison of both models in ONNX Runtime, or the reason why they were not run.
             check: check,
@@ -237,6 +259,12 @@ fn tell(
     }
     for attention in attentions {
         writeln!(out, "{}", crate::error::one_line(&line(attention, written.is_some())))?;
+    }
+    if let Some(model) = lowered {
+        for node in &model.nodes {
+            writeln!(out, "{}", crate::error::one_line(&target::line(node)))?;
+        }
+        writeln!(out, "{}", target::summary(model))?;
     }
     let stay = attentions.len() - replaced;
     let end = match written {

@@ -98,6 +98,34 @@ fn attention_is_listed_and_replaced() {
 }
 
 #[test]
+fn a_target_lowers_newer_operators() {
+    let desk = Desk::new();
+    // The model imports opset 17. Opset 14 has added HardSwish and Trilu.
+    let newer = |op: &str| {
+        let axes = [3, 4];
+        [info(11, "x", &axes), node(op, &["x"], "p", &[]), info(12, "p", &axes)].concat()
+    };
+    fs::write(desk.path("in.onnx"), model(&newer("HardSwish"))).unwrap();
+    let rewrite = "onnx rewrite @in.onnx @out.onnx --check off --target";
+    let said = desk.ok(&format!("{rewrite} tensorrt-8.2"));
+    let lines = "lowered   HardSwish the HardSwish: HardSigmoid, Mul\n1 lowered, 0 stay, opset 13\n1 replaced, 0 stay";
+    assert!(said.contains(lines), "{said}");
+    let out = fs::read(desk.path("out.onnx")).unwrap();
+    let has = |part: &str| out.windows(part.len()).any(|window| window == part.as_bytes());
+    assert!(has("HardSigmoid") && has("ElsaAttention") && !has("HardSwish"));
+    let told = desk.json(&format!("{rewrite} onnxruntime-1.11 --json"));
+    assert_eq!((&told["lowered"], &told["opset"]), (&serde_json::json!([]), &16.into()));
+    let told = desk.json("onnx rewrite @in.onnx @out.onnx --check off --json");
+    assert_eq!((&told["lowered"], &told["opset"]), (&().into(), &().into()));
+    // A node without an older form keeps the opset, and its line gives the reason.
+    fs::write(desk.path("in.onnx"), model(&newer("Trilu"))).unwrap();
+    let said = desk.ok(&format!("{rewrite} opset-13"));
+    assert!(said.contains("stays     Trilu the Trilu: opset 13 has no Trilu"), "{said}");
+    assert!(said.contains("\n0 lowered, 1 stay, opset 17\n"), "{said}");
+    desk.refuses(&format!("{rewrite} tensorrt-9"), &["--target: ", "onnxruntime-1.10, onnxruntime-1.11"]);
+}
+
+#[test]
 fn the_list_names_shares_and_help() {
     let desk = Desk::new();
     // A projection of the output has 2 · 5 · 4 · 4 multiply-adds, and the attention has 2 · (2 · 5 · 5 · 4).

@@ -3,11 +3,14 @@
 //!
 //! - `f32` (the default): every case, every call that must be refused, and four threads in two sessions;
 //! - `f16`: every case with tensors of f16;
-//! - `models FOLDER`: writes models for other programs, and runs nothing.
+//! - `run FOLDER`: runs the models in the folder, as `given.rs` describes.
+//!
+//! `host models FOLDER` writes models for other programs, and runs nothing.
 //!
 //! Prints a line for each check.
 
 mod cases;
+mod given;
 mod model;
 mod oracle;
 
@@ -252,8 +255,9 @@ fn main() -> ExitCode {
         ["models", folder] => ("", "", "models", folder),
         [path, operator] => (path, operator, "f32", ""),
         [path, operator, what] => (path, operator, what, ""),
+        [path, operator, "run", folder] => (path, operator, "run", folder),
         _ => {
-            eprintln!("host RUNTIME OPERATOR [f32|f16], or host models FOLDER");
+            eprintln!("host RUNTIME OPERATOR [f32|f16|run FOLDER], or host models FOLDER");
             return ExitCode::from(2);
         }
     };
@@ -294,7 +298,8 @@ fn main() -> ExitCode {
             note("configuration", configuration(&runtime, operator));
         }
         "f16" => all_cases(&runtime, operator, true, &mut note),
-        _ => note(what, Err("allowed: f32 or f16".to_owned())),
+        "run" => given::models(&runtime, Path::new(folder), &mut note),
+        _ => note(what, Err("allowed: f32, f16 or run FOLDER".to_owned())),
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 /// version in which execution providers have no streams, the first version whose kernels return a status in every
 /// build, and the newest version.
 pub const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
+/// The versions of [`VERSIONS`] for JetPack 4.6.
+pub const JETPACK: [&str; 2] = [VERSIONS[0], VERSIONS[1]];
 /// The oldest and the newest of [`VERSIONS`].
 pub const ENDS: [&str; 2] = [VERSIONS[0], VERSIONS[4]];
 const NEWEST_PACKAGES: [&str; 3] = ["numpy", "onnx", "onnxruntime"];

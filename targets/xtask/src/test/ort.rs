@@ -21,6 +21,8 @@ const AUDIT: &str = "runtime/cli/tests/onnx_audit.py";
 const RANDOM: &str = "runtime/ort/tests/random_models.py";
 /// Script that compares models of one attention node with their rewritten versions, and with f64.
 const FUSED: &str = "runtime/ort/tests/fused_nodes.py";
+/// Script that compares models in the operators of older runtimes with f64.
+const LOWERED: &str = "runtime/ort/tests/lowered_models.py";
 /// Script that tests the tool's convolutions and selective scans.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
@@ -59,6 +61,13 @@ pub fn every(tree: &Tree) -> Ran {
         if !cfg!(target_arch = "x86_64") {
             return Ok(());
         }
+        let newest = setup::ort::newest(tree)?;
+        let old = runtimes.iter().filter(|runtime| setup::ort::JETPACK.contains(&runtime.version));
+        let old = old.map(|runtime| {
+            let run = lowered(tree, &newest, &here, &emulator, &runtime.board, &board, 1);
+            (format!("{runtime}, lowered models, emulated"), run)
+        });
+        ran.each(old.collect(), |ran, (what, run)| check(ran, &what, run));
         rewritten(tree, ran, &here, &runtimes, 2000)?;
         oldest(tree, ran, &here)
     })
@@ -138,7 +147,29 @@ fn rewritten(
     check(ran, "random models", random.limit(Duration::from_secs(1200)));
     let nodes = python(FUSED).arg(&library).arg(&tool);
     check(ran, "attention in a single node", nodes.limit(Duration::from_secs(300)));
+    let old = runtimes.iter().map(|runtime| {
+        let run = lowered(tree, &newest, here, "", &runtime.here, here, (count / 60).min(8));
+        (format!("{runtime}, lowered models"), run)
+    });
+    ran.each(old.collect(), |ran, (what, run)| check(ran, &what, run));
     Ok(())
+}
+
+/// Returns the command that draws `count` models for each lowered operator, with the tool in `here`. The models run in the
+/// newest runtime and in the library `older`, which the program in `folder` loads; `front` starts this program.
+fn lowered(
+    tree: &Tree,
+    python: &Path,
+    here: &Path,
+    front: &str,
+    older: &Path,
+    folder: &Path,
+    count: u32,
+) -> Run {
+    let (host, operator) = (folder.join("examples/host"), folder.join("libelsa_ort.so"));
+    let command = format!("{front} '{}' '{}' '{}'", host.display(), older.display(), operator.display());
+    let run = Run::new(tree, "").arg(python).arg("-B").arg(tree.root.join(LOWERED)).arg(here.join("elsa"));
+    run.arg("--host").arg(command).args(&format!("--count {count}")).limit(Duration::from_secs(1200))
 }
 
 /// Runs the quick start with Python 3.6 and ONNX Runtime 1.10.
