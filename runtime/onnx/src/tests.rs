@@ -6,6 +6,7 @@ mod causal;
 mod single;
 mod sizes;
 mod spellings;
+mod stateful;
 
 use super::array::Kind;
 use super::model::Model;
