@@ -1,7 +1,7 @@
 """Nodes that keep a state, original and rewritten, in ONNX Runtime: state_nodes.py LIBRARY TOOL
 
-Each case is a model of one node `LinearAttention` or `CausalConvWithState`. The cases are those of the package onnx, and
-those that runtime/cli/tests computes by the tool. `elsa onnx rewrite` must replace the node. The answers of the
+Each case is a model of one node `LinearAttention` or `CausalConvWithState`. The cases are those of the package onnx,
+and those that runtime/cli/tests computes by the tool. `elsa onnx rewrite` must replace the node. The answers of the
 rewritten model are compared with the definition in f64, or with the case's own outputs. Those of the original are
 compared too, if its tensors are f32 and the runtime has a kernel for it."""
 
@@ -102,11 +102,10 @@ def judge(case, domain, runtime, tool, folder):
     before = answers(runtime, source, feeds) if set(kinds) == {"float32"} else None
     fault = before and compare("the original", before)
     assert not fault, fault
-    after = answers(runtime, target, feeds)
+    after = runtime.session(target).run(None, feeds) if domain else answers(runtime, target, feeds)
     if not domain and after is None:
         # A runtime that does not know opset 27 loads no model of it.
         return found["words"] + ", not run"
-    assert after, "the rewritten model does not run"
     fault = compare("the rewritten model", after)
     assert not fault, fault
     return found["words"] + (", the original too" if before else "")

@@ -1,4 +1,4 @@
-//! `elsa onnx`: lists attention in ONNX models, or replaces it with this runtime's operator.
+//! `elsa onnx`: lists attention in ONNX models, or replaces it with this runtime's operators.
 
 mod check;
 
@@ -26,8 +26,8 @@ pub struct OnnxArgs {
 const HELP: &str = "\
 The command recognises a product of queries and keys, a Softmax, and a product with values as attention, including
 scales, soft caps, masks and changes of layout between them. It also replaces the operators Attention of ONNX and
-MultiHeadAttention of ONNX Runtime. Attention stays as it is if other nodes read its intermediate results or if the
-replacement is not proved; its line gives the reason.
+MultiHeadAttention of ONNX Runtime, and LinearAttention and CausalConvWithState of both. Attention stays as it is if other
+nodes read its intermediate results or if the replacement is not proved; its line gives the reason.
 
 A replacement holds for every size of every dynamic axis. Values that depend on such a size are still computed at run
 time: a mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model
@@ -60,7 +60,7 @@ pub enum Verb {
     /// List the attention of a model: what would be replaced, what stays and why
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
-    /// Replace attention by the operator ElsaAttention, each replacement proved, and write the model
+    /// Replace attention by the operators of ai.elsa, each replacement proved, and write the model
     #[command(after_help = HELP)]
     Rewrite(RewriteArgs),
 }
