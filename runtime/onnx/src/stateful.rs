@@ -85,7 +85,7 @@ impl<'a> StatefulNode<'a> {
         let past = if node.input(3).is_some() { get(3)?.kind } else { first.kind };
         let (shape, state) = match self {
             StatefulNode::Linear(_) => {
-                // With this attribute, the states of several tokens are kept.
+                // A node with this attribute keeps the states of several tokens.
                 node.int("state_window").is_none_or(|n| n == 0).then_some(())?;
                 let [q, v] = [0, 2].map(|i| get(i).map(|value| value.shape.as_slice()));
                 let ([batch, tokens, width], [_, _, value_width]) = (q?, v?) else { return None };
@@ -200,7 +200,7 @@ impl Built<'_> {
         }
         new.outputs = vec![output.clone()];
         let state = node.outputs.get(1).filter(|name| !name.is_empty());
-        // Without a past, the state has the type of the first input.
+        // The state of a node without a past has the type of the first input.
         let first = node.input(0).unwrap_or_default();
         let kind = self.site.symbols.kind(node.input(3).unwrap_or(first));
         match state {

@@ -1,5 +1,5 @@
-//! What an operator of this library supplies: the names and types of its inputs and outputs, its attributes, and the
-//! problem of a call. The rest is generic over [`Operation`]: tables, nodes, caches of plans, and calls.
+//! Defines the parts that an operator of this library supplies: the names and types of its inputs and outputs, its
+//! attributes, and the problem of a call. The rest is generic over [`Operation`]: tables, nodes, caches of plans, and calls.
 
 use crate::api::TensorShape;
 use crate::attributes::Node;

@@ -91,7 +91,7 @@ fn states_of_f16_are_cast() {
     let mut g = GraphBuilder::new(27);
     linear(&mut g, 2, "gated", (F16, Some(F16)));
     assert_eq!(ops(&becomes(&g, "rule gated, 2 heads, past")), ["Cast", LINEAR, "Cast"]);
-    // Without a past, the state has the type of the operands.
+    // The state of a node without a past has the type of the operands.
     let mut g = GraphBuilder::new(27);
     linear(&mut g, 2, "linear", (F16, None));
     assert_eq!(ops(&becomes(&g, "rule linear, 2 heads")), [LINEAR, "Cast"]);
