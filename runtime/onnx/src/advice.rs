@@ -57,7 +57,7 @@ mod tests {
             include_str!("lib.rs"),
             include_str!("prove.rs"),
             include_str!("single.rs"),
-            include_str!("stateful.rs"),
+            include_str!("stepwise.rs"),
         ];
         for (part, help) in ADVICE {
             assert!(sources.iter().any(|source| source.contains(part)), "{part}");

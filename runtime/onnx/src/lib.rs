@@ -13,7 +13,8 @@
 //! free axes are given sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
-//! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `unrolled`).
+//! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `stepwise`,
+//! `unrolled`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime.
 //!
@@ -57,6 +58,7 @@ mod shapes;
 mod single;
 mod size;
 mod stateful;
+mod stepwise;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -239,7 +241,7 @@ fn replacement(
 ) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     if let Some(found) = StatefulNode::of(node) {
-        return stateful::replacement(site, n, &found, prefix);
+        return stepwise::replacement(site, n, &found, prefix);
     }
     if let Some(reason) = single::refusal(node) {
         return Err(reason);

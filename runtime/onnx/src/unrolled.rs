@@ -5,11 +5,10 @@
 //! defines it. The operator is computed with the library's oracle. Both get the same random tensors of several sizes, with
 //! and without one element for all dims or heads where the node allows both.
 
-use super::change::Change;
+use super::change::{CONV_OPERATOR, Change, LINEAR_OPERATOR};
 use super::find::Reason;
 use super::node::{Attribute, Node};
 use super::random::normal;
-use super::stateful::{CONV, LINEAR};
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{self, Rule};
@@ -56,8 +55,8 @@ impl Drawn {
 /// An answer and a state, in f64.
 type Made = [Vec<f64>; 2];
 
-/// Compares the node with the new nodes in every trial. A linear attention has `key_heads` heads of keys; without this number,
-/// it has one for each state.
+/// Compares the node with the new nodes in every trial. A linear attention has `key_heads` heads of keys; without this
+/// number, it has one for each state.
 ///
 /// # Errors
 /// Returns the place where the outputs differ, or the reason why the operator cannot be computed.
@@ -267,8 +266,8 @@ fn replaced(node: &Node, change: &Change, given: &[Option<&Drawn>]) -> Result<Ma
                     made.insert(output, data);
                 }
             }
-            LINEAR | CONV => {
-                let [answer, state] = if new.op == LINEAR {
+            LINEAR_OPERATOR | CONV_OPERATOR => {
+                let [answer, state] = if new.op == LINEAR_OPERATOR {
                     linear_operator(new, &inputs)?
                 } else {
                     conv_operator(new, &inputs)?

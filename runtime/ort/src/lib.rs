@@ -39,6 +39,7 @@ mod operator;
 mod register;
 mod series;
 mod shapes;
+mod signature;
 mod tensors;
 
 pub use error::OperatorError;

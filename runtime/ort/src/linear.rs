@@ -3,8 +3,9 @@
 
 use crate::attributes::{Node, heads, integer, number, value};
 use crate::error::OperatorError;
-use crate::operation::{self, Declared, DeviceOf, HostOf, Operation, Parameter, Signature};
+use crate::operation::{self, DeviceOf, HostOf, Operation};
 use crate::shapes::{FLOAT, Given, Shapes, output};
+use crate::signature::{Declared, Parameter, Signature};
 use crate::tensors::Addresses;
 use elsa_core::argument::ArgumentError;
 use elsa_core::linear::{Direction, Inputs, Operand, Outputs, Problem, Rule, Spec};

@@ -5,8 +5,9 @@ use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
 use crate::host::{Exception, Exceptions};
 use crate::kernel::{Computes, Kernel, Provider};
-use crate::operation::{Declared, Operation, Parameter, Signature};
+use crate::operation::Operation;
 use crate::shapes::FLOAT;
+use crate::signature::{Declared, Parameter, Signature};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr,

@@ -6,8 +6,8 @@
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
-use crate::operation::Signature;
 use crate::shapes::{FLOAT, INPUTS, OUTPUTS, Shapes, count, float};
+use crate::signature::Signature;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::DeviceElements;
 use std::ffi::c_void;

@@ -2,13 +2,13 @@
 //! proved.
 
 use super::super::array::Kind;
-use super::super::change::Change;
+use super::super::change::{CONV_OPERATOR as CONV, Change, LINEAR_OPERATOR as LINEAR};
 use super::super::model::Model;
 use super::super::node::{Attribute, MICROSOFT, Node};
-use super::super::stateful::{CONV, LINEAR, StatefulNode};
+use super::super::stateful::StatefulNode;
 use super::super::symbols::Symbols;
 use super::super::unrolled::prove;
-use super::super::{Limits, find::Site, infer, stateful};
+use super::super::{Limits, find::Site, infer, stepwise};
 use super::builder::GraphBuilder;
 
 const F32: Kind = Kind::F32;
@@ -156,7 +156,7 @@ fn proof(g: &GraphBuilder, spoil: impl Fn(&mut Change)) -> Result<(), String> {
     let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
     let site = Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
     let found = StatefulNode::of(&model.graph.nodes[0]).unwrap();
-    let mut change = stateful::replacement(&site, 0, &found, "new").unwrap();
+    let mut change = stepwise::replacement(&site, 0, &found, "new").unwrap();
     spoil(&mut change);
     prove(&model.graph.nodes[0], &change, None)
 }

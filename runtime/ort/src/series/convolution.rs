@@ -3,8 +3,9 @@
 use super::Order;
 use crate::attributes::{Node, flag};
 use crate::error::OperatorError;
-use crate::operation::{Declared, Geometry, Operation, Parameter, Signature};
+use crate::operation::{Geometry, Operation};
 use crate::shapes::{FLOAT, Given, Shapes, output, same};
+use crate::signature::{Declared, Parameter, Signature};
 use elsa_core::argument::ArgumentError;
 use elsa_core::series::convolution::{Operand, Problem, Spec, Taps};
 use elsa_runtime::{Convolution, ConvolutionOptions, ConvolutionPlan, Engine, PlanError};

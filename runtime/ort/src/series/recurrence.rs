@@ -3,8 +3,9 @@
 use super::Order;
 use crate::attributes::{Node, flag};
 use crate::error::OperatorError;
-use crate::operation::{Declared, Geometry, Operation, Parameter, Signature};
+use crate::operation::{Geometry, Operation};
 use crate::shapes::{FLOAT, Shapes, output};
+use crate::signature::{Declared, Parameter, Signature};
 use elsa_core::series::recurrence::{Gate, Operand, Problem, Spec};
 use elsa_runtime::{Engine, PlanError, RecurrenceOptions, RecurrencePlan};
 
