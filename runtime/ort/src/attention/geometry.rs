@@ -15,7 +15,7 @@ use elsa_core::view::{Layout, View};
 
 /// Returns a copy of the shapes in which an empty batch is replaced by a batch of 1; `None` if the batch is not empty.
 pub(crate) fn of_no_sequence(shapes: &Shapes) -> Option<Shapes> {
-    let batch = |input| shapes.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
+    let batch = |input: Input| shapes.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
     let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
     if !given().any(|n| n == 0) || given().any(|n| n > 1) {
         return None;
