@@ -1,7 +1,7 @@
 //! Changes of a model that would let the rewriter replace an attention.
 
 /// Parts of reasons, each with the change that would help.
-const ADVICE: [(&str, &str); 23] = [
+const ADVICE: [(&str, &str); 24] = [
     (
         "does not follow from the model",
         "write the shapes of all tensors into the model, with onnx.shape_inference",
@@ -34,6 +34,7 @@ const ADVICE: [(&str, &str); 23] = [
     ("without broadcasting", "expand keys and values to the axes of the queries"),
     ("queries takes", "fix the dynamic axes, or attend fewer tokens at a time"),
     ("sizes of its free axes only", "fix the sizes of the dynamic axes"),
+    ("along several axes", "reshape the other axes into the batch or the channels"),
 ];
 
 /// Returns the change of the model that would help if an attention stays for the reason `words`.
@@ -56,6 +57,7 @@ mod tests {
             include_str!("lib.rs"),
             include_str!("prove.rs"),
             include_str!("single.rs"),
+            include_str!("stepwise.rs"),
         ];
         for (part, help) in ADVICE {
             assert!(sources.iter().any(|source| source.contains(part)), "{part}");

@@ -11,7 +11,11 @@ use std::collections::HashSet;
 
 /// Name of the operator that replaces attention.
 pub const OPERATOR: &str = "ElsaAttention";
-/// Domain of the operator that replaces attention.
+/// Name of the operator that replaces linear attention.
+pub const LINEAR_OPERATOR: &str = "ElsaLinearAttention";
+/// Name of the operator that replaces a convolution with a state.
+pub const CONV_OPERATOR: &str = "ElsaConv";
+/// Domain of these operators.
 pub const DOMAIN: &str = "ai.elsa";
 
 /// Role of a tensor that the new nodes read.

@@ -7,6 +7,7 @@ use super::model::Graph;
 use super::node::Node;
 use super::single::FusedSizes;
 use super::size::Size;
+use super::stateful::StatefulNode;
 use super::value::sized;
 
 /// Returns the product of the sizes of a tensor's axes.
@@ -42,6 +43,7 @@ fn of_node(world: &World<'_>, node: &Node) -> Option<f64> {
             einsum::multiply_adds(node, &shapes?)?
         }
         _ if node.is_fused() => of_fused(world, node)?,
+        _ if StatefulNode::of(node).is_some() => of_stateful(world, node)?,
         _ => 0.0,
     })
 }
@@ -54,6 +56,21 @@ pub fn of_fused(world: &World<'_>, node: &Node) -> Option<f64> {
     let scores: Vec<i64> = sizes.scores()?.iter().map(Size::known).collect::<Option<_>>()?;
     let pairs: f64 = scores.iter().map(|&n| n as f64).product();
     Some(pairs * sizes.dim.plus(&sizes.value_dim)?.known()? as f64)
+}
+
+/// Returns the number of multiply-adds of a node that keeps a state.
+pub fn of_stateful(world: &World<'_>, node: &Node) -> Option<f64> {
+    let input = |i: usize| world.shape(node.input(i)?);
+    let made = world.shape(node.outputs.first()?).map(size)?;
+    match StatefulNode::of(node)? {
+        StatefulNode::Conv(_) => Some(made * *input(1)?.last()? as f64),
+        StatefulNode::Linear(_) => {
+            let dim = *input(0)?.last()? as f64 / node.int("q_num_heads")? as f64;
+            // A delta rule reads its state before it writes it.
+            let passes = if node.input(5).is_some() { 2.0 } else { 1.0 };
+            Some(dim * (made + passes * size(input(2)?)))
+        }
+    }
 }
 
 /// Returns the number of multiply-adds of both products of an attention.

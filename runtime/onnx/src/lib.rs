@@ -1,5 +1,5 @@
-//! Finds attention in ONNX models, and replaces it with this runtime's operator `ElsaAttention`. Each replacement is
-//! proved to be correct.
+//! Finds attention in ONNX models, and replaces it with this runtime's operators: `ElsaAttention`, and for nodes with a
+//! state `ElsaLinearAttention` and `ElsaConv`. Each replacement is proved to be correct.
 //!
 //! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), and users depend on that crate instead. The
 //! interface of this crate may change in any version.
@@ -13,6 +13,8 @@
 //! free axes are given sizes (`infer`). From each Softmax, the search follows the nodes to both matrix products
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
+//! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `stepwise`,
+//! `unrolled`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
 //! [`Rewrite::lowered`] then writes the model in the operators of an older runtime (`lower`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
@@ -59,10 +61,13 @@ mod random;
 mod shapes;
 mod single;
 mod size;
+mod stateful;
+mod stepwise;
 mod symbols;
 #[cfg(test)]
 mod tests;
 mod turned;
+mod unrolled;
 mod value;
 mod wire;
 mod write;
@@ -73,6 +78,7 @@ use find::{AttentionPattern, Reason, Site};
 use infer::World;
 use model::{External, Model};
 use serde::Serialize;
+use stateful::StatefulNode;
 use std::collections::HashSet;
 use symbols::Symbols;
 use written::WrittenSoftmax;
@@ -97,7 +103,7 @@ pub struct Attention {
     pub replaced: bool,
     /// Description of the replacement, or the reason why the node is not replaced.
     pub words: String,
-    /// `attention`, or `softmax` for a softmax of other numbers.
+    /// `attention`, `linear attention`, `convolution` for one with a state, or `softmax` for a softmax of other numbers.
     pub what: &'static str,
     /// Shape of the scores, if it is known.
     pub shape: Option<String>,
@@ -182,7 +188,12 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> Examine
             replaced: false,
             help: advice::help(&words),
             words,
-            what: if operator == "Softmax" { SOFTMAX } else { ATTENTION },
+            what: match operator.as_str() {
+                "Softmax" => SOFTMAX,
+                "LinearAttention" => stateful::LINEAR_WHAT,
+                "CausalConvWithState" => stateful::CONV_WHAT,
+                _ => ATTENTION,
+            },
             shape: None,
             share: None,
         });
@@ -201,6 +212,9 @@ fn described(
     node: &node::Node,
     world: Option<&World<'_>>,
 ) -> (&'static str, Option<String>, Option<f64>) {
+    if let Some(found) = StatefulNode::of(node) {
+        return (found.what(), None, world.and_then(|world| cost::of_stateful(world, node)));
+    }
     if node.is_fused() || single::refusal(node).is_some() {
         let sizes = single::FusedSizes::of(node, &|i| site.symbols.shape(node.input(i)?));
         let shape = sizes.ok().and_then(|sizes| sizes.scores());
@@ -219,6 +233,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &node::Node| {
         node.is("Softmax")
             || node.is_fused()
+            || StatefulNode::of(node).is_some()
             || single::refusal(node).is_some()
             || WrittenSoftmax::of(graph, node).is_some()
     };
@@ -233,6 +248,9 @@ fn replacement(
     proved: &mut HashSet<Vec<u8>>,
 ) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
+    if let Some(found) = StatefulNode::of(node) {
+        return stepwise::replacement(site, n, &found, prefix);
+    }
     if let Some(reason) = single::refusal(node) {
         return Err(reason);
     }

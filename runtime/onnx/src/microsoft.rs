@@ -6,6 +6,7 @@ use super::extents::{convolved, matmul, quantized};
 use super::node::Node;
 use super::single;
 use super::size::Size;
+use super::stateful::StatefulNode;
 use super::value::{OutputTypes, Value, broadcast};
 
 /// Derives the types and shapes of the outputs of `node`, an operator of ONNX Runtime; `None` if they cannot be
@@ -46,6 +47,7 @@ pub fn of(node: &Node, inputs: &[Option<&Value>]) -> Option<OutputTypes> {
             one(first.kind, shape)
         }
         "QLinearAdd" | "QLinearMul" => one(first.kind, broadcast(&[&first.shape, &get(3)?.shape])?),
+        "LinearAttention" | "CausalConvWithState" => StatefulNode::of(node)?.outputs(inputs),
         "MultiHeadAttention" | "Attention" => {
             let shape = |i: usize| get(i).map(|value| value.shape.as_slice());
             let sizes = single::FusedSizes::of(node, &shape).ok()?;

@@ -115,14 +115,16 @@ fn plain(domain: String) -> String {
     if domain == "ai.onnx" { String::new() } else { domain }
 }
 
-/// Operators that compute attention, or its softmax.
-const ATTENTION: [&str; 6] = [
+/// Operators that compute attention or its softmax, and convolutions with a state.
+const ATTENTION: [&str; 8] = [
     "Softmax",
     "Attention",
     "MultiHeadAttention",
     "GroupQueryAttention",
     "PackedMultiHeadAttention",
     "DecoderMaskedMultiHeadAttention",
+    "LinearAttention",
+    "CausalConvWithState",
 ];
 
 impl<'a> Model<'a> {

@@ -14,6 +14,7 @@ use super::microsoft;
 use super::node::{Attribute, MICROSOFT, Node};
 use super::single;
 use super::size::Size;
+use super::stateful::StatefulNode;
 use super::value::{Data, OutputTypes, Value, broadcast, place, sized};
 
 /// Returns two sizes that must be equal for `node` to be valid, although their expressions differ; `None` if there is
@@ -370,6 +371,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<OutputTy
             };
             one(first?.kind, shape)
         }
+        "LinearAttention" | "CausalConvWithState" if opset >= 27 => StatefulNode::of(node)?.outputs(inputs),
         "Attention" if opset >= 23 => {
             let shape = |i: usize| get(i).map(|value| value.shape.as_slice());
             let (kind, sizes) = (first?.kind, single::FusedSizes::of(node, &shape).ok()?);

@@ -7,6 +7,7 @@ mod lowered;
 mod single;
 mod sizes;
 mod spellings;
+mod stateful;
 
 use super::array::Kind;
 use super::model::Model;

@@ -1,7 +1,6 @@
 //! Reads the attributes of a node.
 
 use crate::error::OperatorError;
-use elsa_core::attention::Window;
 use std::ffi::CStr;
 
 /// A source of attributes. A method that returns an `Option` returns `None` if the node has no attribute of the
@@ -15,24 +14,8 @@ pub(crate) trait Node {
     fn has_other(&self, name: &CStr) -> bool;
 }
 
-/// The attributes of a node. Each value has been checked against its allowed range.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Attributes {
-    pub num_heads: Option<usize>,
-    pub kv_num_heads: Option<usize>,
-    pub scale: Option<f32>,
-    pub causal: bool,
-    pub align_last: bool,
-    pub softcap: Option<f32>,
-    pub window: Window,
-    pub grid: Option<[usize; 2]>,
-    pub picture: Option<[usize; 2]>,
-    pub shift: Option<[usize; 2]>,
-    pub packed: bool,
-}
-
 /// Creates the error for an invalid value of an attribute.
-fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> OperatorError {
+pub(crate) fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> OperatorError {
     OperatorError::Value { argument: name.to_str().unwrap_or("attribute"), found: found.to_string(), allowed }
 }
 
@@ -50,7 +33,8 @@ fn absent<T>(
     if there { Err(value(name, "an attribute of another type", allowed)) } else { Ok(None) }
 }
 
-fn integer(
+/// Returns an integer attribute; `None` if the node does not have it.
+pub(crate) fn integer(
     node: &impl Node,
     name: &'static CStr,
     allowed: &'static str,
@@ -61,7 +45,8 @@ fn integer(
     }
 }
 
-fn heads(node: &impl Node, name: &'static CStr) -> Result<Option<usize>, OperatorError> {
+/// Returns a number of heads; `None` if the node does not have the attribute.
+pub(crate) fn heads(node: &impl Node, name: &'static CStr) -> Result<Option<usize>, OperatorError> {
     let allowed = "a whole number from 1 on";
     match integer(node, name, allowed)? {
         Some(found) if found < 1 => Err(value(name, found, allowed)),
@@ -69,7 +54,8 @@ fn heads(node: &impl Node, name: &'static CStr) -> Result<Option<usize>, Operato
     }
 }
 
-fn flag(node: &impl Node, name: &'static CStr) -> Result<bool, OperatorError> {
+/// Returns a flag, which is 0 or 1; `false` if the node does not have the attribute.
+pub(crate) fn flag(node: &impl Node, name: &'static CStr) -> Result<bool, OperatorError> {
     match integer(node, name, "0 or 1")? {
         None | Some(0) => Ok(false),
         Some(1) => Ok(true),
@@ -77,7 +63,8 @@ fn flag(node: &impl Node, name: &'static CStr) -> Result<bool, OperatorError> {
     }
 }
 
-fn number(
+/// Returns a finite number; `None` if the node does not have the attribute.
+pub(crate) fn number(
     node: &impl Node,
     name: &'static CStr,
     allowed: &'static str,
@@ -89,7 +76,8 @@ fn number(
     }
 }
 
-fn pair(
+/// Returns two integers, each at least `least`; `None` if the node does not have the attribute.
+pub(crate) fn pair(
     node: &impl Node,
     name: &'static CStr,
     least: i64,
@@ -103,7 +91,8 @@ fn pair(
     }
 }
 
-fn sizes(
+/// Returns two sizes, each at least `least`; `None` if the node does not have the attribute.
+pub(crate) fn sizes(
     node: &impl Node,
     name: &'static CStr,
     least: i64,
@@ -113,64 +102,21 @@ fn sizes(
     Ok(found.map(|sides| sides.map(|side| usize::try_from(side).unwrap_or(usize::MAX))))
 }
 
-impl Attributes {
-    /// Reads the attributes of a node.
-    ///
-    /// # Errors
-    /// Returns an error if an attribute has the wrong type, is out of range, or requires another attribute that is
-    /// missing.
-    pub fn of(node: &impl Node) -> Result<Attributes, OperatorError> {
-        let window = pair(node, c"window", -1, "two whole numbers, left and right; -1 is open")?;
-        let side = |x: i64| usize::try_from(x).ok();
-        let attributes = Attributes {
-            num_heads: heads(node, c"num_heads")?,
-            kv_num_heads: heads(node, c"kv_num_heads")?,
-            scale: number(node, c"scale", "a finite number")?,
-            causal: flag(node, c"is_causal")?,
-            align_last: flag(node, c"align_last")?,
-            softcap: number(node, c"softcap", "0 (off) or a positive finite number")?,
-            window: window
-                .map_or(Window::default(), |[left, right]| Window { left: side(left), right: side(right) }),
-            grid: sizes(node, c"grid", 1, "rows and columns of a window, from 1 on")?,
-            picture: sizes(
-                node,
-                c"picture",
-                1,
-                "rows and columns of the picture, multiples of those of grid",
-            )?,
-            shift: sizes(node, c"shift", 0, "rows and columns, less than those of grid")?,
-            packed: flag(node, c"packed")?,
-        };
-        let missing = |argument, other| Err(OperatorError::Missing { argument, other });
-        match &attributes {
-            Attributes { causal: false, align_last: true, .. } => missing("is_causal", "align_last"),
-            Attributes { grid: None, picture: Some(_), .. } => missing("grid", "picture"),
-            Attributes { grid: None, shift: Some(_), .. } => missing("grid", "shift"),
-            Attributes { picture: None, shift: Some(_), .. } => missing("picture", "shift"),
-            Attributes { packed: true, num_heads: None, .. } => missing("num_heads", "packed"),
-            Attributes { packed: true, num_heads, kv_num_heads: Some(found), .. }
-                if Some(*found) != *num_heads =>
-            {
-                Err(value(c"kv_num_heads", found, "num_heads, where packed is 1"))
-            }
-            _ => Ok(attributes),
-        }
-    }
-}
-
+/// Attributes for tests.
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) mod fake {
+    use super::Node;
+    use std::ffi::CStr;
 
-    enum Value {
+    pub(crate) enum Value {
         Integer(i64),
         Number(f32),
         List(&'static [i64]),
         Text,
     }
-    use Value::{Integer, List, Number, Text};
+    pub(crate) use Value::{Integer, List, Number, Text};
 
-    struct Fake(&'static [(&'static CStr, Value)]);
+    pub(crate) struct Fake(pub &'static [(&'static CStr, Value)]);
 
     impl Fake {
         fn get(&self, name: &CStr) -> Option<&Value> {
@@ -191,70 +137,6 @@ mod tests {
         }
         fn has_other(&self, name: &CStr) -> bool {
             matches!(self.get(name), Some(Text))
-        }
-    }
-
-    #[test]
-    fn attributes_are_read() {
-        assert_eq!(Attributes::of(&Fake(&[])), Ok(Attributes::default()));
-        let node = Fake(&[
-            (c"num_heads", Integer(4)),
-            (c"kv_num_heads", Integer(2)),
-            (c"scale", Number(0.5)),
-            (c"is_causal", Integer(1)),
-            (c"align_last", Integer(1)),
-            (c"softcap", Number(30.0)),
-            (c"window", List(&[-1, 3])),
-        ]);
-        let want = Attributes {
-            num_heads: Some(4),
-            kv_num_heads: Some(2),
-            scale: Some(0.5),
-            causal: true,
-            align_last: true,
-            softcap: Some(30.0),
-            window: Window { left: None, right: Some(3) },
-            ..Attributes::default()
-        };
-        assert_eq!(Attributes::of(&node), Ok(want));
-        let node =
-            Fake(&[(c"grid", List(&[7, 5])), (c"picture", List(&[14, 10])), (c"shift", List(&[3, 0]))]);
-        let found = Attributes::of(&node).unwrap();
-        assert_eq!((found.grid, found.picture, found.shift), (Some([7, 5]), Some([14, 10]), Some([3, 0])));
-    }
-
-    #[test]
-    fn attributes_out_of_bounds_are_refused_by_name() {
-        for (node, message) in [
-            (&[(c"num_heads", Integer(0))][..], "num_heads: 0; allowed: a whole number from 1 on"),
-            (&[(c"kv_num_heads", Integer(i64::MIN))], "kv_num_heads: -9223372036854775808; allowed: "),
-            (&[(c"num_heads", Number(2.0))], "num_heads: an attribute of another type; allowed: "),
-            (&[(c"scale", Integer(1))], "scale: an attribute of another type; allowed: a finite number"),
-            (&[(c"scale", Text)], "scale: an attribute of another type; allowed: "),
-            (&[(c"scale", Number(f32::NAN))], "scale: NaN; allowed: a finite number"),
-            (&[(c"softcap", Number(f32::INFINITY))], "softcap: inf; allowed: 0 (off) or "),
-            (&[(c"is_causal", Integer(2))], "is_causal: 2; allowed: 0 or 1"),
-            (&[(c"align_last", Integer(2))], "align_last: 2; allowed: 0 or 1"),
-            (&[(c"align_last", Integer(1))], "is_causal: absent; allowed: given, because align_last is"),
-            (&[(c"packed", Integer(-1))], "packed: -1; allowed: 0 or 1"),
-            (&[(c"window", List(&[1]))], "window: 1 values; allowed: two whole numbers"),
-            (&[(c"window", List(&[-2, 0]))], "window: [-2, 0]; allowed: two whole numbers"),
-            (&[(c"window", Integer(3))], "window: an attribute of another type"),
-            (&[(c"grid", List(&[0, 7]))], "grid: [0, 7]; allowed: rows and columns"),
-            (&[(c"picture", List(&[7, 7]))], "grid: absent; allowed: given, because picture is"),
-            (&[(c"shift", List(&[1, 1]))], "grid: absent; allowed: given, because shift is"),
-            (
-                &[(c"grid", List(&[7, 7])), (c"shift", List(&[1, 1]))],
-                "picture: absent; allowed: given, because shift is",
-            ),
-            (&[(c"packed", Integer(1))], "num_heads: absent; allowed: given, because packed is"),
-            (
-                &[(c"packed", Integer(1)), (c"num_heads", Integer(4)), (c"kv_num_heads", Integer(2))],
-                "kv_num_heads: 2; allowed: num_heads, where packed is 1",
-            ),
-        ] {
-            let found = Attributes::of(&Fake(node)).unwrap_err().to_string();
-            assert!(found.starts_with(message), "{found}\n{message}");
         }
     }
 }

@@ -2,33 +2,34 @@
 //! workspaces.
 
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, Shapes};
-use elsa_runtime::{Plan, Workspace};
+use crate::operation::{GeometryOf, Operation};
+use crate::shapes::Shapes;
+use elsa_runtime::operators::{Plan, Workspace};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of plans that a node keeps. A shape whose plan has been evicted is planned again at its next call.
 const PLANS: usize = 32;
 
 /// The result of planning for the shapes of a call.
-pub(crate) struct Prepared {
-    pub geometry: Geometry,
-    pub plan: Plan,
+pub(crate) struct Prepared<O: Operation> {
+    pub geometry: GeometryOf<O>,
+    pub plan: Plan<O::Engine>,
     /// Workspaces that no call is using. Each call returns its workspace here when it ends.
-    idle: Mutex<Vec<Workspace>>,
+    idle: Mutex<Vec<Workspace<O::Engine>>>,
 }
 
 /// A workspace that a call has borrowed. It is returned to the idle workspaces when it is dropped.
-pub(crate) struct Borrowed<'a> {
-    prepared: &'a Prepared,
-    workspace: Option<Workspace>,
+pub(crate) struct Borrowed<'a, O: Operation> {
+    prepared: &'a Prepared<O>,
+    workspace: Option<Workspace<O::Engine>>,
 }
 
-impl Prepared {
+impl<O: Operation> Prepared<O> {
     /// Borrows an idle workspace, or allocates a workspace if no workspace is idle.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
-    pub fn workspace(&self) -> Result<Borrowed<'_>, OperatorError> {
+    pub fn workspace(&self) -> Result<Borrowed<'_, O>, OperatorError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let workspace = match idle {
             Some(workspace) => workspace,
@@ -38,9 +39,9 @@ impl Prepared {
     }
 }
 
-impl Borrowed<'_> {
+impl<O: Operation> Borrowed<'_, O> {
     /// Returns the workspace.
-    pub fn get(&mut self) -> &mut Workspace {
+    pub fn get(&mut self) -> &mut Workspace<O::Engine> {
         match &mut self.workspace {
             Some(workspace) => workspace,
             None => unreachable!("taken when it is dropped only"),
@@ -48,7 +49,7 @@ impl Borrowed<'_> {
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl<O: Operation> Drop for Borrowed<'_, O> {
     fn drop(&mut self) {
         if let Some(workspace) = self.workspace.take() {
             self.prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
@@ -57,14 +58,19 @@ impl Drop for Borrowed<'_> {
 }
 
 /// The plans of a node, most recently used first.
-#[derive(Default)]
-pub(crate) struct Cache {
-    plans: Mutex<Vec<(Shapes, Arc<Prepared>)>>,
+pub(crate) struct Cache<O: Operation> {
+    plans: Mutex<Vec<(Shapes, Arc<Prepared<O>>)>>,
 }
 
-impl Cache {
+impl<O: Operation> Default for Cache<O> {
+    fn default() -> Cache<O> {
+        Cache { plans: Mutex::default() }
+    }
+}
+
+impl<O: Operation> Cache<O> {
     /// Returns the plan for the shapes of a call, if it is cached.
-    pub fn find(&self, shapes: &Shapes) -> Option<Arc<Prepared>> {
+    pub fn find(&self, shapes: &Shapes) -> Option<Arc<Prepared<O>>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let at = plans.iter().position(|(of, _)| of == shapes)?;
         plans[..=at].rotate_right(1);
@@ -73,7 +79,7 @@ impl Cache {
 
     /// Adds a plan. If the cache is full, evicts the least recently used plan. If another thread has added a plan for
     /// the same shapes, both plans are kept.
-    pub fn insert(&self, shapes: Shapes, geometry: Geometry, plan: Plan) -> Arc<Prepared> {
+    pub fn insert(&self, shapes: Shapes, geometry: GeometryOf<O>, plan: Plan<O::Engine>) -> Arc<Prepared<O>> {
         let prepared = Arc::new(Prepared { geometry, plan, idle: Mutex::default() });
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let last = if plans.len() == PLANS { plans.pop() } else { None };

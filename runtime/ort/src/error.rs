@@ -1,7 +1,6 @@
 //! Errors of models, nodes and calls. A message contains the name that the argument has in the operator, the value
 //! found, and the allowed values.
 
-use crate::operands::Input;
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, PlanError, RunError};
 
@@ -113,7 +112,7 @@ pub enum OperatorError {
 
 impl From<ArgumentError> for OperatorError {
     fn from(e: ArgumentError) -> OperatorError {
-        OperatorError::Problem(e.renamed(renamed))
+        OperatorError::Problem(e)
     }
 }
 
@@ -121,33 +120,20 @@ impl From<BindError> for OperatorError {
     fn from(e: BindError) -> OperatorError {
         match e {
             BindError::Problem(e) => e.into(),
-            BindError::Address { argument, address } => {
-                OperatorError::Bind(BindError::Address { argument: renamed(argument), address })
-            }
             e => OperatorError::Bind(e),
         }
     }
 }
 
-/// Converts the engine's name of an argument to the name in the operator's interface.
-fn renamed(argument: &'static str) -> &'static str {
-    match argument {
-        "q" => "Q",
-        "k" => "K",
-        "v" => "V",
-        "out" => "Y",
-        "past_k" => Input::PastKey.name(),
-        "past_v" => Input::PastValue.name(),
-        "present_k" => "present_key",
-        "present_v" => "present_value",
-        "bias" => "bias_table",
-        "causal" => "is_causal",
-        "window_left" | "window_right" => "window",
-        "windows" | "windows.size" => "grid",
-        "windows.picture" => "picture",
-        "windows.shift" => "shift",
-        "windows.picture in windows" => "picture in windows of grid",
-        "key_lengths" => "kv_lengths",
-        other => other,
+impl OperatorError {
+    /// Returns this error with `name` applied to the names that the engine gives to arguments.
+    pub(crate) fn renamed(self, name: fn(&'static str) -> &'static str) -> OperatorError {
+        match self {
+            OperatorError::Problem(e) => OperatorError::Problem(e.renamed(name)),
+            OperatorError::Bind(BindError::Address { argument, address }) => {
+                OperatorError::Bind(BindError::Address { argument: name(argument), address })
+            }
+            e => e,
+        }
     }
 }

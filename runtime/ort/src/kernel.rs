@@ -1,15 +1,16 @@
 //! A node of a session: its attributes, its plans, and the execution of a call.
 
 use crate::api::Api;
-use crate::attributes::{Attributes, Node};
+use crate::attributes::Node;
 use crate::cache::{Cache, Prepared};
 use crate::engines;
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, Shapes};
 use crate::lent;
-use crate::operands::{INPUTS, Input, OUTPUTS};
-use crate::tensors::{Addresses, device_inputs, device_outputs, host_inputs, host_outputs};
-use elsa_runtime::{PlanOptions, RawStream};
+use crate::operation::{GeometryOf, Operation};
+use crate::shapes::{INPUTS, OUTPUTS, Shapes, type_name};
+use crate::signature::Declared;
+use crate::tensors::Addresses;
+use elsa_runtime::RawStream;
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
 use std::ffi::CStr;
 use std::ptr;
@@ -23,14 +24,28 @@ pub(crate) enum Provider {
     Cuda,
 }
 
-/// A node of a session. Sessions may call it from several threads at once.
-pub(crate) struct Kernel {
+/// A node of a session, of any operator. Sessions may call it from several threads at once.
+pub(crate) trait Computes {
+    /// Returns the functions of the runtime that created this node.
+    fn api(&self) -> &Api;
+
+    /// Executes a call.
+    ///
+    /// # Safety
+    /// - The caller keeps the clause *handle* of [`Api`], for `context`.
+    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError>;
+}
+
+/// A node of the operator `O`.
+pub(crate) struct Kernel<O: Operation> {
     api: Api,
     provider: Provider,
-    attributes: Attributes,
-    /// Flags for `present_key` and `present_value`: `true` once a call has found that the node omits the output.
-    left_out: [AtomicBool; 2],
-    cache: Cache,
+    attributes: O::Attributes,
+    /// Declared element type of outputs that are [`Declared::Main`].
+    output: i32,
+    /// For each output, `true` once a call has found that the node omits it.
+    left_out: [AtomicBool; OUTPUTS],
+    cache: Cache<O>,
 }
 
 /// Access to the attributes of a node while the node is being created.
@@ -61,38 +76,46 @@ impl Node for Info<'_> {
     }
 }
 
-impl Kernel {
-    /// Reads the attributes of a node. On the CPU, also starts the engine, so that an error appears when the session is
-    /// created.
-    ///
-    /// # Safety
-    /// - The caller keeps the clause *handle* of [`Api`], for `info`.
-    pub unsafe fn new(
-        api: Api,
-        provider: Provider,
-        info: *const OrtKernelInfo,
-    ) -> Result<Kernel, OperatorError> {
-        let attributes = Attributes::of(&Info { api: &api, info })?;
-        if provider == Provider::Cpu {
-            engines::cpu(api.lends())?;
-        }
-        Ok(Kernel { api, provider, attributes, left_out: Default::default(), cache: Cache::default() })
-    }
-
-    /// Returns the functions of the runtime that created this node.
-    pub fn api(&self) -> &Api {
+impl<O: Operation> Computes for Kernel<O> {
+    fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Executes a call.
+    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
+        // SAFETY: the clause of this function.
+        unsafe { self.execute(context) }.map_err(|e| e.renamed(O::renamed))
+    }
+}
+
+impl<O: Operation> Kernel<O> {
+    /// Reads the attributes of a node, whose outputs are declared with the element type `output`. On the CPU, also starts
+    /// the engine, so that an error appears when the session is created.
+    ///
+    /// # Safety
+    /// - The caller keeps the clause *handle* of [`Api`], for `info`.
+    pub unsafe fn create(
+        api: Api,
+        provider: Provider,
+        output: i32,
+        info: *const OrtKernelInfo,
+    ) -> Result<Box<dyn Computes>, OperatorError> {
+        let attributes = O::attributes(&Info { api: &api, info })?;
+        if provider == Provider::Cpu {
+            engines::cpu(api.lends())?;
+        }
+        let (left_out, cache) = Default::default();
+        Ok(Box::new(Kernel::<O> { api, provider, attributes, output, left_out, cache }))
+    }
+
+    /// Executes a call. Errors have the engine's names of arguments.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`], for `context`.
-    pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
+    unsafe fn execute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function.
         let (values, mut shapes) = unsafe { self.shapes(context)? };
-        if let Some(one) = shapes.of_no_sequence() {
-            let mut geometry = Geometry::of(&self.attributes, &one)?;
+        if let Some(one) = O::of_no_sequence(&shapes) {
+            let mut geometry = O::geometry(&self.attributes, &one)?;
             geometry.outputs.iter_mut().for_each(|output| output.dims[0] = 0);
             // SAFETY: the clause of this function.
             unsafe { self.outputs(context, &geometry, &mut shapes)? };
@@ -106,7 +129,8 @@ impl Kernel {
                 prepared = self.prepared(&shapes)?;
                 // SAFETY: the clause of this function.
                 let again = unsafe { self.outputs(context, &prepared.geometry, &mut shapes)? };
-                again.ok_or(OperatorError::Missing { argument: "Y", other: "the operator" })?
+                let argument = O::SIGNATURE.outputs[0].name;
+                again.ok_or(OperatorError::Missing { argument, other: "the operator" })?
             }
         };
         let mut workspace = prepared.workspace()?;
@@ -117,7 +141,7 @@ impl Kernel {
             Provider::Cpu => {
                 // SAFETY: *tensors*: the runtime keeps the tensors of a call until the call ends, and nothing else writes
                 // them. Outputs belong to the call, because the operator declares no output that reuses an input.
-                let (inputs, outputs) = unsafe { (host_inputs(&given), host_outputs(&given)) };
+                let (inputs, outputs) = unsafe { O::host(&prepared.geometry, &given) };
                 let mut bound = plan.bind(inputs, outputs, workspace.get())?;
                 if self.api.lends() {
                     // SAFETY: the clause of this function.
@@ -129,9 +153,8 @@ impl Kernel {
             Provider::Cuda => {
                 // SAFETY: *handle*: the stream is that of the call, and outlives it.
                 let stream = unsafe { RawStream::new(self.api.stream(context)?) };
-                // SAFETY: *tensors*: the list of lengths is in memory of the host, as the operator declares.
-                let inputs = unsafe { device_inputs(&given) };
-                let outputs = device_outputs(&given);
+                // SAFETY: *tensors*: inputs that are declared to be in memory of the host are there.
+                let (inputs, outputs) = unsafe { O::device(&prepared.geometry, &given) };
                 // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call only after the work in the
                 // call's stream. The outputs belong to this call.
                 unsafe {
@@ -155,7 +178,7 @@ impl Kernel {
         let mut shapes = Shapes::default();
         // SAFETY: *handle*: the caller passes the context of a call.
         let (inputs, outputs) = unsafe { (self.api.inputs(context)?, self.api.outputs(context)?) };
-        for i in 0..inputs.min(INPUTS) {
+        for i in 0..inputs.min(O::SIGNATURE.inputs.len()) {
             // SAFETY: *handle*: as above, and the call has input `i`.
             values[i] = unsafe { self.api.input(context, i)? };
             if !values[i].is_null() {
@@ -163,53 +186,56 @@ impl Kernel {
                 shapes.inputs[i] = Some(unsafe { self.api.shape(values[i])? });
             }
         }
-        let [key, value] = [0, 1].map(|i| outputs > i + 1 && !self.left_out[i].load(Relaxed));
-        (shapes.present_key, shapes.present_value) = (key, value);
+        for i in 0..O::SIGNATURE.outputs.len() {
+            shapes.outputs[i] = i == 0 || outputs > i && !self.left_out[i].load(Relaxed);
+        }
         Ok((values, shapes))
     }
 
     /// Returns the cached plan for the shapes of a call, or creates one.
-    fn prepared(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
+    fn prepared(&self, shapes: &Shapes) -> Result<Arc<Prepared<O>>, OperatorError> {
         if let Some(prepared) = self.cache.find(shapes) {
             return Ok(prepared);
         }
-        let geometry = Geometry::of(&self.attributes, shapes)?;
+        let geometry = O::geometry(&self.attributes, shapes)?;
+        // The runtime allocates outputs of the declared type. Before version 1.18, inputs may have another type.
+        for (parameter, output) in O::SIGNATURE.outputs.iter().zip(&geometry.outputs) {
+            if parameter.declared == Declared::Main && output.element != self.output {
+                let found = type_name(output.element);
+                let allowed = "that of ELSA_ORT_TYPE, which is f32 by default";
+                return Err(OperatorError::Type { argument: parameter.name, found, allowed });
+            }
+        }
         let engine = match self.provider {
             Provider::Cpu => engines::cpu(self.api.lends())?,
             Provider::Cuda => engines::cuda()?,
         };
-        let plan = engine.plan(&geometry.problem, &PlanOptions::default())?;
+        let plan = O::plan(&engine, &geometry.problem)?;
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 
-    /// Allocates the outputs of a call; `Y` is allocated last. If the runtime reports that the node omits an output,
-    /// records this in `shapes` and returns `None`.
+    /// Allocates the outputs of a call; the first output is allocated last. If the runtime reports that the node omits an
+    /// output, records this in `shapes` and returns `None`.
     ///
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`].
     unsafe fn outputs(
         &self,
         context: *mut OrtKernelContext,
-        geometry: &Geometry,
+        geometry: &GeometryOf<O>,
         shapes: &mut Shapes,
     ) -> Result<Option<[*const OrtValue; OUTPUTS]>, OperatorError> {
         let mut outputs = [ptr::null(); OUTPUTS];
-        let wanted = [true, shapes.present_key, shapes.present_value];
+        let wanted = shapes.outputs;
         for i in (0..OUTPUTS).rev().filter(|i| wanted[*i]) {
             // SAFETY: *handle*: the caller passes the context of a call.
             outputs[i] = unsafe { self.api.output(context, i, geometry.outputs[i].dims())? };
-            if outputs[i].is_null() {
-                match i {
-                    1 => shapes.present_key = false,
-                    _ => shapes.present_value = false,
-                }
-                if let Some(left_out) = i.checked_sub(1).and_then(|i| self.left_out.get(i)) {
-                    left_out.store(true, Relaxed);
-                }
+            if outputs[i].is_null() && i > 0 {
+                shapes.outputs[i] = false;
+                self.left_out[i].store(true, Relaxed);
             }
         }
-        let now = [true, shapes.present_key, shapes.present_value];
-        Ok((now == wanted && !outputs[0].is_null()).then_some(outputs))
+        Ok((shapes.outputs == wanted && !outputs[0].is_null()).then_some(outputs))
     }
 
     /// Collects the addresses of a call's inputs and outputs.
@@ -218,24 +244,19 @@ impl Kernel {
     /// - The caller keeps the clause *handle* of [`Api`].
     unsafe fn given<'a>(
         &self,
-        geometry: &'a Geometry,
+        geometry: &'a GeometryOf<O>,
         shapes: &'a Shapes,
         inputs: &[*const OrtValue; INPUTS],
         outputs: &[*const OrtValue; OUTPUTS],
     ) -> Result<Addresses<'a>, OperatorError> {
-        let mut given = Addresses::new(geometry, shapes);
-        for input in Input::ALL {
-            let value = inputs[input as usize];
-            if !value.is_null() {
-                // SAFETY: *handle*: the input is present.
-                given.set_input(input, unsafe { self.api.data(value)? })?;
-            }
+        let mut given = Addresses::new(O::SIGNATURE, shapes, &geometry.outputs);
+        for (i, value) in inputs.iter().enumerate().filter(|(_, value)| !value.is_null()) {
+            // SAFETY: *handle*: the input is present.
+            given.set_input(i, unsafe { self.api.data(*value)? })?;
         }
-        for (i, value) in outputs.iter().enumerate() {
-            if !value.is_null() {
-                // SAFETY: *handle*: the output was allocated.
-                given.set_output(i, unsafe { self.api.data(*value)? })?;
-            }
+        for (i, value) in outputs.iter().enumerate().filter(|(_, value)| !value.is_null()) {
+            // SAFETY: *handle*: the output was allocated.
+            given.set_output(i, unsafe { self.api.data(*value)? })?;
         }
         Ok(given)
     }

@@ -1,7 +1,8 @@
-//! `libelsa_ort.so`: exact attention as the operator `ElsaAttention` of ONNX Runtime, in the domain `ai.elsa`.
+//! `libelsa_ort.so`: exact attention, linear attention, scans and convolutions as operators of ONNX Runtime, in the domain
+//! `ai.elsa`.
 //!
-//! OPERATOR.md specifies the operator and its registration. The library exports one function, `RegisterCustomOps`, through
-//! which every interface of ONNX Runtime loads operators.
+//! OPERATOR.md specifies the operators and their registration. The library exports one function, `RegisterCustomOps`,
+//! through which every interface of ONNX Runtime loads operators.
 //!
 //! **The naive way** compiles against the headers of one version of ONNX Runtime, and links its library.
 //!
@@ -18,28 +19,34 @@
 //!    from several inputs of unknown type. Outputs are then f32, or the type in the environment variable
 //!    `ELSA_ORT_TYPE`. Later runtimes accept one table for each element type.
 //!
+//! Each operator supplies its inputs, attributes, and the problem of a call (`operation`); everything else is generic.
+//!
 //! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. All nodes
 //! of the process share its engines (`engines`).
 
 mod api;
+mod attention;
 mod attributes;
 mod cache;
 mod engines;
 mod error;
-mod geometry;
 mod host;
 mod kernel;
 mod lent;
-mod operands;
+mod linear;
+mod operation;
 mod operator;
 mod register;
+mod series;
+mod shapes;
+mod signature;
 mod tensors;
 
 pub use error::OperatorError;
 
 use ort_sys::{OrtApiBase, OrtSessionOptions, OrtStatusPtr};
 
-/// Adds the operator to the options of a session. ONNX Runtime calls this function when a program registers the
+/// Adds the operators to the options of a session. ONNX Runtime calls this function when a program registers the
 /// library.
 ///
 /// # Safety

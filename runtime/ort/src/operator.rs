@@ -1,11 +1,13 @@
-//! The operator as ONNX Runtime expects it: a table of functions for each provider. No function lets a panic pass into
-//! the runtime.
+//! The operators as ONNX Runtime expects them: a table of functions for each operator, provider and element type. No
+//! function lets a panic pass into the runtime.
 
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
 use crate::host::{Exception, Exceptions};
-use crate::kernel::{Kernel, Provider};
-use crate::operands::{INPUTS, Input, OUTPUTS};
+use crate::kernel::{Computes, Kernel, Provider};
+use crate::operation::Operation;
+use crate::shapes::FLOAT;
+use crate::signature::{Declared, Parameter, Signature};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr,
@@ -14,7 +16,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The operator for one provider.
+/// Creates a node of an operator, whose outputs are declared with an element type.
+type Create = unsafe fn(Api, Provider, i32, *const OrtKernelInfo) -> Result<Box<dyn Computes>, OperatorError>;
+
+/// An operator for one provider and one element type.
 ///
 /// Clauses cited by unsafe blocks:
 /// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
@@ -25,11 +30,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[repr(C)]
 pub(crate) struct Operator {
     table: OrtCustomOp,
+    signature: &'static Signature,
+    create: Create,
     provider: Provider,
     version: u32,
-    /// Element type of the outputs.
+    /// Element type of outputs that are [`Declared::Main`].
     output: i32,
-    /// `true` if queries, keys, values and the past are declared with the type `output`; other inputs accept any type.
+    /// `true` if inputs that are [`Declared::Main`] have the type `output`; otherwise every input accepts any type.
     typed: bool,
     /// Functions that throw an exception, for a runtime whose kernels cannot return a status.
     exceptions: Option<Exceptions>,
@@ -69,7 +76,7 @@ unsafe fn created(
         // SAFETY: the clauses of this function.
         let kernel = unsafe {
             let operator = operator(table);
-            Kernel::new(Api::new(api, operator.version), operator.provider, info)?
+            (operator.create)(Api::new(api, operator.version), operator.provider, operator.output, info)?
         };
         Ok(Box::into_raw(Box::new(Shared { kernel, operator: table })).cast())
     })
@@ -77,7 +84,7 @@ unsafe fn created(
 
 /// The data of a node, to which the runtime keeps a pointer.
 struct Shared {
-    kernel: Kernel,
+    kernel: Box<dyn Computes>,
     operator: *const OrtCustomOp,
 }
 
@@ -197,8 +204,13 @@ unsafe extern "system" fn destroy(kernel: *mut c_void) {
     }
 }
 
-unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
-    c"ElsaAttention".as_ptr()
+/// Returns the name of the operator.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe extern "system" fn name(table: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: the clause of this function.
+    unsafe { operator(table) }.signature.name.as_ptr()
 }
 
 /// Returns the name of the operator's provider.
@@ -216,58 +228,108 @@ unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
 /// The name of the CUDA provider.
 pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
 
+/// Returns input `index` of the operator.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe fn input(table: *const OrtCustomOp, index: usize) -> Option<&'static Parameter> {
+    // SAFETY: the clause of this function.
+    unsafe { operator(table) }.signature.inputs.get(index)
+}
+
+/// Returns output `index` of the operator.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe fn output(table: *const OrtCustomOp, index: usize) -> Option<&'static Parameter> {
+    // SAFETY: the clause of this function.
+    unsafe { operator(table) }.signature.outputs.get(index)
+}
+
 /// Returns the declared element type of an input; undefined if the input accepts several types.
 ///
 /// # Safety
 /// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
-    let operator = unsafe { operator(table) };
-    let of_query = [Input::Query, Input::Key, Input::Value, Input::PastKey, Input::PastValue];
-    if operator.typed && of_query.iter().any(|input| *input as usize == index) {
+    let (operator, parameter) = unsafe { (operator(table), input(table, index)) };
+    if operator.typed && parameter.is_some_and(|parameter| parameter.declared == Declared::Main) {
         element_type(operator.output)
     } else {
         ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED
     }
 }
 
-/// Returns the element type of the outputs.
+/// Returns the element type of an output.
 ///
 /// # Safety
 /// - The caller keeps the clause *operator* of [`Operator`].
-unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+unsafe extern "system" fn output_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
-    element_type(unsafe { operator(table) }.output)
+    let (operator, parameter) = unsafe { (operator(table), output(table, index)) };
+    match parameter.map(|parameter| parameter.declared) {
+        Some(Declared::F32) => element_type(FLOAT),
+        _ => element_type(operator.output),
+    }
 }
 
-unsafe extern "system" fn input_count(_: *const OrtCustomOp) -> usize {
-    INPUTS
+/// Returns the number of inputs.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe extern "system" fn input_count(table: *const OrtCustomOp) -> usize {
+    // SAFETY: the clause of this function.
+    unsafe { operator(table) }.signature.inputs.len()
 }
 
-unsafe extern "system" fn output_count(_: *const OrtCustomOp) -> usize {
-    OUTPUTS
+/// Returns the number of outputs.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe extern "system" fn output_count(table: *const OrtCustomOp) -> usize {
+    // SAFETY: the clause of this function.
+    unsafe { operator(table) }.signature.outputs.len()
 }
 
-unsafe extern "system" fn input_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
-    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+/// Returns whether a node may omit an input or output.
+fn characteristic(parameter: Option<&Parameter>) -> Characteristic {
+    match parameter {
+        Some(Parameter { required: true, .. }) => Characteristic::INPUT_OUTPUT_REQUIRED,
+        _ => Characteristic::INPUT_OUTPUT_OPTIONAL,
+    }
 }
 
-unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
-    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+/// Returns whether a node may omit an input.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe extern "system" fn input_characteristic(table: *const OrtCustomOp, index: usize) -> Characteristic {
+    // SAFETY: the clause of this function.
+    characteristic(unsafe { input(table, index) })
 }
 
-/// Returns the memory type of an input. With the CUDA provider, the key lengths are in host memory; all other inputs
-/// are in the memory of the provider.
+/// Returns whether a node may omit an output.
+///
+/// # Safety
+/// - The caller keeps the clause *operator* of [`Operator`].
+unsafe extern "system" fn output_characteristic(table: *const OrtCustomOp, index: usize) -> Characteristic {
+    // SAFETY: the clause of this function.
+    characteristic(unsafe { output(table, index) })
+}
+
+/// Returns the memory type of an input. With the CUDA provider, an input is in the memory of the provider, except one that
+/// is [`Declared::OnHost`].
 ///
 /// # Safety
 /// - The caller keeps the clause *operator* of [`Operator`].
 unsafe extern "system" fn memory(table: *const OrtCustomOp, index: usize) -> OrtMemType {
     // SAFETY: the clause of this function.
-    let provider = unsafe { operator(table) }.provider;
-    if provider == Provider::Cuda && index == Input::KeyLengths as usize {
-        OrtMemType::OrtMemTypeCPUInput
-    } else {
-        OrtMemType::OrtMemTypeDefault
+    let (provider, parameter) = unsafe { (operator(table).provider, input(table, index)) };
+    match parameter {
+        Some(Parameter { declared: Declared::OnHost, .. }) if provider == Provider::Cuda => {
+            OrtMemType::OrtMemTypeCPUInput
+        }
+        _ => OrtMemType::OrtMemTypeDefault,
     }
 }
 
@@ -280,16 +342,16 @@ unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
 }
 
 impl Operator {
-    /// Creates the operator for a provider, and for a runtime of `version`. `output` is the element type of its
-    /// outputs. If `typed`, the queries, keys, values and the past are declared with the same type.
-    pub fn new(
+    /// Creates the operator `O` for a provider, and for a runtime of `version`. `output` is the element type of outputs
+    /// that are [`Declared::Main`]. If `typed`, inputs that are [`Declared::Main`] are declared with the same type.
+    pub fn new<O: Operation>(
         version: u32,
         provider: Provider,
         output: i32,
         typed: bool,
         exceptions: Option<Exceptions>,
     ) -> Operator {
-        type Create =
+        type CreateKernel =
             unsafe extern "system" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
         type Compute = unsafe extern "system" fn(*mut c_void, *mut OrtKernelContext);
         type Throwing = unsafe extern "C-unwind" fn(
@@ -302,7 +364,7 @@ impl Operator {
         // exceptions may pass through them.
         let (create_kernel, compute_kernel) = unsafe {
             (
-                mem::transmute::<Throwing, Create>(create_or_throw),
+                mem::transmute::<Throwing, CreateKernel>(create_or_throw),
                 mem::transmute::<ThrowingCompute, Compute>(compute_or_throw),
             )
         };
@@ -332,7 +394,8 @@ impl Operator {
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),
         };
-        Operator { table, provider, version, output, typed, exceptions }
+        let (signature, create) = (O::SIGNATURE, Kernel::<O>::create as Create);
+        Operator { table, signature, create, provider, version, output, typed, exceptions }
     }
 
     /// Returns the provider on which the operator computes.

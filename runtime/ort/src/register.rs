@@ -1,11 +1,14 @@
 //! Registers the operators: identifies the runtime and passes it the tables that it supports.
 
 use crate::api::{Api, NEWEST};
+use crate::attention::Attention;
 use crate::engines;
 use crate::error::OperatorError;
 use crate::host::Exceptions;
 use crate::kernel::Provider;
+use crate::linear::LinearAttention;
 use crate::operator::{CUDA, Operator, WITH_STATUS};
+use crate::series::{Conv, Recurrence, SelectiveScan};
 use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +27,18 @@ struct Registered {
     outputs: &'static [i32],
     operators: &'static [Operator],
 }
+
+/// Creates an operator for a version of the runtime, a provider, and an element type.
+type Make = fn(u32, Provider, i32, bool, Option<Exceptions>) -> Operator;
+
+/// The operators of this library.
+const OPERATORS: [Make; 5] = [
+    Operator::new::<Attention>,
+    Operator::new::<LinearAttention>,
+    Operator::new::<Recurrence>,
+    Operator::new::<SelectiveScan>,
+    Operator::new::<Conv>,
+];
 
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
@@ -111,12 +126,14 @@ pub(crate) unsafe fn register(
     let operators = match known {
         Some(known) => known.operators,
         None => {
-            let both = [Provider::Cpu, Provider::Cuda];
-            let new = both.into_iter().flat_map(|provider| {
-                let typed = outputs.len() > 1;
-                outputs.iter().map(move |of| Operator::new(version, provider, *of, typed, exceptions))
-            });
-            let operators: &'static [Operator] = Vec::leak(new.collect());
+            let typed = outputs.len() > 1;
+            let mut new = Vec::new();
+            for make in OPERATORS {
+                for provider in [Provider::Cpu, Provider::Cuda] {
+                    new.extend(outputs.iter().map(|of| make(version, provider, *of, typed, exceptions)));
+                }
+            }
+            let operators: &'static [Operator] = Vec::leak(new);
             registered.push(Registered { version, outputs, operators });
             operators
         }

@@ -1,4 +1,4 @@
-//! Converts the pointers of a call to slices, or to addresses of a GPU.
+//! The addresses of a call's tensors, and slices of their elements.
 //!
 //! Clause of the unsafe functions here:
 //! - *tensors*: the memory of an input or output contains the elements of its shape until the call ends. Until then
@@ -6,23 +6,19 @@
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, Shapes};
-use crate::operands::{INPUTS, Input, OUTPUTS};
-use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs};
+use crate::shapes::{FLOAT, INPUTS, OUTPUTS, Shapes, count, float};
+use crate::signature::Signature;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::view::View;
-use elsa_runtime::{DeviceInputs, DeviceOutputs};
+use elsa_runtime::DeviceElements;
 use std::ffi::c_void;
 use std::{ptr, slice};
-
-/// The names of the outputs.
-const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
 
 /// The addresses of a call's tensors. Each address that has been set is aligned, and is not null unless its tensor has
 /// no elements.
 pub(crate) struct Addresses<'a> {
-    geometry: &'a Geometry,
+    signature: &'static Signature,
     shapes: &'a Shapes,
+    made: &'a [TensorShape; OUTPUTS],
     inputs: [*mut c_void; INPUTS],
     outputs: [*mut c_void; OUTPUTS],
 }
@@ -53,57 +49,111 @@ fn checked(
 }
 
 impl<'a> Addresses<'a> {
-    /// Creates an instance without addresses.
-    pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Addresses<'a> {
-        Addresses { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
+    /// Creates an instance without addresses. `made` contains the shapes of the outputs.
+    pub fn new(
+        signature: &'static Signature,
+        shapes: &'a Shapes,
+        made: &'a [TensorShape; OUTPUTS],
+    ) -> Addresses<'a> {
+        let (inputs, outputs) = ([ptr::null_mut(); INPUTS], [ptr::null_mut(); OUTPUTS]);
+        Addresses { signature, shapes, made, inputs, outputs }
     }
 
-    /// Sets the address of an input.
+    /// Sets the address of input `i`.
     ///
     /// # Errors
     /// Returns an error if the address is not aligned, or if it is null although the tensor has elements.
-    pub fn set_input(&mut self, input: Input, data: *mut c_void) -> Result<(), OperatorError> {
-        if let Some(shape) = self.shapes.input(input) {
-            self.inputs[input as usize] = checked(input.name(), data, shape)?;
+    pub fn set_input(&mut self, i: usize, data: *mut c_void) -> Result<(), OperatorError> {
+        if let (Some(shape), Some(parameter)) = (self.shapes.input(i), self.signature.inputs.get(i)) {
+            self.inputs[i] = checked(parameter.name, data, shape)?;
         }
         Ok(())
     }
 
-    /// Sets the address of an output.
+    /// Sets the address of output `i`.
     ///
     /// # Errors
     /// Returns an error if the address is not aligned, or if it is null although the tensor has elements.
-    pub fn set_output(&mut self, index: usize, data: *mut c_void) -> Result<(), OperatorError> {
-        self.outputs[index] = checked(OUTPUT_NAMES[index], data, &self.geometry.outputs[index])?;
+    pub fn set_output(&mut self, i: usize, data: *mut c_void) -> Result<(), OperatorError> {
+        if let Some(parameter) = self.signature.outputs.get(i) {
+            self.outputs[i] = checked(parameter.name, data, &self.made[i])?;
+        }
         Ok(())
     }
 
-    fn dtype(&self) -> DType {
-        self.geometry.problem.spec().dtype
+    /// Returns the address of input `i`; `None` if the call does not have the input.
+    pub fn input(&self, i: usize) -> Option<*mut c_void> {
+        self.shapes.input(i).map(|_| self.inputs[i])
     }
 
-    /// Returns the address of an operand's first element; `None` if the call does not have the operand.
-    fn place(&self, operand: Operand) -> Option<*mut u8> {
-        let first = |input: Input| {
-            let at = if self.geometry.packed { Input::Query } else { input };
-            let offset = self.geometry.offsets[input as usize] * self.dtype().size();
-            Some(self.inputs[at as usize].cast::<u8>().wrapping_add(offset))
-        };
-        let optional = |input: Input| self.shapes.input(input).map(|_| self.input(input).cast());
-        match operand {
-            Operand::Query => first(Input::Query),
-            Operand::Key => first(Input::Key),
-            Operand::Value => first(Input::Value),
-            Operand::PastKey => optional(Input::PastKey),
-            Operand::PastValue => optional(Input::PastValue),
-            Operand::Mask => optional(Input::Mask),
-            Operand::Bias => optional(Input::BiasTable),
+    /// Returns the address of output `i`; `None` if the call does not have the output.
+    pub fn output(&self, i: usize) -> Option<*mut c_void> {
+        self.shapes.outputs[i].then_some(self.outputs[i])
+    }
+
+    /// Returns the elements of input `i`; `None` if the call does not have the input, or if its elements are neither f32
+    /// nor f16.
+    ///
+    /// # Safety
+    /// - The caller keeps this module's clause *tensors*.
+    pub unsafe fn elements(&self, i: usize) -> Option<Elements<'a>> {
+        let shape = self.shapes.input(i)?;
+        // SAFETY: the clause of this function.
+        Some(unsafe { elements(float(shape.element)?, self.inputs[i].cast_const().cast(), count(shape)) })
+    }
+
+    /// Returns the elements of input `i`; `None` if the call does not have the input, or if its elements are not f32.
+    ///
+    /// # Safety
+    /// - The caller keeps this module's clause *tensors*.
+    pub unsafe fn numbers(&self, i: usize) -> Option<&'a [f32]> {
+        let shape = self.shapes.input(i).filter(|shape| shape.element == FLOAT)?;
+        // SAFETY: the clause of this function.
+        Some(unsafe { slice_of(self.inputs[i].cast_const().cast(), count(shape)) })
+    }
+
+    /// Returns the elements of output `i`; `None` if the call does not have the output.
+    ///
+    /// # Safety
+    /// - The caller keeps this module's clause *tensors*, and calls this function once for an output.
+    pub unsafe fn elements_mut(&self, i: usize) -> Option<ElementsMut<'a>> {
+        let (data, shape) = (self.output(i)?, &self.made[i]);
+        // SAFETY: the clauses of this function.
+        Some(unsafe { elements_mut(float(shape.element)?, data, count(shape)) })
+    }
+
+    /// Returns the elements of output `i`; `None` if the call does not have the output, or if its elements are not f32.
+    ///
+    /// # Safety
+    /// - The caller keeps the clauses of [`Addresses::elements_mut`].
+    pub unsafe fn numbers_mut(&self, i: usize) -> Option<&'a mut [f32]> {
+        // SAFETY: the clause of this function.
+        match unsafe { self.elements_mut(i)? } {
+            ElementsMut::F32(numbers) => Some(numbers),
             _ => None,
         }
     }
 
-    fn input(&self, input: Input) -> *mut c_void {
-        self.inputs[input as usize]
+    /// Returns the device address of input `i`; `None` if the call does not have the input.
+    pub fn device(&self, i: usize) -> Option<u64> {
+        self.input(i).map(|data| data.addr() as u64)
+    }
+
+    /// Returns the device address of output `i`; `None` if the call does not have the output.
+    pub fn device_output(&self, i: usize) -> Option<u64> {
+        self.output(i).map(|data| data.addr() as u64)
+    }
+
+    /// Returns the device address and the element type of input `i`; `None` if the call does not have the input.
+    pub fn device_elements(&self, i: usize) -> Option<DeviceElements> {
+        let dtype = float(self.shapes.input(i)?.element)?;
+        self.device(i).map(|address| DeviceElements { address, dtype })
+    }
+
+    /// Returns the device address and the element type of output `i`; `None` if the call does not have the output.
+    pub fn device_output_elements(&self, i: usize) -> Option<DeviceElements> {
+        let dtype = float(self.made[i].element)?;
+        self.device_output(i).map(|address| DeviceElements { address, dtype })
     }
 }
 
@@ -111,7 +161,7 @@ impl<'a> Addresses<'a> {
 ///
 /// # Safety
 /// - The caller keeps this module's clause *tensors*, for `len` elements.
-unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
+pub(crate) unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
     }
@@ -123,7 +173,7 @@ unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
 ///
 /// # Safety
 /// - The caller keeps this module's clause *tensors*, for `len` elements.
-unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
+pub(crate) unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
     // SAFETY: the clause of this function. Every bit pattern is a value of these types.
     unsafe {
         match dtype {
@@ -138,7 +188,7 @@ unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a
 ///
 /// # Safety
 /// - The caller keeps this module's clause *tensors*, for `len` elements of an output.
-unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
+pub(crate) unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
     // An empty slice also needs an aligned, nonnull address.
     let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
     // SAFETY: the clause of this function; alignment was checked when the pointer was given.
@@ -148,99 +198,5 @@ unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> Eleme
             DType::F16 => ElementsMut::F16(slice::from_raw_parts_mut(data.cast(), len)),
             DType::Bf16 => ElementsMut::Bf16(slice::from_raw_parts_mut(data.cast(), len)),
         }
-    }
-}
-
-fn extent(view: Option<&View>) -> usize {
-    view.map_or(0, View::extent)
-}
-
-/// Returns the key lengths of a call.
-///
-/// # Safety
-/// - The caller keeps this module's clause *tensors*.
-unsafe fn lengths<'a>(given: &Addresses<'a>) -> Lengths<'a> {
-    let spec = given.geometry.problem.spec();
-    let data = given.input(Input::KeyLengths).cast_const().cast();
-    // SAFETY: the clause of this function: `Geometry` has checked that the lengths are i64, one for each batch index.
-    let keys = spec.key_lengths.then(|| unsafe { slice_of(data, spec.query.batch()) });
-    Lengths { keys, ..Lengths::default() }
-}
-
-/// Returns the inputs of a call in host memory.
-///
-/// # Safety
-/// - The caller keeps this module's clause *tensors*.
-pub(crate) unsafe fn host_inputs<'a>(given: &Addresses<'a>) -> Inputs<'a> {
-    let spec = given.geometry.problem.spec();
-    let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views cover the shapes of the tensors, and begin at the element to which
-    // the pointer points.
-    unsafe {
-        let mut inputs = Inputs::of(|operand| {
-            let dtype = match (operand, spec.bias) {
-                (Operand::Bias, Some(bias)) => bias.dtype(),
-                _ => dtype,
-            };
-            let len = given.geometry.problem.memory(operand)?.elements;
-            given.place(operand).map(|data| elements(dtype, data, len))
-        });
-        inputs.mask = spec.mask.map(|mask| {
-            let data = given.input(Input::Mask).cast();
-            match mask.kind() {
-                MaskKind::Bool => MaskElements::Bool(slice_of(data, mask.extent())),
-                MaskKind::Additive(dtype) => MaskElements::Additive(elements(dtype, data, mask.extent())),
-            }
-        });
-        inputs.lengths = lengths(given);
-        inputs
-    }
-}
-
-/// Returns the outputs of a call in host memory.
-///
-/// # Safety
-/// - The caller keeps this module's clause *tensors*.
-pub(crate) unsafe fn host_outputs<'a>(given: &Addresses<'a>) -> Outputs<'a> {
-    let spec = given.geometry.problem.spec();
-    let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views are those of the shapes with which the outputs were allocated.
-    unsafe {
-        let mut outputs = Outputs::new(elements_mut(dtype, given.outputs[0], spec.output.extent()));
-        if spec.present_key.is_some() {
-            let len = extent(spec.present_key.as_ref());
-            outputs.present_key = Some(elements_mut(dtype, given.outputs[1], len));
-        }
-        if spec.present_value.is_some() {
-            let len = extent(spec.present_value.as_ref());
-            outputs.present_value = Some(elements_mut(dtype, given.outputs[2], len));
-        }
-        outputs
-    }
-}
-
-/// Returns the inputs of a call in device memory, with the lengths in host memory.
-///
-/// # Safety
-/// - The caller keeps this module's clause *tensors*, for the lengths.
-pub(crate) unsafe fn device_inputs<'a>(given: &Addresses<'a>) -> DeviceInputs<'a> {
-    let place = |operand| given.place(operand).map(|data| data.addr() as u64);
-    DeviceInputs {
-        mask: place(Operand::Mask),
-        // SAFETY: the clause of this function.
-        lengths: unsafe { lengths(given) },
-        ..DeviceInputs::of(place)
-    }
-}
-
-/// Returns the outputs of a call in device memory.
-pub(crate) fn device_outputs(given: &Addresses<'_>) -> DeviceOutputs {
-    let spec = given.geometry.problem.spec();
-    let [output, present_key, present_value] = given.outputs.map(|data| data.addr() as u64);
-    DeviceOutputs {
-        output: Some(output),
-        present_key: spec.present_key.map(|_| present_key),
-        present_value: spec.present_value.map(|_| present_value),
-        ..DeviceOutputs::default()
     }
 }

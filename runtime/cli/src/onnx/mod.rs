@@ -1,4 +1,4 @@
-//! `elsa onnx`: lists attention in ONNX models, replaces it with this runtime's operator, or finds the nodes that half
+//! `elsa onnx`: lists attention in ONNX models, replaces it with this runtime's operators, or finds the nodes that half
 //! precision breaks.
 
 mod audit;
@@ -31,8 +31,8 @@ pub struct OnnxArgs {
 const HELP: &str = "\
 The command recognises a product of queries and keys, a Softmax, and a product with values as attention, including
 scales, soft caps, masks and changes of layout between them. It also replaces the operators Attention of ONNX and
-MultiHeadAttention of ONNX Runtime. Attention stays as it is if other nodes read its intermediate results or if the
-replacement is not proved; its line gives the reason.
+MultiHeadAttention of ONNX Runtime, and LinearAttention and CausalConvWithState of both. Attention stays as it is if
+other nodes read its intermediate results or if the replacement is not proved; its line gives the reason.
 
 A replacement holds for every size of every dynamic axis. Values that depend on such a size are still computed at run
 time: a mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model
@@ -71,7 +71,7 @@ pub enum Verb {
     /// List the attention of a model: what would be replaced, what stays and why
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
-    /// Replace attention by the operator ElsaAttention, each replacement proved, and write the model
+    /// Replace attention by the operators of ai.elsa, each replacement proved, and write the model
     #[command(after_help = HELP)]
     Rewrite(RewriteArgs),
     /// Find the nodes that half precision breaks, in ONNX Runtime on your inputs

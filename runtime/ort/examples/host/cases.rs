@@ -33,8 +33,13 @@ impl Numbers {
     }
 
     pub fn tensor(&mut self, half: bool, dims: &[i64]) -> HostTensor {
+        self.mapped(half, dims, |x| 2.0 * x)
+    }
+
+    /// Returns a tensor whose elements are `of` a random number from −1 to 1.
+    pub fn mapped(&mut self, half: bool, dims: &[i64], of: impl Fn(f32) -> f32) -> HostTensor {
         let count: i64 = dims.iter().product();
-        let numbers: Vec<f32> = (0..count).map(|_| 2.0 * self.0.signed()).collect();
+        let numbers: Vec<f32> = (0..count).map(|_| of(self.0.signed())).collect();
         let data = if half {
             Data::F16(numbers.iter().map(|x| f16::from_f32(*x)).collect())
         } else {

@@ -1,4 +1,4 @@
-//! Runs the operator of a library in ONNX Runtime and compares its outputs with an oracle in f64:
+//! Runs the operators of a library in ONNX Runtime and compares their outputs with an oracle in f64:
 //! `host RUNTIME OPERATOR [WHAT]`. `RUNTIME` and `OPERATOR` are the paths of the two libraries. `WHAT` is
 //!
 //! - `f32` (the default): every case, every call that must be refused, and four threads in two sessions;
@@ -13,16 +13,21 @@ mod cases;
 mod given;
 mod model;
 mod oracle;
+mod others;
 
-use cases::{Case, cases, refusals};
+use cases::{Case, Refusal, cases, refusals};
 use elsa_onnxruntime::{Data, HostTensor, Model, Options, Runtime, Session};
 use model::{model, timed};
+use others::Wanted;
 use std::ffi::CStr;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Sizes of the tensors of the models that are timed: the attention of ViT-B/16 at 224 x 224.
 const TIMED: [i64; 4] = [1, 12, 197, 64];
+
+/// The operator of softmax attention.
+const ATTENTION: &str = "ElsaAttention";
 
 /// Creates a session of a model with the operators of a library, and with one thread in the runtime.
 fn session<'a>(
@@ -64,7 +69,7 @@ fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
         .collect();
     let element = if half { 10 } else { 1 };
     let outputs: Vec<_> = case.outputs.iter().map(|name| (*name, element)).collect();
-    model(&case.attributes, &values, &outputs, hidden)
+    model(ATTENTION, &case.attributes, &values, &outputs, hidden)
 }
 
 /// Compares the outputs of a case with the oracle. Returns the largest ratio of an error to its bound.
@@ -135,7 +140,7 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
     for refusal in bad {
         let values: Vec<_> =
             refusal.inputs.iter().map(|(name, tensor)| (*name, tensor.data.element())).collect();
-        let bytes = model(&refusal.attributes, &values, &[("Y", 1)], false);
+        let bytes = model(ATTENTION, &refusal.attributes, &values, &[("Y", 1)], false);
         let inputs: Vec<_> = refusal
             .inputs
             .iter()
@@ -175,6 +180,87 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
         compare(plain, &found).map(|_| "served".to_owned())
     });
     note("the next request after one that was refused", recovered);
+}
+
+/// Compares an output with its right values. Returns the largest ratio of an error to the allowed error.
+fn near(found: &HostTensor, wanted: &Wanted) -> Result<f64, String> {
+    if found.dims != wanted.dims {
+        return Err(format!("an output of {:?}; allowed: {:?}", found.dims, wanted.dims));
+    }
+    let size = wanted.values.iter().fold(1.0f64, |size, x| size.max(x.abs()));
+    let allowed = size * (wanted.sums * f64::from(f32::EPSILON) / 2.0 + oracle::unit(&found.data));
+    let mut worst = 0f64;
+    for (i, want) in wanted.values.iter().enumerate() {
+        let part = (found.data.get(i) - want).abs() / allowed;
+        let right = part <= 1.0;
+        if !right {
+            return Err(format!(
+                "{} where {want} is right; allowed: an error of {allowed:e}",
+                found.data.get(i)
+            ));
+        }
+        worst = worst.max(part);
+    }
+    Ok(worst)
+}
+
+/// Runs every call of the operators besides attention.
+fn all_others(
+    runtime: &Runtime,
+    operator: &str,
+    half: bool,
+    note: &mut impl FnMut(&str, Result<String, String>),
+) {
+    // Version 1.16 cannot infer the types of outputs, so its models have no hidden node.
+    let hidden = runtime.minor != 16;
+    for call in others::calls(half) {
+        let done = (|| {
+            let element = |tensor: &HostTensor| tensor.data.element();
+            let values: Vec<_> = call
+                .inputs
+                .iter()
+                .map(|(name, tensor)| (*name, tensor.as_ref().map_or(1, element)))
+                .collect();
+            // The last states are f32 for any type of the other tensors.
+            let types = [if half { 10 } else { 1 }, 1];
+            let outputs: Vec<_> = call.outputs().iter().copied().zip(types).collect();
+            let bytes = model(call.operator, &call.attributes, &values, &outputs, hidden);
+            let session = session(runtime, operator, &bytes, None)?;
+            let given: Vec<_> =
+                call.inputs.iter().filter_map(|(name, tensor)| Some((*name, tensor.as_ref()?))).collect();
+            let first = run(&session, &given, call.outputs())?;
+            if first != run(&session, &given, call.outputs())? {
+                return Err("the second run has other bits".to_owned());
+            }
+            if call.wanted.is_empty() {
+                return Err("the call has no right answer".to_owned());
+            }
+            let mut worst = 0f64;
+            for (found, wanted) in first.iter().zip(&call.wanted) {
+                worst = worst.max(near(found, wanted)?);
+            }
+            Ok(format!("{worst:.2} of the allowed error"))
+        })();
+        note(call.name, done);
+    }
+}
+
+/// Checks that every bad call of the operators besides attention is refused.
+fn other_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, Result<String, String>)) {
+    for (of, Refusal { says, attributes, inputs }) in others::refusals() {
+        let values: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor.data.element())).collect();
+        let bytes = model(of, &attributes, &values, &[("out", 1)], false);
+        let given: Vec<_> =
+            inputs.iter().filter(|(name, _)| !name.is_empty()).map(|(n, x)| (*n, x)).collect();
+        let found = session(runtime, operator, &bytes, None)
+            .and_then(|session| run(&session, &given, &["out"]).map(drop));
+        let done = match found {
+            Ok(()) => Err("was not refused".to_owned()),
+            Err(message) if message.contains(says) => Ok("refused".to_owned()),
+            Err(message) => Err(message),
+        };
+        note(says, done);
+    }
 }
 
 /// Runs two sessions on four threads, and checks that the bits equal those of a single thread. Each thread alternates
@@ -292,12 +378,17 @@ fn main() -> ExitCode {
     match what {
         "f32" => {
             all_cases(&runtime, operator, false, &mut note);
+            all_others(&runtime, operator, false, &mut note);
             all_refusals(&runtime, operator, &mut note);
+            other_refusals(&runtime, operator, &mut note);
             note("four threads in two sessions", threads(&runtime, operator));
             note("more shapes than plans", shapes(&runtime, operator));
             note("configuration", configuration(&runtime, operator));
         }
-        "f16" => all_cases(&runtime, operator, true, &mut note),
+        "f16" => {
+            all_cases(&runtime, operator, true, &mut note);
+            all_others(&runtime, operator, true, &mut note);
+        }
         "run" => given::models(&runtime, Path::new(folder), &mut note),
         _ => note(what, Err("allowed: f32, f16 or run FOLDER".to_owned())),
     }

@@ -1,4 +1,5 @@
-//! Models with one node `ElsaAttention`, or with the standard nodes of attention, written as ONNX's protobuf messages.
+//! Models with one node of an operator of the library, or with the standard nodes of attention, written as ONNX's
+//! protobuf messages.
 
 /// A message under construction.
 #[derive(Default)]
@@ -72,15 +73,17 @@ fn value((name, element): Value, sizes: &[i64]) -> Message {
     Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
 }
 
-/// Builds a model with a node `ElsaAttention`. If `hidden`, a standard ONNX node follows it, so the runtime must infer
-/// the type of the tensor between the two nodes.
+/// Builds a model with a node of `operator`. If `hidden`, a standard ONNX node follows its first output, so the runtime
+/// must infer the type of the tensor between the two nodes.
 pub fn model(
+    operator: &str,
     attributes: &[(&'static str, Attribute)],
     inputs: &[Value],
     outputs: &[Value],
     hidden: bool,
 ) -> Vec<u8> {
-    let inner = |name: &str| if hidden && name == "Y" { "inner".to_owned() } else { name.to_owned() };
+    let first = outputs.first().map_or("", |(name, _)| *name);
+    let inner = |name: &str| if hidden && name == first { "inner".to_owned() } else { name.to_owned() };
     let mut node = Message::default();
     for (name, _) in inputs {
         node = node.text(1, name);
@@ -88,13 +91,13 @@ pub fn model(
     for (name, _) in outputs {
         node = node.text(2, &inner(name));
     }
-    node = node.text(3, "attention").text(4, "ElsaAttention");
+    node = node.text(3, "node").text(4, operator);
     for (name, value) in attributes {
         node = node.message(5, &attribute(name, *value));
     }
     let mut graph = Message::default().message(1, &node.text(7, "ai.elsa"));
     if hidden {
-        let behind = Message::default().text(1, "inner").text(2, "Y").text(4, "Identity");
+        let behind = Message::default().text(1, "inner").text(2, first).text(4, "Identity");
         graph = graph.message(1, &behind);
     }
     graph = graph.text(2, "graph");

@@ -5,7 +5,7 @@
 //!     bin/elsa                    the tool, stripped
 //!     lib/libelsa.a               the C library, of one object whose only global symbols are the functions of elsa.h
 //!     lib/libelsa.so.1.0          the shared library; libelsa.so.1, which programs load, and libelsa.so point to it
-//!     lib/libelsa_ort.so          the operator of ONNX Runtime
+//!     lib/libelsa_ort.so          the operators of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
 //!     share/python/elsa.py        the Python library, which loads the C library from lib/

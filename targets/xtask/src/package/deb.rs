@@ -72,10 +72,10 @@ fn packages(abi: &Abi) -> [Package; 4] {
             section: "libs",
             same: true,
             depends: String::new(),
-            about: "operator of ONNX Runtime",
-            text: " The library elsa/libelsa_ort.so adds the operator ElsaAttention to ONNX\n \
+            about: "operators of ONNX Runtime",
+            text: " The library elsa/libelsa_ort.so adds the operators of this project to ONNX\n \
                    Runtime. The tool of the package elsa-edge replaces the attention of a model\n \
-                   by this operator.",
+                   by these operators.",
             files: vec![pair("lib/libelsa_ort.so", "usr/lib/@/elsa/libelsa_ort.so")],
         },
     ]

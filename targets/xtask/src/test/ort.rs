@@ -23,6 +23,8 @@ const RANDOM: &str = "runtime/ort/tests/random_models.py";
 const FUSED: &str = "runtime/ort/tests/fused_nodes.py";
 /// Script that compares models in the operators of older runtimes with f64.
 const LOWERED: &str = "runtime/ort/tests/lowered_models.py";
+/// Script that compares models of one node with a state with their rewritten versions, and with f64.
+const STATES: &str = "runtime/ort/tests/state_nodes.py";
 /// Script that tests the tool's convolutions and selective scans.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
@@ -145,8 +147,10 @@ fn rewritten(
     ran.each(checks.collect(), |ran, (what, run)| check(ran, &what, run));
     let random = python(RANDOM).arg(&library).arg(&tool).args(&format!("--count {count}"));
     check(ran, "random models", random.limit(Duration::from_secs(1200)));
-    let nodes = python(FUSED).arg(&library).arg(&tool);
-    check(ran, "attention in a single node", nodes.limit(Duration::from_secs(300)));
+    for (script, what) in [(FUSED, "attention in a single node"), (STATES, "nodes with a state")] {
+        let nodes = python(script).arg(&library).arg(&tool);
+        check(ran, what, nodes.limit(Duration::from_secs(300)));
+    }
     let old = runtimes.iter().map(|runtime| {
         let run = lowered(tree, &newest, here, "", &runtime.here, here, (count / 60).min(8));
         (format!("{runtime}, lowered models"), run)

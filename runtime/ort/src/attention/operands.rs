@@ -1,9 +1,4 @@
-//! The inputs and outputs of the operator.
-
-/// Number of inputs of the operator.
-pub(crate) const INPUTS: usize = 8;
-/// Number of outputs of the operator.
-pub(crate) const OUTPUTS: usize = 3;
+//! The inputs of the operator.
 
 /// The inputs in the order of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +14,6 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    pub const ALL: [Input; INPUTS] = [
-        Input::Query,
-        Input::Key,
-        Input::Value,
-        Input::Mask,
-        Input::BiasTable,
-        Input::PastKey,
-        Input::PastValue,
-        Input::KeyLengths,
-    ];
-
     /// Returns the name of the input.
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,5 +26,12 @@ impl Input {
             Input::PastValue => "past_value",
             Input::KeyLengths => "kv_lengths",
         }
+    }
+}
+
+impl From<Input> for usize {
+    /// Returns the index of the input.
+    fn from(input: Input) -> usize {
+        input as usize
     }
 }

@@ -1,123 +1,57 @@
 //! Derives the problem of a call and the shapes of its outputs from the attributes of the node and the shapes of the
 //! inputs. This module has no unsafe code, and checks every shape.
 
+use super::attributes::Attributes;
+use super::operands::Input;
 use crate::api::TensorShape;
-use crate::attributes::Attributes;
 use crate::error::OperatorError;
-use crate::operands::{INPUTS, Input, OUTPUTS};
+use crate::operation;
+use crate::shapes::{BOOL, FLOAT, FLOAT16, Given, INT64, Shapes, UINT8, float, shape_of};
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows, repeated,
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// Key of a plan in the cache: the shapes of the inputs and, for each optional output, whether the node has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shapes {
-    pub inputs: [Option<TensorShape>; INPUTS],
-    pub present_key: bool,
-    pub present_value: bool,
+/// Returns a copy of the shapes in which an empty batch is replaced by a batch of 1; `None` if the batch is not empty.
+pub(crate) fn of_no_sequence(shapes: &Shapes) -> Option<Shapes> {
+    let batch = |input: Input| shapes.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
+    let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
+    if !given().any(|n| n == 0) || given().any(|n| n > 1) {
+        return None;
+    }
+    let mut shapes = *shapes;
+    for input in [Input::Query, Input::Key, Input::Value, Input::Mask, Input::PastKey, Input::PastValue] {
+        let full = if input == Input::Mask { 4 } else { 3 };
+        if let Some(shape) = shapes.inputs[input as usize].as_mut().filter(|shape| shape.rank >= full) {
+            shape.dims[0] = shape.dims[0].max(1);
+        }
+    }
+    if let Some(lengths) = shapes.inputs[Input::KeyLengths as usize].as_mut() {
+        lengths.dims[0] = lengths.dims[0].max(1);
+    }
+    Some(shapes)
 }
 
-impl Shapes {
-    pub fn input(&self, input: Input) -> Option<&TensorShape> {
-        self.inputs[input as usize].as_ref()
-    }
-
-    /// Returns a copy of these shapes in which an empty batch is replaced by a batch of 1; `None` if the batch is not
-    /// empty.
-    pub fn of_no_sequence(&self) -> Option<Shapes> {
-        let batch = |input| self.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
-        let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
-        if !given().any(|n| n == 0) || given().any(|n| n > 1) {
-            return None;
-        }
-        let mut shapes = *self;
-        for input in [Input::Query, Input::Key, Input::Value, Input::Mask, Input::PastKey, Input::PastValue] {
-            let full = if input == Input::Mask { 4 } else { 3 };
-            if let Some(shape) = shapes.inputs[input as usize].as_mut().filter(|shape| shape.rank >= full) {
-                shape.dims[0] = shape.dims[0].max(1);
-            }
-        }
-        if let Some(lengths) = shapes.inputs[Input::KeyLengths as usize].as_mut() {
-            lengths.dims[0] = lengths.dims[0].max(1);
-        }
-        Some(shapes)
-    }
-}
-
-/// The problem of a call, the offsets of its tensors, and the shapes of its outputs.
+/// Places of queries, keys and values in the inputs.
 #[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    pub problem: Problem,
+pub(crate) struct Placement {
     /// Offsets of the first query, key and value in their tensors, in elements.
     pub offsets: [usize; 3],
     /// `true` if one tensor contains queries, keys and values.
     pub packed: bool,
-    /// The shapes of `Y`, `present_key` and `present_value`.
-    pub outputs: [TensorShape; OUTPUTS],
 }
 
-/// Numbers that ONNX assigns to element types.
-const FLOAT: i32 = 1;
-const UINT8: i32 = 2;
-const INT64: i32 = 7;
-const BOOL: i32 = 9;
-const FLOAT16: i32 = 10;
-
-/// Returns the name of an element type.
-fn type_name(element: i32) -> &'static str {
-    match element {
-        FLOAT => "f32",
-        UINT8 => "u8",
-        3 => "i8",
-        4 => "u16",
-        5 => "i16",
-        6 => "i32",
-        INT64 => "i64",
-        8 => "string",
-        BOOL => "bool",
-        FLOAT16 => "f16",
-        11 => "f64",
-        12 => "u32",
-        13 => "u64",
-        16 => "bf16",
-        _ => "of another kind",
-    }
-}
-
-fn float(element: i32) -> Option<DType> {
-    match element {
-        FLOAT => Some(DType::F32),
-        FLOAT16 => Some(DType::F16),
-        _ => None,
-    }
-}
+/// The geometry of a call. Its outputs are `Y`, `present_key` and `present_value`.
+pub(crate) type Geometry = operation::Geometry<Problem, Placement>;
 
 fn wrong_type(input: Input, shape: &TensorShape, allowed: &'static str) -> OperatorError {
-    OperatorError::Type { argument: input.name(), found: type_name(shape.element), allowed }
+    Given { argument: input.name(), shape }.wrong_type(allowed)
 }
 
 /// Converts the axes of a tensor to sizes.
 fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError> {
-    let mut sizes = [0; 4];
-    for (size, &dim) in sizes.iter_mut().zip(shape.dims()) {
-        *size = usize::try_from(dim).map_err(|_| OperatorError::Value {
-            argument: input.name(),
-            found: format!("an axis of {dim}"),
-            allowed: "sizes from 0 on",
-        })?;
-    }
-    Ok(sizes)
-}
-
-/// Converts sizes to a shape of the runtime; `None` if a size exceeds the runtime's integer type.
-fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
-    let mut shape = TensorShape { element, rank: sizes.len(), ..TensorShape::default() };
-    for (dim, &size) in shape.dims.iter_mut().zip(sizes) {
-        *dim = i64::try_from(size).ok()?;
-    }
-    Some(shape)
+    Given { argument: input.name(), shape }.sizes()
 }
 
 /// Views of the queries, keys and values, and the offsets of their first elements.
@@ -311,76 +245,70 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
     Ok(true)
 }
 
-impl Geometry {
-    /// Derives the geometry of a call, and checks the shapes of its inputs.
-    ///
-    /// # Errors
-    /// Returns an error that names the first input or attribute that does not match.
-    pub fn of(attributes: &Attributes, shapes: &Shapes) -> Result<Geometry, OperatorError> {
-        let input = shapes
-            .input(Input::Query)
-            .ok_or(OperatorError::Missing { argument: "Q", other: "the operator" })?;
-        let dtype = float(input.element).ok_or_else(|| wrong_type(Input::Query, input, "f32 or f16"))?;
-        if !matches!(input.rank, 3 | 4) {
-            return Err(OperatorError::Rank { argument: "Q", found: input.rank, allowed: "3 or 4" });
-        }
-        let views = if attributes.packed {
-            packed(attributes, shapes, input)?
-        } else {
-            separate(attributes, shapes, input)?
-        };
-        let Views { query, key, value, offsets } = views;
-        let mask = mask(shapes, input)?;
-        let [q, key, value] = repeated([query, key, value], mask.as_ref())?;
-        if key.heads() > 0 && !q.heads().is_multiple_of(key.heads()) {
-            let found = format!("{} heads for {} of Q", key.heads(), q.heads());
-            return Err(OperatorError::Value {
-                argument: "K",
-                found,
-                allowed: "a divisor of the heads of Q",
-            });
-        }
-        let [batch, heads, tokens, _] = q.shape();
-        let dim = value.dim();
-        let width = heads.saturating_mul(dim);
-        let (output, y) = match input.rank {
-            4 => {
-                let sizes = [batch, heads, tokens, dim];
-                (View::dense("Y", Layout::Bhnd, &sizes, None)?, shape_of(input.element, &sizes))
-            }
-            _ => {
-                let sizes = [batch, tokens, width];
-                (View::dense("Y", Layout::Bnc, &sizes, Some(heads))?, shape_of(input.element, &sizes))
-            }
-        };
-        let mut spec = Spec::new(dtype, q, key, value, output);
-        spec.past_key = past(Input::PastKey, shapes, input)?;
-        spec.past_value = past(Input::PastValue, shapes, input)?;
-        let past = spec.past_tokens();
-        let present = |of: View| {
-            let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
-            let view = View::dense("present_key", Layout::Bhnd, &sizes, None);
-            view.map(|view| (view, shape_of(input.element, &sizes)))
-        };
-        let (present_key, present_value) = (present(key)?, present(value)?);
-        spec.present_key = shapes.present_key.then_some(present_key.0);
-        spec.present_value = shapes.present_value.then_some(present_value.0);
-        spec.scale = attributes.scale;
-        spec.softcap = attributes.softcap;
-        spec.window = attributes.window;
-        spec.key_lengths = lengths(attributes, shapes, batch)?;
-        let last = spec.key_lengths || attributes.align_last;
-        let aligned = if last { Alignment::BottomRight } else { Alignment::TopLeft };
-        spec.causal = attributes.causal.then_some(aligned);
-        spec.mask = mask;
-        // A mask may be shorter than the keys, as in ONNX.
-        spec.short_mask = true;
-        (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
-        let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
-        let outputs =
-            [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
-        Ok(Geometry { problem: spec.check()?, offsets, packed: attributes.packed, outputs })
+/// Derives the geometry of a call, and checks the shapes of its inputs.
+///
+/// # Errors
+/// Returns an error that names the first input or attribute that does not match.
+pub(crate) fn geometry(attributes: &Attributes, shapes: &Shapes) -> Result<Geometry, OperatorError> {
+    let input =
+        shapes.input(Input::Query).ok_or(OperatorError::Missing { argument: "Q", other: "the operator" })?;
+    let dtype = float(input.element).ok_or_else(|| wrong_type(Input::Query, input, "f32 or f16"))?;
+    if !matches!(input.rank, 3 | 4) {
+        return Err(OperatorError::Rank { argument: "Q", found: input.rank, allowed: "3 or 4" });
     }
+    let views = if attributes.packed {
+        packed(attributes, shapes, input)?
+    } else {
+        separate(attributes, shapes, input)?
+    };
+    let Views { query, key, value, offsets } = views;
+    let mask = mask(shapes, input)?;
+    let [q, key, value] = repeated([query, key, value], mask.as_ref())?;
+    if key.heads() > 0 && !q.heads().is_multiple_of(key.heads()) {
+        let found = format!("{} heads for {} of Q", key.heads(), q.heads());
+        return Err(OperatorError::Value { argument: "K", found, allowed: "a divisor of the heads of Q" });
+    }
+    let [batch, heads, tokens, _] = q.shape();
+    let dim = value.dim();
+    let width = heads.saturating_mul(dim);
+    let (output, y) = match input.rank {
+        4 => {
+            let sizes = [batch, heads, tokens, dim];
+            (View::dense("Y", Layout::Bhnd, &sizes, None)?, shape_of(input.element, &sizes))
+        }
+        _ => {
+            let sizes = [batch, tokens, width];
+            (View::dense("Y", Layout::Bnc, &sizes, Some(heads))?, shape_of(input.element, &sizes))
+        }
+    };
+    let mut spec = Spec::new(dtype, q, key, value, output);
+    spec.past_key = past(Input::PastKey, shapes, input)?;
+    spec.past_value = past(Input::PastValue, shapes, input)?;
+    let past = spec.past_tokens();
+    let present = |of: View| {
+        let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
+        let view = View::dense("present_key", Layout::Bhnd, &sizes, None);
+        view.map(|view| (view, shape_of(input.element, &sizes)))
+    };
+    let (present_key, present_value) = (present(key)?, present(value)?);
+    spec.present_key = shapes.outputs[1].then_some(present_key.0);
+    spec.present_value = shapes.outputs[2].then_some(present_value.0);
+    spec.scale = attributes.scale;
+    spec.softcap = attributes.softcap;
+    spec.window = attributes.window;
+    spec.key_lengths = lengths(attributes, shapes, batch)?;
+    let last = spec.key_lengths || attributes.align_last;
+    let aligned = if last { Alignment::BottomRight } else { Alignment::TopLeft };
+    spec.causal = attributes.causal.then_some(aligned);
+    spec.mask = mask;
+    // A mask may be shorter than the keys, as in ONNX.
+    spec.short_mask = true;
+    (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
+    let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
+    let outputs =
+        [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
+    let placement = Placement { offsets, packed: attributes.packed };
+    Ok(Geometry { problem: spec.check()?, placement, outputs })
 }
 
 #[cfg(test)]
@@ -446,10 +374,9 @@ mod tests {
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
             attributes in attributes(),
-            mut inputs in prop::array::uniform8(shape()),
+            mut inputs in prop::array::uniform9(shape()),
             alike in any::<[bool; 3]>(),
-            present_key in any::<bool>(),
-            present_value in any::<bool>(),
+            outputs in any::<[bool; 3]>(),
         ) {
             // Half of the calls have keys and values with the shape of the queries.
             if alike[0] {
@@ -460,8 +387,8 @@ mod tests {
                     inputs[i].fill(None);
                 }
             }
-            let shapes = Shapes { inputs, present_key, present_value };
-            match Geometry::of(&attributes, &shapes) {
+            let shapes = Shapes { inputs, outputs };
+            match geometry(&attributes, &shapes) {
                 Err(e) => prop_assert!(e.to_string().contains("; allowed: "), "{e}"),
                 Ok(geometry) => {
                     let count = |input: Input| {
@@ -471,8 +398,8 @@ mod tests {
                     let spec = geometry.problem.spec();
                     let views = [(Input::Query, spec.query), (Input::Key, spec.key), (Input::Value, spec.value)];
                     for (input, view) in views {
-                        let from = if geometry.packed { Input::Query } else { input };
-                        let end = geometry.offsets[input as usize] + view.extent();
+                        let from = if geometry.placement.packed { Input::Query } else { input };
+                        let end = geometry.placement.offsets[input as usize] + view.extent();
                         prop_assert!(view.extent() == 0 || end <= count(from), "{input:?}");
                     }
                     for (input, view) in [(Input::PastKey, spec.past_key), (Input::PastValue, spec.past_value)] {
@@ -497,8 +424,8 @@ mod tests {
         let mut shapes = Shapes::default();
         shapes.inputs[0] = of(FLOAT, &[2, 12, 3 * 64]);
         let attributes = Attributes { packed: true, num_heads: Some(4), ..Attributes::default() };
-        let geometry = Geometry::of(&attributes, &shapes).unwrap();
-        assert_eq!(geometry.offsets, [0, 64, 128]);
+        let geometry = geometry(&attributes, &shapes).unwrap();
+        assert_eq!(geometry.placement.offsets, [0, 64, 128]);
         assert_eq!(geometry.outputs[0].dims(), [2, 12, 64]);
         assert_eq!(geometry.problem.spec().key.strides(), [12 * 192, 16, 192, 1]);
     }
@@ -517,8 +444,7 @@ mod tests {
     #[test]
     fn an_axis_of_one_is_repeated() {
         use Input::{Key, Mask, Query, Value};
-        let of =
-            |attributes: &Attributes, inputs: &[(Input, &[i64])]| Geometry::of(attributes, &shaped(inputs));
+        let of = |attributes: &Attributes, inputs: &[(Input, &[i64])]| geometry(attributes, &shaped(inputs));
         let plain = Attributes::default();
         let found =
             of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
@@ -543,7 +469,7 @@ mod tests {
         let shapes = shaped(&[(Query, &[1, 2, 3, 8]), (Key, &[1, 2, 7, 8]), (Value, &[1, 2, 7, 8])]);
         let offset = |align_last| {
             let attributes = Attributes { causal: true, align_last, ..Attributes::default() };
-            let geometry = Geometry::of(&attributes, &shapes).unwrap();
+            let geometry = geometry(&attributes, &shapes).unwrap();
             geometry.problem.sequence(&Lengths::default(), 0).offset()
         };
         assert_eq!([false, true].map(offset), [0, 4]);
@@ -554,12 +480,12 @@ mod tests {
         use Input::{Key, Mask, Query, Value};
         let inputs =
             [(Query, &[0, 4, 5, 8][..]), (Key, &[0, 4, 7, 8]), (Value, &[1, 4, 7, 8]), (Mask, &[5, 7])];
-        let one = shaped(&inputs).of_no_sequence().unwrap();
-        let geometry = Geometry::of(&Attributes::default(), &one).unwrap();
+        let one = of_no_sequence(&shaped(&inputs)).unwrap();
+        let geometry = geometry(&Attributes::default(), &one).unwrap();
         assert_eq!(geometry.outputs[0].dims(), [1, 4, 5, 8]);
         assert_eq!(one.input(Mask).unwrap().dims(), [5, 7]);
         let two = [(Query, &[0, 4, 5, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8])];
-        assert!(shaped(&two).of_no_sequence().is_none());
-        assert!(shaped(&[(Query, &[1, 4, 5, 8])]).of_no_sequence().is_none());
+        assert!(of_no_sequence(&shaped(&two)).is_none());
+        assert!(of_no_sequence(&shaped(&[(Query, &[1, 4, 5, 8])])).is_none());
     }
 }
