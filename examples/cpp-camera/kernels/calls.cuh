@@ -56,12 +56,13 @@ struct Map {
   Address weight;  // f32 [inputs][outputs]
   Address bias;    // f32 [outputs]
   Address y;       // f32 [rows][outputs]
+  Address sums;    // f32 [rows][outputs]: the products x weight, if they are computed already; or zero
   int rows, inputs, outputs, flags;
 };
 
 // The exact GELU of the sums, and after it the addition of the former y.
 enum { MAP_GELU = 1, MAP_ADD = 2 };
 
-static_assert(sizeof(Frame) == 64 && sizeof(Prepare) == 56 && sizeof(Normalise) == 40 && sizeof(Map) == 48, "");
+static_assert(sizeof(Frame) == 64 && sizeof(Prepare) == 56 && sizeof(Normalise) == 40 && sizeof(Map) == 56, "");
 
 }  // namespace camera

@@ -24,7 +24,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void camera_map__sm53(const Map call) {
   const int row = at / call.outputs, o = at - row * call.outputs;
   const Address x = call.x + (Address)(row * (long long)call.inputs) * 4, y = call.y + (Address)at * 4;
   float sum = load_f32(call.bias + (Address)o * 4);
-  NO_UNROLL for (int i = 0; i < call.inputs; i++) {
+  const int inputs = call.sums == 0 ? call.inputs : 0;
+  if (call.sums != 0) sum += load_f32(call.sums + (Address)at * 4);
+  NO_UNROLL for (int i = 0; i < inputs; i++) {
     const float weight = load_f32(call.weight + (Address)(i * (long long)call.outputs + o) * 4);
     sum = __builtin_fmaf(load_f32(x + (Address)i * 4), weight, sum);
   }

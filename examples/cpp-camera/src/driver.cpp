@@ -2,10 +2,7 @@
 
 #include "error.hpp"
 
-#include <cstring>
 #include <string>
-
-#include <dlfcn.h>
 
 namespace camera {
 namespace {
@@ -104,10 +101,7 @@ struct Driver::Calls {
 private:
     template <class Function>
     bool find(Function &function, const char *name) const {
-        void *found = dlsym(library_, name);
-        static_assert(sizeof found == sizeof function, "POSIX converts between them");
-        std::memcpy(&function, &found, sizeof found);
-        return found != nullptr;
+        return find_symbol(library_, function, name);
     }
 
     template <class Function>

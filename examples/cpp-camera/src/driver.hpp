@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
+
+#include <dlfcn.h>
 
 namespace camera {
 
@@ -44,6 +47,7 @@ public:
         launch_bytes(kernel, blocks, threads, &call);
     }
 
+    /// Returns the stream, a CUstream.
     void *stream() const noexcept { return stream_; }
     /// Waits for the stream.
     void wait();
@@ -74,5 +78,14 @@ private:
     std::vector<void *> host_memory_, modules_;
     std::size_t copies_ = 0, allocations_ = 0;
 };
+
+/// Finds a function of an open library. Returns whether it is there; if not, `function` is null.
+template <class Function>
+bool find_symbol(void *library, Function &function, const char *name) {
+    void *found = dlsym(library, name);
+    static_assert(sizeof found == sizeof function, "POSIX converts between them");
+    std::memcpy(&function, &found, sizeof found);
+    return found != nullptr;
+}
 
 } // namespace camera

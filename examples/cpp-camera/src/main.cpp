@@ -37,6 +37,8 @@ const char usage[] =
     "  --size WxH          pixels of the synthetic camera, 1 to 8192 a side (default 640x480)\n"
     "  --json              one JSON object per file, then one for all\n"
     "  --backend NAME      auto, scalar, neon, avx2, avx512 or cuda (default auto)\n"
+    "  --products NAME     products of linear maps on the GPU: kernel, cublas, or auto, which takes cuBLAS if it is\n"
+    "                      installed (default kernel)\n"
     "  --threads N         threads that compute attention on the CPU, 1 to 1024 (default: every core)\n"
     "  --fallback WHAT     if the GPU cannot compute: cpu computes instead, fail ends with an error (default cpu)\n"
     "  --help              this text\n"
@@ -49,6 +51,7 @@ struct Arguments {
     bool json = false, help = false;
     std::uint64_t frames = 0;
     int format = camera::FORMAT_NV12, width = 640, height = 480;
+    camera::Products products = camera::Products::kernel;
     vision::AttentionOptions attention;
     std::vector<std::string> paths;
 };
@@ -69,6 +72,15 @@ void parse_size(const std::string &text, Arguments &arguments) {
     }
     arguments.width = static_cast<int>(whole("--size", text.substr(0, sign), vision::max_side));
     arguments.height = static_cast<int>(whole("--size", text.substr(sign + 1), vision::max_side));
+}
+
+camera::Products products_named(const std::string &name) {
+    if (name != "kernel" && name != "cublas" && name != "auto") {
+        throw vision::refused("--products", name, "kernel, cublas, auto");
+    }
+    return name == "kernel"   ? camera::Products::kernel
+           : name == "cublas" ? camera::Products::cublas
+                              : camera::Products::present;
 }
 
 Arguments parse(int count, char **words) {
@@ -98,6 +110,8 @@ Arguments parse(int count, char **words) {
             arguments.attention.backend = value;
         } else if (word == "--threads") {
             arguments.attention.threads = whole(word, value, 1024);
+        } else if (word == "--products") {
+            arguments.products = products_named(value);
         } else if (word == "--fallback" && (value == "cpu" || value == "fail")) {
             arguments.attention.fallback = value == "cpu";
         } else if (word == "--fallback") {
@@ -140,7 +154,7 @@ public:
     Classifier(const Arguments &arguments, const vision::Weights &weights, camera::Source &source)
         : arguments_(arguments), weights_(weights), source_(source) {
         std::string reason;
-        network_ = camera::network_of(weights, arguments.attention, reason);
+        network_ = camera::network_of(weights, arguments.attention, arguments.products, reason);
         replaced_ = !reason.empty() || (arguments.attention.backend == "cuda" && network_->gpu().empty());
         if (!reason.empty()) {
             report(reason);

@@ -3,6 +3,7 @@
 #include "error.hpp"
 #include "modules.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -19,6 +20,20 @@ Address address_of(T *memory) {
 }
 
 float *pointer_to(Address address) { return reinterpret_cast<float *>(static_cast<std::uintptr_t>(address)); }
+
+std::unique_ptr<Cublas> cublas_of(Driver &driver, Products products) {
+    if (products == Products::kernel) {
+        return nullptr;
+    }
+    try {
+        return std::unique_ptr<Cublas>(new Cublas(driver));
+    } catch (const vision::Error &) {
+        if (products == Products::cublas) {
+            throw;
+        }
+        return nullptr;
+    }
+}
 
 } // namespace
 
@@ -41,8 +56,9 @@ vision::Answer CpuNetwork::classify(const Frame &frame) {
     return model_.encode();
 }
 
-GpuNetwork::GpuNetwork(const vision::Weights &weights, elsa::engine engine)
+GpuNetwork::GpuNetwork(const vision::Weights &weights, elsa::engine engine, Products products)
     : engine_(std::move(engine)), gpu_(vision::take(engine_.describe()).device), driver_(0),
+      cublas_(cublas_of(driver_, products)),
       prepare_(driver_.kernel(modules::prepare, "camera_prepare__sm53")),
       normalise_(driver_.kernel(modules::normalise, "camera_normalise__sm53")),
       map_(driver_.kernel(modules::map, "camera_map__sm53")), frame_(driver_.share(sizeof(Frame))),
@@ -88,12 +104,16 @@ Map GpuNetwork::map(const vision::Linear &linear, Address x, Address y, std::siz
     call.inputs = static_cast<int>(linear.inputs());
     call.outputs = static_cast<int>(linear.outputs());
     call.flags = flags;
+    call.sums = sums_;
     return call;
 }
 
 void GpuNetwork::launch(const Normalise &call, std::size_t rows) { driver_.launch(normalise_, rows, warp, call); }
 
 void GpuNetwork::launch(const Map &call) {
+    if (cublas_) {
+        cublas_->multiply(call.x, call.weight, call.sums, call.rows, call.inputs, call.outputs);
+    }
     const std::size_t outputs = static_cast<std::size_t>(call.rows) * static_cast<std::size_t>(call.outputs);
     driver_.launch(map_, (outputs + threads - 1) / threads, threads, call);
 }
@@ -109,6 +129,9 @@ void GpuNetwork::record(const vision::Weights &weights) {
     const auto rows = [&](std::size_t length) { return driver_.allocate(tokens * length * sizeof(float)); };
     const Address x = rows(width), normed = rows(width), qkv = rows(3 * width), attended = rows(width);
     const Address hidden = rows(weights.widest());
+    if (cublas_) {
+        sums_ = rows(std::max({3 * width, weights.widest(), weights.head.outputs()}));
+    }
     const Tables tables(weights);
     Prepare first = sizes_of(weights);
     first.frame = frame_.address;
@@ -174,13 +197,13 @@ vision::AttentionOptions on_cpu(vision::AttentionOptions options) {
 }
 
 std::unique_ptr<Network> network_of(const vision::Weights &weights, const vision::AttentionOptions &options,
-                                    std::string &reason) {
+                                    Products products, std::string &reason) {
     vision::AttentionOptions chosen = options;
     if (options.backend == "auto" || options.backend == "cuda") {
         elsa::engine engine = vision::create_engine(options);
         if (vision::take(engine.describe()).backend == ELSA_BACKEND_CUDA) {
             try {
-                return std::unique_ptr<Network>(new GpuNetwork(weights, std::move(engine)));
+                return std::unique_ptr<Network>(new GpuNetwork(weights, std::move(engine), products));
             } catch (const vision::Error &error) {
                 if (!options.fallback) {
                     throw;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cublas.hpp"
 #include "driver.hpp"
 #include "model.hpp"
 #include "prepare.hpp"
@@ -57,12 +58,15 @@ private:
     std::vector<std::unique_ptr<std::uint8_t[]>> rooms_;
 };
 
+/// What computes the products of linear maps on a GPU: the example's kernel, or cuBLAS, or cuBLAS where it is present.
+enum class Products { kernel, cublas, present };
+
 /// The network on a GPU: a graph of kernels in one stream. A launch reads the picture and writes the scores in memory
 /// of the host, so it takes no copy, and the host waits once, for the scores.
 class GpuNetwork : public Network {
 public:
     /// For an engine that computes on a GPU.
-    GpuNetwork(const vision::Weights &weights, elsa::engine engine);
+    GpuNetwork(const vision::Weights &weights, elsa::engine engine, Products products);
     ~GpuNetwork() override;
 
     Shared room(std::size_t bytes) override { return driver_.share(bytes); }
@@ -86,8 +90,12 @@ private:
     elsa::engine engine_;
     std::string gpu_;
     Driver driver_;
+    /// Null if the kernel computes the products.
+    std::unique_ptr<Cublas> cublas_;
     void *prepare_, *normalise_, *map_;
     Shared frame_, answer_;
+    /// Products of a map, with cuBLAS.
+    Address sums_ = 0;
     elsa::plan<float> plan_;
     elsa::workspace workspace_;
     Nodes nodes_;
@@ -101,6 +109,6 @@ vision::AttentionOptions on_cpu(vision::AttentionOptions options);
 /// Creates the network on the back end of the options. With `fallback`, the CPU takes the place of a GPU that cannot be
 /// used; `reason` is then why, unless the library has reported it. Throws vision::Error.
 std::unique_ptr<Network> network_of(const vision::Weights &weights, const vision::AttentionOptions &options,
-                                    std::string &reason);
+                                    Products products, std::string &reason);
 
 } // namespace camera

@@ -20,6 +20,10 @@ use std::path::Path;
 const EXAMPLE: &str = "examples/cpp-camera";
 const PROGRAM: &str = "elsa-camera";
 const TESTS: &str = "camera-tests";
+/// Stand-in for cuBLAS, which takes the stand-in driver's memory.
+const CUBLAS: &str = "camera-cublas";
+/// Products of a picture: four linear maps in each of three blocks, and the scores.
+const PRODUCTS: u64 = 13;
 /// Folder with declarations in place of NVIDIA's headers for surfaces.
 const HEADERS: &str = "tests/capi/foreign";
 /// CMake arguments for both sanitizers, unoptimised to compile quickly.
@@ -33,7 +37,7 @@ const OF_A_PICTURE: [&str; 2] = ["cuGraphLaunch", "cuStreamSynchronize"];
 const COPIES: [&str; 3] = ["cuMemcpy", "cuMemAlloc", "cuMemHostAlloc"];
 
 /// Requests that the program must reject, each with a text that the error message must contain.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 11] = [
     ("--frames 3", "--model"),
     ("--model Cargo.toml", "model: Cargo.toml"),
     ("--model x --frames 0", "--frames"),
@@ -41,6 +45,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("--model x --size 640", "--size"),
     ("--model x --size 640x8193", "--size"),
     ("--model x --fallback gpu", "--fallback"),
+    ("--model x --products blas", "--products"),
     ("--model x --bogus", "--bogus"),
     ("--model x --video /dev/video0 a.png", "--video"),
     ("--model MODEL no-such.png", "no-such.png"),
@@ -69,7 +74,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let headers = format!("-DCAMERA_HEADERS={}", tree.root.join(HEADERS).display());
 
     let native = home.join(HOST);
-    make(tree, EXAMPLE, &[PROGRAM, TESTS], oldest.as_deref(), &native, &here, &[headers.clone()])?;
+    make(tree, EXAMPLE, &[PROGRAM, TESTS, CUBLAS], oldest.as_deref(), &native, &here, &[headers.clone()])?;
     count(ran, with_standin(program(tree, "", &native, TESTS).arg("cuda"), &driver));
     let sanitized = home.join("sanitized");
     let mut more: Vec<String> = SANITIZED.iter().map(|flag| (*flag).to_owned()).collect();
@@ -79,14 +84,18 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     for format in ["rgb", "rgba", "nv12"] {
         let out = ask(tree, "", &native, &format!("--backend scalar --format {format}")).arg(&pictures).run();
-        ran.note(&format!("{format}, the CPU"), as_wanted(&record, &out, "scalar"));
+        ran.note(&format!("{format}, the CPU"), as_wanted(&record, &out, "scalar", 0));
         let run = ask(tree, "", &native, &format!("--backend cuda --fallback fail --format {format}"))
             .arg(&pictures);
         let out = with_standin(run, &driver).run();
-        ran.note(&format!("{format}, stand-in driver"), as_wanted(&record, &out, "cuda"));
+        ran.note(&format!("{format}, stand-in driver"), as_wanted(&record, &out, "cuda", 0));
     }
-    let out = ask(tree, "", &native, "--frames 100 --size 1921x1081").run();
-    ran.note("a synthetic camera", summary(&out).and_then(|all| without_copies(&all)));
+    let libraries = format!("{}:{}", driver.display(), native.display());
+    let run = ask(tree, "", &native, "--backend cuda --fallback fail --products cublas").arg(&pictures);
+    let out = run.env("LD_LIBRARY_PATH", libraries).env("ELSA_STANDIN", &driver).run();
+    ran.note("products by a stand-in for cuBLAS", as_wanted(&record, &out, "cuda", PRODUCTS));
+    let out = ask(tree, "", &native, "--backend scalar --frames 100 --size 1921x1081").run();
+    ran.note("a synthetic camera", summary(&out).and_then(|all| without_copies(&all, 0)));
     ran.note("calls of the driver", calls_of_pictures(tree, &native, &driver, &home));
     failures(tree, ran, &native, &driver);
     let requests = |rest: &str| program(tree, "", &native, PROGRAM).args(&rest.replace("MODEL", MODEL));
@@ -103,7 +112,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let emulator = setup::emulator();
     count(ran, program(tree, &emulator, &cross, TESTS));
     let out = ask(tree, &emulator, &cross, "--backend neon").arg(&pictures).run();
-    ran.note("emulated board", as_wanted(&record, &out, "neon"));
+    ran.note("emulated board", as_wanted(&record, &out, "neon", 0));
     Ok(())
 }
 
@@ -114,19 +123,21 @@ fn summary(out: &Output) -> Result<Value, String> {
     serde_json::from_str(last).map_err(|error| format!("no JSON: {error}"))
 }
 
-/// Checks the answers of all held-out pictures, and what they took.
-fn as_wanted(record: &Record, out: &Output, backend: &str) -> Result<String, String> {
+/// Checks the answers of all held-out pictures, and what they took. `others` is the number of nodes of the graph that
+/// are no kernels.
+fn as_wanted(record: &Record, out: &Output, backend: &str, others: u64) -> Result<String, String> {
     let told = compare(record, out, Some(backend))?;
-    let taken = without_copies(&summary(out)?)?;
+    let taken = without_copies(&summary(out)?, others)?;
     Ok(format!("{told}; {taken}"))
 }
 
-/// Checks that a picture took no copy and no allocation. On a GPU, a picture is a graph of kernels alone.
-fn without_copies(all: &Value) -> Result<String, String> {
+/// Checks that a picture took no copy and no allocation. On a GPU, a picture is a graph of kernels and `others` other
+/// nodes.
+fn without_copies(all: &Value, others: u64) -> Result<String, String> {
     let float = |name: &str| all[name].as_f64().unwrap_or(f64::NAN);
     let number = |name: &str| all[name].as_u64().unwrap_or(u64::MAX);
     let kernels = number("graph_kernels");
-    let alone = number("graph_copies") == 0 && number("graph_others") == 0;
+    let alone = number("graph_copies") == 0 && number("graph_others") == others;
     let on_gpu = all["backend"] == "cuda";
     let good = float("copies_per_frame") == 0.0
         && float("allocations_per_frame") == 0.0
