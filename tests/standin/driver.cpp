@@ -161,7 +161,11 @@ struct Item {
 // Indices of a graph's nodes.
 typedef std::set<size_t> Nodes;
 
+// Types of nodes, with the numbers of cuda.h.
+enum Kind { KERNEL_NODE = 0, COPY_NODE = 1, SET_NODE = 2, HOST_NODE = 3, GRAPH_NODE = 4, EVENT_NODE = 7 };
+
 struct Node {
+  Kind kind;
   std::function<void()> work;
   Nodes after;
 };
@@ -440,13 +444,13 @@ int stream_of(Driver& d, Stream* handle, Stream** stream) {
   return SUCCESS;
 }
 
-int enqueue(Driver& d, Stream* handle, std::function<void()> work) {
+int enqueue(Driver& d, Stream* handle, Kind kind, std::function<void()> work) {
   Stream* s;
   if (const int e = stream_of(d, handle, &s)) return e;
   if (s->context != current()) return INVALID_HANDLE;
   if (Capture* c = s->capture) {
     if (c->invalid) return STREAM_CAPTURE_INVALIDATED;
-    c->graph.nodes.push_back(Node{std::move(work), s->last});
+    c->graph.nodes.push_back(Node{kind, std::move(work), s->last});
     s->last = {c->graph.nodes.size() - 1};
     return SUCCESS;
   }
@@ -567,10 +571,11 @@ int copy_in(Driver& d, Stream* stream, Address to, const void* from, size_t byte
   if (const int e = stream_of(d, stream, &s)) return e;
   const bool pinned = find_host(d, reinterpret_cast<Address>(from), bytes) != d.blocks.end();
   if ((pinned || s->capture != nullptr) && !wait) {
-    return enqueue(d, stream, [=] { std::memcpy(host_of(to), from, bytes); });
+    return enqueue(d, stream, COPY_NODE, [=] { std::memcpy(host_of(to), from, bytes); });
   }
   auto taken = std::make_shared<std::vector<char>>((const char*)from, (const char*)from + bytes);
-  if (const int e = enqueue(d, stream, [=] { std::memcpy(host_of(to), taken->data(), bytes); })) return e;
+  const auto work = [=] { std::memcpy(host_of(to), taken->data(), bytes); };
+  if (const int e = enqueue(d, stream, COPY_NODE, work)) return e;
   if (wait) run_all(*current()->null);
   return SUCCESS;
 }
@@ -579,7 +584,7 @@ int copy_out(Driver& d, Stream* stream, void* to, Address from, size_t bytes, bo
   if (bytes == 0) return SUCCESS;
   if (to == nullptr || find_device(d, from, bytes) == d.blocks.end()) return INVALID_VALUE;
   if (wait && disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
-  if (const int e = enqueue(d, stream, [=] { std::memcpy(to, host_of(from), bytes); })) return e;
+  if (const int e = enqueue(d, stream, COPY_NODE, [=] { std::memcpy(to, host_of(from), bytes); })) return e;
   Stream* s;
   if (const int e = stream_of(d, stream, &s)) return e;
   if (s->capture != nullptr) return SUCCESS;
@@ -592,13 +597,13 @@ int copy_within(Driver& d, Stream* stream, Address to, Address from, size_t byte
   if (find_device(d, to, bytes) == d.blocks.end() || find_device(d, from, bytes) == d.blocks.end()) {
     return INVALID_VALUE;
   }
-  return enqueue(d, stream, [=] { std::memmove(host_of(to), host_of(from), bytes); });
+  return enqueue(d, stream, COPY_NODE, [=] { std::memmove(host_of(to), host_of(from), bytes); });
 }
 
 template <class T> int set(Driver& d, Stream* stream, Address to, T value, size_t n) {
   if (n == 0) return SUCCESS;
   if (to % sizeof(T) != 0 || find_device(d, to, n * sizeof(T)) == d.blocks.end()) return INVALID_VALUE;
-  return enqueue(d, stream, [=] { std::fill_n(static_cast<T*>(host_of(to)), n, value); });
+  return enqueue(d, stream, SET_NODE, [=] { std::fill_n(static_cast<T*>(host_of(to)), n, value); });
 }
 
 // ---- Modules
@@ -1306,7 +1311,8 @@ EXPORT(cuLaunchKernel, Function* function, unsigned grid_x, unsigned grid_y, uns
     // The driver copies the parameter immediately.
     const char* from = static_cast<const char*>(parameters[0]);
     auto parameter = std::make_shared<std::vector<char>>(from, from + kernel->parameter_size);
-    return enqueue(d, stream, [=] { run_grid(*kernel, parameter->data(), (int)block_x, (int)grid_x); });
+    const auto work = [=] { run_grid(*kernel, parameter->data(), (int)block_x, (int)grid_x); };
+    return enqueue(d, stream, KERNEL_NODE, work);
   });
 }
 
@@ -1515,6 +1521,30 @@ EXPORT(cuThreadExchangeStreamCaptureMode, int* exchanged) {
   });
 }
 
+// Without an array, returns the number of nodes.
+EXPORT(cuGraphGetNodes, Graph* graph, Node** nodes, size_t* count) {
+  return api("cuGraphGetNodes", INIT, [&](Driver& d) -> int {
+    if (count == nullptr || d.graphs.count(graph) == 0) return INVALID_VALUE;
+    const size_t all = graph->nodes.size(), room = *count;
+    *count = nodes == nullptr ? all : std::min(all, room);
+    for (size_t i = 0; nodes != nullptr && i < room; i++) nodes[i] = i < all ? &graph->nodes[i] : nullptr;
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuGraphNodeGetType, Node* node, int* type) {
+  return api("cuGraphNodeGetType", INIT, [&](Driver& d) -> int {
+    for (Graph* graph : d.graphs) {
+      for (const Node& one : graph->nodes) {
+        if (&one != node || type == nullptr) continue;
+        *type = one.kind;
+        return SUCCESS;
+      }
+    }
+    return INVALID_VALUE;
+  });
+}
+
 EXPORT(cuGraphInstantiate, Graph** executable, Graph* graph, void** node, char* log, size_t bytes) {
   return api("cuGraphInstantiate", CONTEXT, [&](Driver& d) -> int {
     (void)node, (void)log, (void)bytes;
@@ -1528,7 +1558,7 @@ EXPORT(cuGraphInstantiate, Graph** executable, Graph* graph, void** node, char* 
 EXPORT(cuGraphLaunch, Graph* executable, Stream* stream) {
   return api("cuGraphLaunch", CONTEXT, [&](Driver& d) -> int {
     if (d.executables.count(executable) == 0) return INVALID_VALUE;
-    return enqueue(d, stream, [=] {
+    return enqueue(d, stream, GRAPH_NODE, [=] {
       std::vector<bool> done(executable->nodes.size());
       for (const size_t node : executable->last) run_node(*executable, node, done);
     });
@@ -1554,7 +1584,8 @@ EXPORT(cuGraphExecDestroy, Graph* executable) {
 }
 
 EXPORT(cuLaunchHostFunc, Stream* stream, void (*function)(void*), void* data) {
-  return api("cuLaunchHostFunc", CONTEXT, [&](Driver& d) { return enqueue(d, stream, [=] { function(data); }); });
+  return api("cuLaunchHostFunc", CONTEXT,
+             [&](Driver& d) { return enqueue(d, stream, HOST_NODE, [=] { function(data); }); });
 }
 
 EXPORT(cuEventCreate, Event** event, unsigned flags) {
@@ -1591,7 +1622,7 @@ EXPORT(cuEventRecord, Event* event, Stream* stream) {
     }
     event->capture = nullptr;
     const auto time = event->time;
-    if (const int e = enqueue(d, stream, [=] { *time = std::chrono::steady_clock::now(); })) return e;
+    if (const int e = enqueue(d, stream, EVENT_NODE, [=] { *time = std::chrono::steady_clock::now(); })) return e;
     event->stream = s;
     event->item = s->given;
     return SUCCESS;

@@ -17,20 +17,6 @@ const Name backends[] = {
     {"avx2", ELSA_BACKEND_AVX2}, {"avx512", ELSA_BACKEND_AVX512}, {"cuda", ELSA_BACKEND_CUDA},
 };
 
-void check(const elsa::status &status) {
-    if (status.ok()) {
-        return;
-    }
-    const bool request = status.code() == ELSA_STATUS_ARGUMENT || status.code() == ELSA_STATUS_UNSUPPORTED;
-    throw Error(request ? Fault::request : Fault::system, "attention: " + status.message());
-}
-
-template <class T>
-T take(elsa::result<T> result) {
-    check(result.status());
-    return std::move(result).value();
-}
-
 elsa_backend backend_named(const std::string &name) {
     for (const Name &entry : backends) {
         if (name == entry.name) {
@@ -58,6 +44,44 @@ void run(const elsa::bound &bound, AttentionReport &told) {
 
 } // namespace
 
+void check(const elsa::status &status) {
+    if (status.ok()) {
+        return;
+    }
+    const bool request = status.code() == ELSA_STATUS_ARGUMENT || status.code() == ELSA_STATUS_UNSUPPORTED;
+    throw Error(request ? Fault::request : Fault::system, "attention: " + status.message());
+}
+
+elsa::engine create_engine(const AttentionOptions &options) {
+    elsa::engine_options wanted;
+    wanted.backend = backend_named(options.backend);
+    wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
+    wanted.threads = options.threads;
+    wanted.priority = options.priority;
+    elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
+    // A missing instruction set is a wrong request; an unusable GPU is a failing system.
+    if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
+        throw Error(Fault::system, "attention: " + engine.message());
+    }
+    return take(std::move(engine));
+}
+
+elsa::problem<float> problem_of(std::size_t heads, std::size_t tokens, std::size_t dim) {
+    elsa::problem<float> problem;
+    problem.q = problem.k = problem.v = take(elsa::view(ELSA_LAYOUT_QKV, 1, heads, tokens, dim));
+    problem.out = take(elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim));
+    return problem;
+}
+
+elsa::inputs<float> rows_of(const float *qkv, std::size_t tokens, std::size_t width) {
+    const std::size_t size = 3 * tokens * width;
+    elsa::inputs<float> inputs;
+    inputs.q = {qkv, size};
+    inputs.k = {qkv + width, size - width};
+    inputs.v = {qkv + 2 * width, size - 2 * width};
+    return inputs;
+}
+
 void AttentionReport::add(const AttentionReport &later) noexcept {
     backend = later.backend;
     fallback = fallback || later.fallback;
@@ -69,29 +93,12 @@ void AttentionReport::add(const AttentionReport &later) noexcept {
 }
 
 Attention::Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim)
-    : certify_(options.certify) {
-    elsa::engine_options wanted;
-    wanted.backend = backend_named(options.backend);
-    wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
-    wanted.threads = options.threads;
-    wanted.priority = options.priority;
-    elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
-    // A missing instruction set is a wrong request; an unusable GPU is a failing system.
-    if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
-        throw Error(Fault::system, "attention: " + engine.message());
-    }
-    engine_ = take(std::move(engine));
-
+    : certify_(options.certify), engine_(create_engine(options)) {
     const std::size_t width = heads * dim;
     qkv_ = take(engine_.buffer<float>(3 * tokens * width));
     out_ = take(engine_.buffer<float>(tokens * width));
-    elsa::problem<float> problem;
-    problem.q = problem.k = problem.v = take(elsa::view(ELSA_LAYOUT_QKV, 1, heads, tokens, dim));
-    problem.out = take(elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim));
-    elsa::inputs<float> inputs;
-    inputs.q = qkv_;
-    inputs.k = {qkv_.data() + width, qkv_.size() - width};
-    inputs.v = {qkv_.data() + 2 * width, qkv_.size() - 2 * width};
+    elsa::problem<float> problem = problem_of(heads, tokens, dim);
+    const elsa::inputs<float> inputs = rows_of(qkv_.data(), tokens, width);
     elsa::outputs<float> outputs;
     outputs.out = out_;
     elsa::plan_options certified;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 namespace vision {
 
@@ -48,6 +49,26 @@ struct AttentionReport {
     /// Adds the report of a later run.
     void add(const AttentionReport &later) noexcept;
 };
+
+/// Throws the error of a failed call of the library.
+void check(const elsa::status &status);
+
+/// Returns the value of a call of the library, or throws the error.
+template <class T>
+T take(elsa::result<T> result) {
+    check(result.status());
+    return std::move(result).value();
+}
+
+/// Creates the engine that the options describe. Throws Error.
+elsa::engine create_engine(const AttentionOptions &options);
+
+/// Returns attention over one picture, with rows [q | k | v] of a linear map, and a dense output with heads side by
+/// side.
+elsa::problem<float> problem_of(std::size_t heads, std::size_t tokens, std::size_t dim);
+
+/// Returns queries, keys and values in the rows [tokens, 3, width]; their memory may be that of a GPU.
+elsa::inputs<float> rows_of(const float *qkv, std::size_t tokens, std::size_t width);
 
 /// Exact softmax attention of every block: planned, bound and warmed up once, run for each block. The blocks share the
 /// tensors, which are in buffers of the library: on a Jetson the GPU uses them in place, without a copy.

@@ -11,8 +11,6 @@
 namespace vision {
 namespace {
 
-const float epsilon = 1e-5f;
-
 #ifdef VISION_BLAS
 
 /// Adds x W to y for the rows of x.
@@ -63,11 +61,10 @@ Linear::Linear(const std::vector<float> &weight, std::vector<float> bias)
 }
 
 void Linear::apply(const float *x, std::size_t rows, float *y) const {
-    const std::size_t outputs = bias_.size(), inputs = weight_.size() / outputs;
     for (std::size_t r = 0; r < rows; ++r) {
-        std::copy(bias_.begin(), bias_.end(), y + r * outputs);
+        std::copy(bias_.begin(), bias_.end(), y + r * outputs());
     }
-    product(x, rows, weight_.data(), inputs, outputs, y);
+    product(x, rows, weight_.data(), inputs(), outputs(), y);
 }
 
 Norm::Norm(std::vector<float> weight, std::vector<float> bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
@@ -84,7 +81,7 @@ void Norm::apply(const float *x, std::size_t rows, float *y) const {
         for (std::size_t i = 0; i < n; ++i) {
             squares += (x[i] - mean) * (x[i] - mean);
         }
-        const float factor = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
+        const float factor = 1.0f / std::sqrt(squares / static_cast<float>(n) + norm_epsilon);
         for (std::size_t i = 0; i < n; ++i) {
             y[i] = (x[i] - mean) * factor * weight_[i] + bias_[i];
         }
@@ -104,11 +101,15 @@ void add(float *x, const float *y, std::size_t n) {
     }
 }
 
+std::size_t largest(const std::vector<float> &scores) {
+    return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
+}
+
 void softmax(const std::vector<float> &scores, std::vector<float> &probabilities) {
-    const float largest = *std::max_element(scores.begin(), scores.end());
+    const float most = scores[largest(scores)];
     float sum = 0.0f;
     for (std::size_t i = 0; i < scores.size(); ++i) {
-        probabilities[i] = std::exp(scores[i] - largest);
+        probabilities[i] = std::exp(scores[i] - most);
         sum += probabilities[i];
     }
     for (float &p : probabilities) {

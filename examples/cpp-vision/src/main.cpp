@@ -4,11 +4,11 @@
 #include "files.hpp"
 #include "model.hpp"
 #include "picture.hpp"
+#include "report.hpp"
 #include "safetensors.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -39,8 +39,6 @@ const char usage[] =
     "\n"
     "Exit status: 0 done; 2 the request was wrong, or a picture was; 3 the device or the system failed.\n";
 
-/// Number of classes listed in a line of text.
-const std::size_t named = 3;
 /// Number of pictures from which a terminal shows progress.
 const std::size_t many = 50;
 
@@ -124,36 +122,6 @@ struct Totals {
     double seconds = 0.0;
 };
 
-void print(const std::string &path, long label, const vision::Model &model, const vision::Answer &answer, bool json) {
-    const std::vector<float> &p = model.probabilities();
-    if (json) {
-        nlohmann::ordered_json line = {{"file", path},
-                                       {"class", answer.best},
-                                       {"probability", p[answer.best]},
-                                       {"scores", model.scores()},
-                                       {"backend", answer.attention.backend},
-                                       {"fallback", answer.attention.fallback}};
-        line["label"] = label < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(label);
-        std::cout << line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-        return;
-    }
-    std::vector<std::size_t> order(p.size());
-    for (std::size_t i = 0; i < order.size(); ++i) {
-        order[i] = i;
-    }
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
-    std::cout << path << ':';
-    for (std::size_t i = 0; i < std::min(named, order.size()); ++i) {
-        char text[64];
-        std::snprintf(text, sizeof text, "%s %zu (%.4f)", i == 0 ? "" : ",", order[i], double(p[order[i]]));
-        std::cout << text;
-    }
-    if (label >= 0 && static_cast<std::size_t>(label) != answer.best) {
-        std::cout << "; labelled " << label;
-    }
-    std::cout << '\n';
-}
-
 void print(const Totals &totals, const vision::AttentionDevice &device, bool json) {
     const double accuracy = totals.labelled == 0 ? 0.0 : double(totals.right) / double(totals.labelled);
     if (json) {
@@ -224,7 +192,7 @@ int run(const Arguments &arguments) {
         totals.right += label >= 0 && static_cast<std::size_t>(label) == answer.best;
         totals.fallbacks += answer.attention.fallback;
         totals.backend = answer.attention.backend;
-        print(path, label, model, answer, arguments.json);
+        vision::print_answer(path, label, model.scores(), model.probabilities(), answer, arguments.json);
         if (!arguments.map.empty()) {
             vision::write_map(arguments.map, picture, model.map(), vision::Model::grid);
         }

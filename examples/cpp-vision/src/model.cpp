@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace vision {
 namespace {
@@ -23,7 +24,7 @@ Linear linear(const SafeTensors &weights, const std::string &name, std::size_t o
     return Linear(weights.f32(name + ".weight", {outputs, inputs}), weights.f32(name + ".bias", {outputs}));
 }
 
-Norm norm(const SafeTensors &weights, const std::string &name, std::size_t width) {
+Norm norm_of(const SafeTensors &weights, const std::string &name, std::size_t width) {
     return Norm(weights.f32(name + ".weight", {width}), weights.f32(name + ".bias", {width}));
 }
 
@@ -33,33 +34,43 @@ constexpr std::size_t Model::patch;
 constexpr std::size_t Model::grid;
 constexpr std::size_t Model::tokens;
 
-Model::Model(const SafeTensors &weights, const AttentionOptions &options)
-    : width_(weights.rows("norm.weight")), heads_(heads_of(weights, width_)),
-      patch_map_(linear(weights, "patch", width_, patch * patch)), position_(weights.f32("pos", {tokens, width_})),
-      norm_(norm(weights, "norm", width_)), head_(linear(weights, "head", weights.rows("head.weight"), width_)),
-      attention_(options, heads_, tokens, width_ / heads_), x_(tokens * width_), normed_(tokens * width_),
-      mapped_(tokens * width_), scores_(weights.rows("head.weight")), probabilities_(scores_.size()) {
-    add(position_.data(), weights.f32("cls", {width_}).data(), width_);
-    std::size_t widest = 0;
-    for (std::size_t i = 0; i < max_blocks && weights.has("blocks." + std::to_string(i) + ".norm1.weight"); ++i) {
+Weights::Weights(const SafeTensors &file)
+    : width(file.rows("norm.weight")), heads(heads_of(file, width)),
+      patch(linear(file, "patch", width, Model::patch * Model::patch)),
+      position(file.f32("pos", {Model::tokens, width})), norm(norm_of(file, "norm", width)),
+      head(linear(file, "head", file.rows("head.weight"), width)) {
+    add(position.data(), file.f32("cls", {width}).data(), width);
+    for (std::size_t i = 0; i < max_blocks && file.has("blocks." + std::to_string(i) + ".norm1.weight"); ++i) {
         const std::string name = "blocks." + std::to_string(i) + ".";
+        const std::size_t hidden = file.rows(name + "fc1.weight");
         Block block;
-        block.hidden = weights.rows(name + "fc1.weight");
-        block.norm1 = norm(weights, name + "norm1", width_);
-        block.qkv = linear(weights, name + "qkv", 3 * width_, width_);
-        block.proj = linear(weights, name + "proj", width_, width_);
-        block.norm2 = norm(weights, name + "norm2", width_);
-        block.fc1 = linear(weights, name + "fc1", block.hidden, width_);
-        block.fc2 = linear(weights, name + "fc2", width_, block.hidden);
-        widest = std::max(widest, block.hidden);
-        blocks_.push_back(block);
+        block.norm1 = norm_of(file, name + "norm1", width);
+        block.qkv = linear(file, name + "qkv", 3 * width, width);
+        block.proj = linear(file, name + "proj", width, width);
+        block.norm2 = norm_of(file, name + "norm2", width);
+        block.fc1 = linear(file, name + "fc1", hidden, width);
+        block.fc2 = linear(file, name + "fc2", width, hidden);
+        blocks.push_back(block);
     }
-    if (blocks_.empty()) {
+    if (blocks.empty()) {
         throw refused("model: tensor blocks.0.norm1.weight", "absent", "at least one block");
     }
-    hidden_.resize(tokens * widest);
+}
+
+std::size_t Weights::widest() const noexcept {
+    std::size_t widest = 0;
+    for (const Block &block : blocks) {
+        widest = std::max(widest, block.fc1.outputs());
+    }
+    return widest;
+}
+
+Model::Model(Weights weights, const AttentionOptions &options)
+    : weights_(std::move(weights)), attention_(options, weights_.heads, tokens, weights_.width / weights_.heads),
+      x_(tokens * weights_.width), normed_(x_.size()), mapped_(x_.size()), hidden_(tokens * weights_.widest()),
+      scores_(weights_.head.outputs()), probabilities_(scores_.size()) {
     if (options.probabilities) {
-        averages_.resize(blocks_.size() * tokens * tokens);
+        averages_.resize(weights_.blocks.size() * tokens * tokens);
     }
 }
 
@@ -69,12 +80,16 @@ Answer Model::classify(const std::array<float, side * side> &cells) {
         const std::size_t y = at / grid * patch + inside / patch, x = at % grid * patch + inside % patch;
         patches_[i] = cells[y * side + x];
     }
-    std::fill(x_.begin(), x_.begin() + static_cast<std::ptrdiff_t>(width_), 0.0f);
-    patch_map_.apply(patches_.data(), tokens - 1, x_.data() + width_);
-    add(x_.data(), position_.data(), x_.size());
+    std::fill(x_.begin(), x_.begin() + static_cast<std::ptrdiff_t>(weights_.width), 0.0f);
+    weights_.patch.apply(patches_.data(), tokens - 1, x_.data() + weights_.width);
+    add(x_.data(), weights_.position.data(), x_.size());
+    return encode();
+}
+
+Answer Model::encode() {
     Answer answer;
-    for (std::size_t l = 0; l < blocks_.size(); ++l) {
-        const Block &block = blocks_[l];
+    for (std::size_t l = 0; l < weights_.blocks.size(); ++l) {
+        const Weights::Block &block = weights_.blocks[l];
         block.norm1.apply(x_.data(), tokens, normed_.data());
         block.qkv.apply(normed_.data(), tokens, attention_.qkv());
         answer.attention.add(attention_.run());
@@ -82,28 +97,28 @@ Answer Model::classify(const std::array<float, side * side> &cells) {
         add(x_.data(), mapped_.data(), x_.size());
         block.norm2.apply(x_.data(), tokens, normed_.data());
         block.fc1.apply(normed_.data(), tokens, hidden_.data());
-        gelu(hidden_.data(), tokens * block.hidden);
+        gelu(hidden_.data(), tokens * block.fc1.outputs());
         block.fc2.apply(hidden_.data(), tokens, mapped_.data());
         add(x_.data(), mapped_.data(), x_.size());
         if (!averages_.empty()) {
             float *average = &averages_[l * tokens * tokens];
             std::fill(average, average + tokens * tokens, 0.0f);
             for (std::size_t i = 0; i < attention_.probabilities().size(); ++i) {
-                average[i % (tokens * tokens)] += attention_.probabilities()[i] / static_cast<float>(heads_);
+                average[i % (tokens * tokens)] += attention_.probabilities()[i] / static_cast<float>(weights_.heads);
             }
         }
     }
-    norm_.apply(x_.data(), 1, normed_.data());
-    head_.apply(normed_.data(), 1, scores_.data());
+    weights_.norm.apply(x_.data(), 1, normed_.data());
+    weights_.head.apply(normed_.data(), 1, scores_.data());
     softmax(scores_, probabilities_);
-    answer.best = static_cast<std::size_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
+    answer.best = largest(scores_);
     return answer;
 }
 
 std::vector<float> Model::map() const {
     std::vector<float> row(tokens), next(tokens);
     row[0] = 1.0f;
-    for (std::size_t l = blocks_.size(); l-- > 0;) {
+    for (std::size_t l = weights_.blocks.size(); l-- > 0;) {
         const float *average = &averages_[l * tokens * tokens];
         for (std::size_t j = 0; j < tokens; ++j) {
             next[j] = 0.5f * row[j];

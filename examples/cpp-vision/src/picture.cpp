@@ -47,28 +47,39 @@ void append(void *to, void *data, int size) {
     static_cast<std::vector<char> *>(to)->insert(static_cast<std::vector<char> *>(to)->end(), bytes, bytes + size);
 }
 
-} // namespace
-
-Picture read_picture(const std::string &path) {
+/// Returns the pixels of a file with `channels` bytes each.
+std::vector<std::uint8_t> decoded(const std::string &path, int channels, std::size_t &width, std::size_t &height) {
     const std::string allowed = "a PNG or JPEG file of at most " + std::to_string(max_side) + " pixels a side";
     errno = 0;
     std::unique_ptr<std::FILE, int (*)(std::FILE *)> file(std::fopen(path.c_str(), "rb"), std::fclose);
     if (!file) {
         throw file_error(path, errno, allowed);
     }
-    int width = 0, height = 0, channels = 0;
+    int columns = 0, rows = 0, stored = 0;
     std::unique_ptr<stbi_uc, void (*)(void *)> pixels(
-        stbi_load_from_file(file.get(), &width, &height, &channels, 1), stbi_image_free);
+        stbi_load_from_file(file.get(), &columns, &rows, &stored, channels), stbi_image_free);
     if (std::ferror(file.get())) {
         throw file_error(path, errno, allowed);
     }
     if (!pixels) {
         throw refused(path, stbi_failure_reason(), allowed);
     }
+    width = static_cast<std::size_t>(columns);
+    height = static_cast<std::size_t>(rows);
+    return std::vector<std::uint8_t>(pixels.get(), pixels.get() + width * height * static_cast<std::size_t>(channels));
+}
+
+} // namespace
+
+Picture read_picture(const std::string &path) {
     Picture picture;
-    picture.width = static_cast<std::size_t>(width);
-    picture.height = static_cast<std::size_t>(height);
-    picture.grey.assign(pixels.get(), pixels.get() + picture.width * picture.height);
+    picture.grey = decoded(path, 1, picture.width, picture.height);
+    return picture;
+}
+
+ColourPicture read_colours(const std::string &path) {
+    ColourPicture picture;
+    picture.rgb = decoded(path, 3, picture.width, picture.height);
     return picture;
 }
 

@@ -21,9 +21,19 @@ struct Picture {
     std::vector<std::uint8_t> grey;
 };
 
+/// Pixels of three bytes, red, green and blue, row by row.
+struct ColourPicture {
+    std::size_t width = 0;
+    std::size_t height = 0;
+    std::vector<std::uint8_t> rgb;
+};
+
 /// Reads a PNG or JPEG file. A colour becomes (77 R + 150 G + 29 B) / 256, rounded down: the weights of ITU-R BT.601.
 /// Transparency is ignored. Throws Error.
 Picture read_picture(const std::string &path);
+
+/// Reads a PNG or JPEG file with its colours. Transparency is ignored. Throws Error.
+ColourPicture read_colours(const std::string &path);
 
 /// Returns the overlap of a cell with a pixel, along an axis of n pixels, in eighths of a pixel.
 inline std::uint64_t overlap(std::size_t cell, std::size_t n, std::size_t pixel) noexcept {

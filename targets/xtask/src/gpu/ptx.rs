@@ -5,6 +5,9 @@
 //! The text is packed: comments, optional spaces and most line ends are removed, and long names are shortened. Packing
 //! changes no instruction and saves a third of the bytes. `kernels/ptx/manifest.json` records the sources, the
 //! compiler, the flags and the resources of each kernel.
+//!
+//! The kernels of the example `cpp-camera` are compiled in the same way, to modules next to their sources. They belong to the
+//! example, so the manifest does not list them.
 
 use super::sass;
 use crate::files;
@@ -19,7 +22,12 @@ use std::path::{Path, PathBuf};
 const COMPILER: &str = "clang-19";
 const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_53 -nocudainc -nocudalib -O3 -std=c++17 \
     -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
-const SOURCES: &str = "kernels/cuda";
+/// Folder of the device code. Kernels elsewhere include its headers by paths relative to it.
+pub const SOURCES: &str = "kernels/cuda";
+/// Folder of an example's kernels and of their modules.
+pub const EXAMPLE: &str = "examples/cpp-camera/kernels";
+/// Operator of the kernels in [`EXAMPLE`], for the sums of bytes.
+const OF_EXAMPLE: &str = "camera";
 /// Folder of the committed PTX modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
@@ -34,7 +42,8 @@ pub const NEWEST_ISA: u32 = 65;
 /// attention, the modules of kernels that walk over states have a size of 1.4 MB. The modules of the quadratic form
 /// with delta rules and per-dim gates have a size of 0.4 MB. These are separate modules, because a process only
 /// compiles the modules of its plans.
-const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
+const MOST_BYTES: [(&str, usize); 4] =
+    [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000), (OF_EXAMPLE, 20_000)];
 /// Largest number of processor seconds that ptxas should take for a module. On a slow machine, [`MOST_SECONDS`] are
 /// allowed. If a module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
@@ -140,6 +149,7 @@ pub fn check(tree: &Tree) -> Ran {
         }
         let known = |path: &PathBuf| made.files.iter().any(|(file, _)| tree.root.join(file) == *path);
         let mut strays = files::below(&tree.root.join(MODULES), &["ptx"])?;
+        strays.extend(files::below(&tree.root.join(EXAMPLE), &["ptx"])?);
         strays.retain(|path| !known(path));
         ran.faults.extend(strays.iter().map(|path| format!("{}: has no source", path.display())));
         ran.faults.extend(made.faults);
@@ -176,6 +186,11 @@ fn make(tree: &Tree) -> Result<Made, String> {
         operators.push(name.split('/').next().unwrap_or_default().to_owned());
         units.push(path);
     }
+    for path in files::below(&tree.root.join(EXAMPLE), &["cu"])? {
+        names.push(path.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+        operators.push(OF_EXAMPLE.to_owned());
+        units.push(path);
+    }
     let of = |(path, kernel): (PathBuf, &String)| compile(tree, &tools, &scratch, &path, kernel);
     for ((kernel, operator), unit) in
         names.iter().zip(operators).zip(side_by_side(units.into_iter().zip(&names).collect(), of))
@@ -200,12 +215,15 @@ fn make(tree: &Tree) -> Result<Made, String> {
             text.len(),
             takes.seconds
         ));
+        let folder = if operator == OF_EXAMPLE { EXAMPLE } else { MODULES };
         *all.entry(operator).or_default() += text.len();
-        kernels.insert(
-            kernel.to_owned(),
-            json!({ "registers": takes.registers, "shared": takes.shared, "threads": takes.threads, "bytes": text.len() }),
-        );
-        made.files.push((format!("{MODULES}/{kernel}.ptx"), text));
+        if folder == MODULES {
+            kernels.insert(
+                kernel.to_owned(),
+                json!({ "registers": takes.registers, "shared": takes.shared, "threads": takes.threads, "bytes": text.len() }),
+            );
+        }
+        made.files.push((format!("{folder}/{kernel}.ptx"), text));
     }
     for (operator, bytes) in all {
         let most = MOST_BYTES.iter().find(|(name, _)| *name == operator).map_or(0, |(_, most)| *most);
@@ -238,7 +256,8 @@ fn compile(
     kernel: &str,
 ) -> Result<(String, Resources, Option<sass::Cost>), String> {
     let out = scratch.join(format!("{kernel}.ptx"));
-    let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(source).arg("-o").arg(&out).quiet().run();
+    let run = Run::new(tree, &format!("{COMPILER} {FLAGS} -I {SOURCES}"));
+    let run = run.arg(source).arg("-o").arg(&out).quiet().run();
     if !run.ok {
         return Err(format!("{kernel}: {}\n{}", run.how, run.stderr));
     }

@@ -1,6 +1,7 @@
 //! Builds the stand-in driver of `tests/standin`: a `libcuda.so.1` with the device sources compiled for this machine or a
 //! board.
 
+use super::ptx::{EXAMPLE, SOURCES as KERNELS};
 use crate::files;
 use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
@@ -46,7 +47,6 @@ impl Variant {
 }
 
 const SOURCES: &str = "tests/standin";
-const KERNELS: &str = "kernels/cuda";
 
 /// Names of the programs that are built into the library's folder, each from one source file. `true` marks programs
 /// that run thread blocks.
@@ -76,17 +76,19 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
     let out = tree.target.join("standin").join(variant.name());
     files::folder(&out)?;
     let (sources, cuda) = (tree.root.join(SOURCES), tree.root.join(KERNELS));
-    let kernels = files::below(&cuda, &["cu"])?;
+    let mut kernels = files::below(&cuda, &["cu"])?;
     if kernels.is_empty() {
         return Err(format!("{}: no kernels", cuda.display()));
     }
+    kernels.extend(files::below(&tree.root.join(EXAMPLE), &["cu"])?);
     let mut headers = files::below(&cuda, &["cuh"])?;
+    headers.extend(files::below(&tree.root.join(EXAMPLE), &["cuh"])?);
     headers.extend(files::below(&sources, &["h"])?);
     headers.push(std::env::current_exe().map_err(|error| error.to_string())?);
 
     let common = format!(
         "-std=c++20 {} -ffp-contract=fast -fno-fast-math -Wall -Wextra -Werror -fPIC \
-         -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
+         -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES} -I .",
         variant.flags()
     );
     // Compiles an outdated object. Returns whether it compiled anything.
@@ -98,7 +100,9 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         if stale {
             let mut run = Run::new(tree, "clang++-19 -x c++ -c").args(&common);
             if let Some(kernel) = kernel {
-                let source = kernel.strip_prefix(&cuda).unwrap_or(kernel).display();
+                // The path is relative, so that messages contain paths of the project.
+                let source = kernel.strip_prefix(&cuda).or_else(|_| kernel.strip_prefix(&tree.root));
+                let source = source.unwrap_or(kernel).display();
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
                 run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }

@@ -6,6 +6,7 @@ mod arm;
 mod ask;
 mod boards;
 pub mod bounds;
+mod camera;
 pub mod capi;
 mod cargo;
 mod check;

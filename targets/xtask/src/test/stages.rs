@@ -2,8 +2,8 @@
 
 use super::ask::Ask;
 use super::{
-    arm, boards, bounds, capi, check, day, deploy, examples, fuzz, install, ort, python, release, robot, ros,
-    sanitizers, tensorrt, vision, workspace,
+    arm, boards, bounds, camera, capi, check, day, deploy, examples, fuzz, install, ort, python, release,
+    robot, ros, sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -89,6 +89,9 @@ pub const STAGES: &[Stage] = &[
     long("vision", 0, 90.0, |tree, _| vision::vision(tree))
         .about("the C++ pipeline answers as PyTorch, here and on an emulated board")
         .guards(&["examples/cpp-vision"]),
+    long("camera", 0, 60.0, |tree, _| camera::camera(tree))
+        .about("pictures of a camera as PyTorch, without copies: here, on the stand-in GPU and a board")
+        .guards(&["examples/cpp-camera", "examples/cpp-vision"]),
     long("examples", 0, 90.0, |tree, _| examples::examples(tree))
         .about("the C++ real-time loop and all snippets, here and on an emulated board")
         .guards(&["examples/cpp-realtime", "examples/cpp-snippets"]),
@@ -120,7 +123,7 @@ pub const STAGES: &[Stage] = &[
         ran
     })
     .about("device code, regenerated, assembled, and run with many splits of the keys")
-    .guards(&["kernels/cuda", "kernels/ptx", "targets/xtask/src/gpu"]),
+    .guards(&["examples/cpp-camera/kernels", "kernels/cuda", "kernels/ptx", "targets/xtask/src/gpu"]),
     long("msrv", 1, 60.0, |tree, _| release::msrv(tree))
         .about("published packages with the oldest compiler")
         .guards(&["Cargo.toml", "Cargo.lock"]),

@@ -23,6 +23,8 @@ use std::time::Duration;
 const EXAMPLE: &str = "examples/cpp-vision";
 const PROGRAMS: [&str; 2] = ["elsa-vision", "vision-tests"];
 pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
+/// PyTorch's answers for the held-out pictures.
+pub(super) const RECORD: &str = "examples/cpp-vision/model/heldout.json";
 /// Roundings on the longest path: in each of three blocks two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96),
 /// attention (12 + 2 x 17), and some for GELU and the sums of the residual stream. The remaining terms are for the patches and
 /// the head.
@@ -48,8 +50,8 @@ struct Wanted {
     scores: Vec<f64>,
 }
 
-/// PyTorch's answers for the held-out pictures.
-struct Record {
+/// Content of [`RECORD`].
+pub(super) struct Record {
     pictures: Vec<Wanted>,
     accuracy: f64,
     tolerance: f64,
@@ -67,7 +69,8 @@ fn numbers(value: &Value) -> Vec<f64> {
     list(value).iter().filter_map(Value::as_f64).collect()
 }
 
-fn record(path: &Path) -> Result<Record, String> {
+/// Reads a record.
+pub(super) fn record(path: &Path) -> Result<Record, String> {
     let value = json(path)?;
     let (indices, classes) = (list(&value["indices"]), list(&value["classes"]));
     let scores = list(&value["scores"]);
@@ -121,7 +124,7 @@ fn within(error: f64, allowed: f64) -> bool {
 }
 
 /// Compares the program's report with the record. If `backend` is given, the report must name this back end.
-fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
+pub(super) fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {
         return Err(format!("{} pictures; allowed: {}", lines.len(), record.pictures.len()));
@@ -260,7 +263,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::file(tree, "/usr/include/nlohmann/json.hpp", "nlohmann-json3-dev")?;
     let pictures = setup::digits(tree)?;
     let home = tree.target.join("vision");
-    let record = record(&tree.root.join(EXAMPLE).join("model/heldout.json"))?;
+    let record = record(&tree.root.join(RECORD))?;
     let model = tree.root.join(MODEL);
     let bytes = fs::metadata(&model).map_err(|error| format!("{}: {error}", model.display()))?.len();
     let found = format!("{bytes} bytes, accuracy {:.4} by PyTorch", record.accuracy);

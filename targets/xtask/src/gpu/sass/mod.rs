@@ -104,13 +104,13 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// Suffixes of the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
 /// bias and is not predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
-/// Prefixes in the names of kernels that have no predicted time: linear attention and series.
-const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
+/// Prefixes in the names of kernels that have no predicted time: linear attention, series, and the example of a camera.
+const UNPREDICTED: [&str; 3] = ["linear_", "series_", "camera_"];
 
 /// Returns the cost of a kernel that ptxas has assembled, with `threads` threads in a block. Returns `None` for kernels
-/// whose time is not predicted. These are kernels of linear attention and series, kernels for problems with masks or
-/// biases, and kernels with loops that cannot be decoded. For a kernel with such a loop, also prints a line with the
-/// reason.
+/// whose time is not predicted. These are kernels of linear attention, series and the example of a camera, kernels for
+/// problems with masks or biases, and kernels with loops that cannot be decoded. For a kernel with such a loop, also
+/// prints a line with the reason.
 ///
 /// # Errors
 /// Returns an error if the listing cannot be parsed.
