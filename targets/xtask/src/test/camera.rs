@@ -74,7 +74,15 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let headers = format!("-DCAMERA_HEADERS={}", tree.root.join(HEADERS).display());
 
     let native = home.join(HOST);
-    make(tree, EXAMPLE, &[PROGRAM, TESTS, CUBLAS], oldest.as_deref(), &native, &here, &[headers.clone()])?;
+    make(
+        tree,
+        EXAMPLE,
+        &[PROGRAM, TESTS, CUBLAS],
+        oldest.as_deref(),
+        &native,
+        &here,
+        std::slice::from_ref(&headers),
+    )?;
     count(ran, with_standin(program(tree, "", &native, TESTS).arg("cuda"), &driver));
     let sanitized = home.join("sanitized");
     let mut more: Vec<String> = SANITIZED.iter().map(|flag| (*flag).to_owned()).collect();
