@@ -5,6 +5,7 @@ pub mod gradients;
 pub mod linear;
 pub mod problems;
 pub mod series;
+pub mod stream;
 pub mod structs;
 pub mod task;
 
