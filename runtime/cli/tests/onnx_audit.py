@@ -196,7 +196,8 @@ def squares(desk):
     centred = tensors["x"].astype(np.float64)
     centred = centred - centred.mean(-1, keepdims=True)
     assert abs(norm["sum"] / (centred**2).sum(-1).max() - 1) < 1e-5, norm
-    assert norm["stored"] == norm["accumulated"] == "inf" and norm["harm"] > 0.1, norm
+    # The square root of inf is NaN in some versions of ONNX Runtime, and the error is then inf.
+    assert norm["stored"] == norm["accumulated"] == "inf" and float(norm["harm"]) > 0.1, norm
     assert [found["sites"][at]["node"] for at in found["keep"]] == ["the variance"], found["keep"]
     suffices(made, tensors, found)
 
