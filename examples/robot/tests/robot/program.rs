@@ -7,7 +7,7 @@ use rustix::pty::OpenptFlags;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -287,14 +287,27 @@ fn a_signal_that_repeats_another_at_once_changes_nothing() {
     }
 }
 
+/// Waits until a pipe contains no room for another line: its contents stay the same for a second.
+fn wait_until_full(pipe: &impl AsFd) {
+    let (mut last, mut since, started) = (0, Instant::now(), Instant::now());
+    while last < 1 << 15 || since.elapsed() < Duration::from_secs(1) {
+        assert!(started.elapsed() < Duration::from_secs(300), "{last} bytes");
+        std::thread::sleep(Duration::from_millis(50));
+        let bytes = rustix::io::ioctl_fionread(pipe).unwrap();
+        if bytes != last {
+            (last, since) = (bytes, Instant::now());
+        }
+    }
+}
+
 #[test]
 fn a_later_signal_ends_a_loop_that_hangs() {
     let desk = Desk::new(4);
-    // The reader of the program's output is gone, so the summary cannot be written.
+    // Nobody reads the program's output, so the loop hangs when the pipe is full.
     let mut child = start(desk.robot("--images @images --repeat --rate 1000 --frames 3000"));
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
-    std::thread::sleep(Duration::from_millis(if emulated() { 20_000 } else { 4000 }));
+    wait_until_full(out.get_ref());
     assert!(child.try_wait().unwrap().is_none());
     kill_process(pid(&child), Signal::TERM).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
