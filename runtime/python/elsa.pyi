@@ -153,7 +153,7 @@ def gradients(
     bias: Optional[_T] = None,
     bias_table: Optional[_T] = None,
     bias_index: Optional[_T] = None,
-    windows: Optional[_Windows] = None,
+    windows: Optional[_WindowsLike] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     causal: _Causal = False,
