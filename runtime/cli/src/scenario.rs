@@ -17,10 +17,10 @@ stress has scores that overflow a naive exponential, one dominant key, values th
 windows of a rolled picture with a table of relative positions; sink is causal, 2 heads, 1,024 tokens, d = 64, with
 scores that are large at the first key and near the diagonal.";
 
-/// Marks the flag of a tensor as required unless `--scenario` or `--shape` selects other tensors.
+/// Marks the flag of a tensor as required unless `--scenario` selects other tensors.
 #[must_use]
 pub fn required(flag: Arg) -> Arg {
-    flag.required_unless_present_any(["scenario", "shape"])
+    flag.required_unless_present("scenario")
 }
 
 /// A set of built-in tensors.

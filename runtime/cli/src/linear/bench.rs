@@ -63,9 +63,6 @@ pub struct LinearBenchArgs {
     /// Use one gate for each dim of the key
     #[arg(long)]
     pub per_dim: bool,
-    /// Order of the tokens.
-    #[command(flatten)]
-    pub order: DirectionArgs,
     /// Sizes to measure instead of those of the flags below; may be repeated
     #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
         conflicts_with_all = ["lengths", "dims", "batch", "heads"])]
@@ -102,6 +99,9 @@ pub struct LinearBenchArgs {
     /// Write curves of time against tokens, with the crossovers
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
+    /// Order of the tokens.
+    #[command(flatten)]
+    pub order: DirectionArgs,
     /// Engine.
     #[command(flatten)]
     pub host: HostArgs,

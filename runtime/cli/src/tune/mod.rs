@@ -62,9 +62,6 @@ pub struct TuneArgs {
     /// Time for each shape
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
-    /// Engine.
-    #[command(flatten)]
-    pub host: HostArgs,
     /// On a GPU, tune the kernels of --half-scores, which sum short chains of products of f16 inputs in f16
     #[arg(long)]
     pub half_scores: bool,
@@ -74,6 +71,9 @@ pub struct TuneArgs {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Engine.
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 /// Cases of one shape class, and the measured candidates of each case.

@@ -59,7 +59,7 @@ use crate::scenario::{self, Scenario};
 use crate::shape::{self, Data, Named};
 use crate::verdict::Verdict;
 use case::Case;
-use clap::Args;
+use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
 use elsa_files::{Accept, Target, Tensor, TensorPath};
@@ -118,14 +118,19 @@ The likely case is the same analysis with errors of random sign (Azuma-Hoeffding
 ELSA is printed next to the bound, relative to |Y|. It omits the rounding of scores and the cancellation of values, so a
 correct answer may violate it.";
 
+/// Marks the flag of a tensor as required unless `--scenario` or `--shape` selects other tensors.
+fn required(flag: Arg) -> Arg {
+    scenario::required(flag).required_unless_present("shape")
+}
+
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
     elsa verify --scenario <SCENARIO> [OPTIONS]\n       \
     elsa verify --shape <SHAPE> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
-    mut_arg("q", scenario::required), mut_arg("k", scenario::required), mut_arg("v", scenario::required))]
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
-    /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
+    /// Judge this output of another program instead of running. It was computed from the same inputs. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
     #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "shape", "backend", "fallback", "device",
         "threads", "budget", "block", "half_scores"])]
@@ -146,7 +151,7 @@ pub struct VerifyArgs {
     /// Seed of the rows of --audit [default: from the system]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal::<u64>)]
     pub seed: Option<u64>,
-    /// Write verdict, metrics, bounds and pictures as one self-contained page
+    /// Write verdict, metrics, bounds and pictures as a page. It is self-contained
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
     /// Permission for pages to replace inputs.

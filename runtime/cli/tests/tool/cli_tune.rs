@@ -102,7 +102,7 @@ fn decisions_about_a_cpu_are_measured_and_used() {
     assert_eq!(bits(&format!("{tuned} --block 128")), bits("--block 128"));
 
     // A file of another processor is ignored with a line.
-    std::fs::write(&path, won.replace("cores = ", "cores = 9")).unwrap();
+    std::fs::write(&path, won.replace("\ncores = ", "\ncores = 9")).unwrap();
     let output = desk.call(&format!("{line} {tuned}"));
     let said = common::said(&output);
     assert!(output.status.success() && said.contains("a number of cores of"), "{said}");
