@@ -277,6 +277,33 @@ elsa_backend best() {
     return backend;
 }
 
+// Runs within a budget of GPU memory.
+void on_a_gpu(const Data &x) {
+    std::uint32_t present = 0;
+    CHECK(elsa_backend_present(ELSA_BACKEND_CUDA, &present) == ELSA_STATUS_OK);
+    if (!present) return;
+    elsa::engine_options of_engine;
+    of_engine.backend = ELSA_BACKEND_CUDA;
+    of_engine.fallback = ELSA_FALLBACK_FAIL;
+    const elsa::engine engine = elsa::engine::create(of_engine).value();
+    const elsa::problem<float> p = plain();
+    elsa::stream_options options(std::size_t(1) << 30);
+    options.with_eta(0.05).with_device_budget(1);
+    const elsa::result<elsa::stream> refused = engine.stream(p, options);
+    CHECK(refused.status().code() == ELSA_STATUS_MEMORY && refused.message().find("device_budget: 1 bytes") == 0);
+    const std::size_t at = refused.message().find("at least ");
+    CHECK(at != std::string::npos);
+    const std::size_t budget = 2 * std::strtoull(refused.message().c_str() + at + 9, nullptr, 10);
+    const elsa::stream made = engine.stream(p, options.with_device_budget(budget)).value();
+    CHECK(made.describe()->backend == ELSA_BACKEND_CUDA && made.describe()->device_bytes <= budget);
+    Writes found;
+    Reads reads(x);
+    CHECK(made.run(reads, found).ok());
+    const auto all = [](std::size_t, std::size_t) { return true; };
+    const std::vector<double> want = naive(p, reader(x.q), reader(x.k), reader(x.v), all);
+    CHECK(distance(p, want, reader(found.out)) < 1e-5);
+}
+
 } // namespace
 
 int main() {
@@ -288,6 +315,7 @@ int main() {
     answers(engine, x);
     endings(engine, x);
     misuse(engine, x);
+    on_a_gpu(x);
     std::printf("%d checks\n", checks);
     return 0;
 }

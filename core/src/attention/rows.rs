@@ -115,7 +115,9 @@ struct QueryHead<'a> {
 }
 
 impl QueryHead<'_> {
-    /// Computes `rows` from the elements of queries, keys and values.
+    /// Computes `rows` from the elements of queries, keys and values. Is not inlined, because a caller may be optimised
+    /// for size, and its loops are not vectorised.
+    #[inline(never)]
     fn run<T: Copy + Into<f32>>(
         &self,
         [queries, keys, values]: [&[T]; 3],

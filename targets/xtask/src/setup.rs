@@ -319,12 +319,12 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns a folder with a bare system for this machine: its Debian, with nothing but apt, a C++ compiler, CMake and
-/// pkg-config. Requires the rights of root.
+/// Returns a folder with a bare system for this machine: its Debian, with nothing but apt, a C++ compiler, CMake,
+/// pkg-config, and the C library for packages of arm64. Requires the rights of root.
 pub fn bare_root(tree: &Tree) -> Result<PathBuf, String> {
     program(tree, "mmdebstrap", "mmdebstrap")?;
     let root = tree.target.join("bare-root");
-    if root.join("usr/bin/g++").exists() {
+    if root.join("usr/bin/g++").exists() && root.join("lib/aarch64-linux-gnu/libc.so.6").exists() {
         return Ok(root);
     }
     let release = files::text(Path::new("/etc/os-release"))?;
@@ -332,8 +332,12 @@ pub fn bare_root(tree: &Tree) -> Result<PathBuf, String> {
     let suite = suite.ok_or("/etc/os-release: no VERSION_CODENAME")?;
     let part = tree.target.join("bare-root-part");
     files::empty(&part)?;
-    let line = format!("mmdebstrap --variant=minbase --include=g++,cmake,make,pkg-config {suite}");
+    let line = format!(
+        "mmdebstrap --variant=minbase --architectures=amd64,arm64 \
+        --include=g++,cmake,make,pkg-config,libc6:arm64 {suite}"
+    );
     let made = Run::new(tree, &line).arg(&part).run().text(&line);
+    files::empty(&root)?;
     made.and_then(|_| std::fs::rename(&part, &root).map_err(files::at(&root))).map(|()| root)
 }
 

@@ -32,6 +32,11 @@ struct stream_options : elsa_stream_options {
         eta = factor;
         return *this;
     }
+    // Lets a GPU compute, within this number of bytes of its memory.
+    stream_options &with_device_budget(std::size_t bytes) noexcept {
+        device_budget = bytes;
+        return *this;
+    }
 };
 
 // Report for a streamed run to fill.

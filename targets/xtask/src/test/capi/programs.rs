@@ -62,7 +62,7 @@ pub const PROGRAMS: [(&str, &str); 39] = [
 ];
 /// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
 /// device that the driver simulates.
-const ON_A_GPU: [(&str, &str, &str); 30] = [
+const ON_A_GPU: [(&str, &str, &str); 31] = [
     ("adaptors.cpp", "", ""),
     ("adaptors_later.cpp", "", ""),
     ("device.c", "", ""),
@@ -87,6 +87,7 @@ const ON_A_GPU: [(&str, &str, &str); 30] = [
     ("linear_device.c", "", ""),
     ("linear_device.c", "", "discrete"),
     ("series_device.c", "", ""),
+    ("stream.cpp", "", ""),
     ("stream_device.c", "", ""),
     ("stream_device.c", "", "discrete"),
     ("logs.c", "", ""),
