@@ -17,10 +17,12 @@ fn size() -> impl Strategy<Value = i64> {
     ]
 }
 
-fn shape() -> impl Strategy<Value = Option<TensorShape>> {
+/// Boxed, because the values of nine shapes are too large for the stack of a test.
+fn shape() -> BoxedStrategy<Option<TensorShape>> {
     let element = prop_oneof![8 => Just(FLOAT), 2 => Just(FLOAT16), 1 => 0..30];
     let shape = (element, prop_oneof![8 => 1usize..5, 1 => 0usize..7], prop::array::uniform4(size()));
-    prop::option::weighted(0.8, shape.prop_map(|(element, rank, dims)| TensorShape { element, rank, dims }))
+    let shape = shape.prop_map(|(element, rank, dims)| TensorShape { element, rank, dims });
+    prop::option::weighted(0.8, shape).boxed()
 }
 
 /// Generates the shapes of a call. In `ranks`, the rank of most tensors is that of the operator's input.
