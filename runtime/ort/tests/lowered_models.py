@@ -53,13 +53,15 @@ class Case:
         # Types of the outputs, by default that of the first input.
         self.kinds = kinds or [next(iter(inputs.values())).dtype] * len(wants)
         names = attributes.pop("names", [*inputs, *self.constants])
+        # Inputs without free axes.
+        self.fixed = attributes.pop("fixed", ())
         self.nodes = nodes or [helper.make_node(op, names, self.outputs, **attributes)]
 
     def model(self, random):
         declared = []
         for name, x in self.inputs.items():
             # Axes are fixed or free.
-            axes = [n if random.random() < 0.5 else "%s%d" % (name, i) for i, n in enumerate(x.shape)]
+            axes = [n if name in self.fixed or random.random() < 0.5 else "%s%d" % (name, i) for i, n in enumerate(x.shape)]
             declared.append(helper.make_tensor_value_info(name, TYPES[x.dtype], axes))
         outputs = [helper.make_tensor_value_info(name, TYPES[np.dtype(kind)], [None] * want.ndim)
                    for name, kind, want in zip(self.outputs, self.kinds, self.wants)]
@@ -135,9 +137,9 @@ def group(random):
     return Case("GroupNormalization", opset, {"x": x, "s": scale, "b": bias}, [want], [allowed], num_groups=groups)
 
 
-def activation(op, opset, f, lowered=None, **attributes):
+def activation(op, opset, f, lowered=None, types=kind, **attributes):
     def draw(random):
-        x = (normal(random, *random.integers(1, 9, int(random.integers(1, 4)))) * 4).astype(kind(random))
+        x = (normal(random, *random.integers(1, 9, int(random.integers(1, 4)))) * 4).astype(types(random))
         given = {name: choose(random) for name, choose in attributes.items()}
         wide = x.astype(np.float64)
         return Case(op, opset, {"x": x}, [f(wide, **given)], [32 * U * np.maximum(1, np.abs(wide))], lowered=lowered, **given)
@@ -176,7 +178,9 @@ def rotary(random):
         want = want.transpose(0, 2, 1, 3).reshape(b, t, heads * dim)
     size = np.abs(wide).max() * (np.abs(cos).max() + np.abs(sin).max())
     given = dict(interleaved=interleaved, rotary_embedding_dim=rotated, **(dict(num_heads=heads) if rows else {}))
-    return Case("RotaryEmbedding", 23, inputs, [want], [8 * U * size], **given)
+    # The size of the tables must be known if the model does not give the number of rotated elements.
+    fixed = () if rotated else ("cos",)
+    return Case("RotaryEmbedding", 23, inputs, [want], [8 * U * size], fixed=fixed, **given)
 
 
 def einsum(random):
@@ -283,7 +287,9 @@ DRAWS = [
     activation("Gelu", 20, gelu, approximate=lambda random: str(random.choice(["none", "tanh"]))),
     activation("Swish", 24, lambda x, alpha: x * sigmoid(alpha * x),
                alpha=lambda random: float(np.float32(random.choice([1.0, 1.702])))),
-    activation("HardSwish", 14, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), lowered=("opset-13", "tensorrt-8.2")),
+    # ONNX Runtime 1.14 crashes while it loads a HardSwish of f16.
+    activation("HardSwish", 14, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), lowered=("opset-13", "tensorrt-8.2"),
+               types=lambda random: np.float32),
     activation("Mish", 18, lambda x: x * np.tanh(np.log1p(np.exp(x)))),
 ]
 
