@@ -1,0 +1,3 @@
+#include "chunks.cuh"
+
+LINEAR_ANSWERS(linear_answers_d128__sm53, 8, 2)

@@ -1,0 +1,3 @@
+#include "chunks.cuh"
+
+LINEAR_ANSWERS(linear_answers_d64__sm53, 4, 3)
