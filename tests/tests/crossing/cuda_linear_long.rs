@@ -39,7 +39,7 @@ fn chunks_at_once_are_within_their_bounds() {
         let case = params.build();
         let plan = engine.linear_plan(&case.problem, &chunk()).unwrap();
         let kernel = plan.kernel_of(Backend::Cuda);
-        assert!(kernel.starts_with("linear_answers_d"), "{kernel} {}", case.name);
+        assert!(kernel.starts_with("linear_long_answers_d"), "{kernel} {}", case.name);
         case.check_on(&engine, &chunk());
     }
 }
@@ -101,7 +101,7 @@ fn gates_beyond_their_factors() {
         if let Some(decay) = &mut case.decay {
             (0..60).for_each(|t| decay.set(t, gate));
         }
-        (0..4 * 70).for_each(|i| case.value.set(i, size * case.value.get(i) as f32));
+        (0..4 * 70).for_each(|i| case.value.set(i, size * case.value.get(i)));
         if let Some(past) = &mut case.past {
             past.iter_mut().for_each(|s| *s *= size);
         }

@@ -70,10 +70,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// The chooser's decisions for a GPU.
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
-/// bits of a sequence's results depend on the rule, the head sizes, the number of its tokens and the options. They do
-/// not depend on the batch or on other sequences packed with it, with one exception. If the options leave the form open
-/// and the workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit
-/// is a quarter of the device's memory.
+/// bits of a sequence's results depend on the rule, the heads and their sizes, the number of its tokens, the number of
+/// SMs and the options. They do not depend on the batch or on other sequences packed with it, with one exception. If the
+/// options leave the form open and the workspace would exceed the budget, the entire batch is computed in a form with a
+/// smaller workspace, in the end token by token. Without a budget, the limit is a quarter of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that updates the states.
