@@ -28,6 +28,7 @@
 
 namespace chunks {
 
+// Tokens of a chunk. The chunks that a call and its sequences count have as many.
 constexpr int LONG_CHUNK = 64;
 constexpr int THREADS = 128, ROWS = 64, SLAB = 32, HALF = 32;
 static_assert(LONG_CHUNK == ROWS && LONG_CHUNK == 2 * HALF, "rows of P are tokens");
@@ -37,6 +38,7 @@ constexpr int ROW_BYTES = SLAB * 4 + 16;
 // and exp(H). A state is followed by the gate of its chunk and by exp(H_C).
 constexpr int TERMS_GATES = LONG_CHUNK * LONG_CHUNK, TERMS_NORMS = TERMS_GATES + LONG_CHUNK;
 constexpr int TERMS_GROWTHS = TERMS_NORMS + LONG_CHUNK, TERMS = TERMS_GROWTHS + LONG_CHUNK;
+static_assert(TERMS == LONG_CHUNK * (LONG_CHUNK + 3), "LONG_RECORD of args.rs");
 
 // The place of a thread among the results of its block. Warps are two by two, and lanes are four by eight.
 struct Place {

@@ -1,5 +1,5 @@
-//! Tests linear attention on the GPU back end in long chunks, all of which are computed at once: the form `chunk` without
-//! a delta rule and with at most one gate per head.
+//! Tests linear attention on the GPU back end in long chunks that are all computed at once: the form `chunk` without a
+//! delta rule and with at most one gate per head.
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};

@@ -117,7 +117,8 @@ pub const NEAR: i64 = 1 << 22;
 ///
 /// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 /// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
-/// last state equals their first state.
+/// last state equals their first state. In the kernels that compute all chunks at once, chunks have [`LONG_CHUNK`] tokens
+/// instead, and so have those that the sequences and [`LinearArgs::chunks`] count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {

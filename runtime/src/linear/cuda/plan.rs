@@ -82,7 +82,7 @@ fn columns(kernel: &GpuKernel) -> usize {
 }
 
 /// Returns the kernel for a step of the computation of all chunks at once: the narrowest one whose blocks have all
-/// columns of a state or, if there is none, the widest one.
+/// columns of a state or, if no blocks have all of them, the widest one.
 fn long(wanted: LinearLong, problem: &Problem) -> Result<&'static GpuKernel, DeviceError> {
     let fit = || {
         GPU_KERNELS
