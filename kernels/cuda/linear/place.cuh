@@ -29,6 +29,20 @@ INLINE Sequence sequence_of(const Linear& call, int number) {
   return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12), own};
 }
 
+// The sequence of a chunk among the prepared ones.
+INLINE int sequence_of_chunk(const Linear& call, int chunk) {
+  int number = quotient_of(chunk, call.by_sequence_chunks);
+  if (call.sequences != 0) {  // finds the last sequence that does not begin after this chunk
+    number = 0;
+    NO_UNROLL for (int past = call.sequence_count; past - number > 1;) {
+      const int middle = (number + past) / 2;
+      if (sequence_of(call, middle).chunk0 <= chunk) number = middle;
+      else past = middle;
+    }
+  }
+  return number;
+}
+
 // Loads four elements raw: f32 values or, if `packed`, the words of four 16-bit elements in the first two places.
 INLINE f4 load_quad(const Rows& rows, Address row, int first) {
   if (rows.dtype == TYPE_F32) return load_f4(row + first * 4);

@@ -141,16 +141,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   // Processes one chunk per warp, in the first `call.heads * call.chunks` warps.
   INLINE void run(int warp) {
     const int head = warp / call.chunks, of_all = warp - head * call.chunks;
-    int number = quotient_of(of_all, call.by_sequence_chunks);
-    if (call.sequences != 0) {  // finds the last sequence that does not begin after this chunk
-      number = 0;
-      NO_UNROLL for (int past = call.sequence_count; past - number > 1;) {
-        const int middle = (number + past) / 2;
-        if (sequence_of(call, middle).chunk0 <= of_all) number = middle;
-        else past = middle;
-      }
-    }
-    sequence = sequence_of(call, number);
+    sequence = sequence_of(call, sequence_of_chunk(call, of_all));
     position = (of_all - sequence.chunk0) * CHUNK;
     tokens = min_of(sequence.tokens - position, CHUNK);
     const int state_head = quotient_of(head, call.by_readers);

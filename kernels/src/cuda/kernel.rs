@@ -1,6 +1,6 @@
 //! Description of a GPU kernel: name, code and role.
 
-use super::linear::{LinearQuadratic, LinearWalk};
+use super::linear::{LinearLong, LinearQuadratic, LinearWalk};
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 
 /// GPU kernel with its code and role.
@@ -115,6 +115,16 @@ pub enum Role {
         /// SM resources per thread block.
         resources: GpuResources,
     },
+    /// Linear attention: a step of the computation of all chunks at once. The step determines the number of blocks. The
+    /// parameter is a [`LinearArgs`](super::linear::LinearArgs).
+    LinearLong {
+        /// The step that the kernel computes.
+        step: LinearLong,
+        /// Number of state columns per thread block. [`LinearLong::States`] does not use this number.
+        columns: usize,
+        /// SM resources per thread block.
+        resources: GpuResources,
+    },
     /// Linear attention: sums the logarithms of the gates over each part. Launched on one block per part and state. The
     /// parameter is a [`SumsArgs`](super::linear::SumsArgs).
     LinearSums {
@@ -179,6 +189,7 @@ impl GpuKernel {
             | Role::AttentionMeasure { resources }
             | Role::LinearWalk { resources, .. }
             | Role::LinearPrepare { resources, .. }
+            | Role::LinearLong { resources, .. }
             | Role::LinearSums { resources }
             | Role::LinearCarry { resources }
             | Role::Recurrence { resources }
@@ -215,6 +226,7 @@ impl GpuKernel {
             | Role::AttentionMeasure { .. }
             | Role::LinearWalk { .. }
             | Role::LinearPrepare { .. }
+            | Role::LinearLong { .. }
             | Role::LinearSums { .. }
             | Role::LinearCarry { .. }
             | Role::Recurrence { .. }

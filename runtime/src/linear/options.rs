@@ -16,12 +16,15 @@ use elsa_core::setters;
 pub struct LinearPlanOptions {
     /// The order of operations. `None` selects the form that is expected to be fastest. This choice depends only on the
     /// problem and on the sequence lengths at which the device's fastest form changes. It does not depend on the number
-    /// of threads or on the batch. There is one exception: a GPU computes token by token if the chunks of the batch
-    /// need more memory than the budget. Without a budget, the limit is a quarter of the device's memory.
+    /// of threads or on the batch. There is one exception: a GPU uses a form with a smaller workspace, in the end token
+    /// by token, if the chunks of the batch need more memory than the budget. Without a budget, the limit is a quarter of
+    /// the device's memory.
     pub form: Option<Form>,
     /// Number of tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected
-    /// to be fastest. A GPU always has chunks of 16 tokens. On a GPU, the option sets the distance between the stored
-    /// states of [`Form::Chunk`], rounded up to a multiple of 16; the output has the same bits.
+    /// to be fastest. A GPU has chunks of 64 tokens in [`Form::Chunk`] without a delta rule and with at most one gate per
+    /// head, and otherwise chunks of 16 tokens. On a GPU, the option sets the distance between the stored states of
+    /// [`Form::Chunk`], rounded up to a multiple of 16; it does not apply to chunks of 64 tokens. The output has the same
+    /// bits.
     pub chunk: Option<usize>,
     /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives this number from the
     /// number of tokens.

@@ -157,6 +157,7 @@ fn every_kernel_runs() {
                     | Role::MathWeights { .. }
                     | Role::MathValues(_)
                     | Role::LinearPrepare { .. }
+                    | Role::LinearLong { .. }
                     | Role::LinearWalk { .. }
                     | Role::LinearSums { .. }
                     | Role::LinearCarry { .. }

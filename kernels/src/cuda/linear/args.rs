@@ -7,6 +7,14 @@ use crate::cuda::tensor::{DeviceTensor, Divisor};
 /// Number of tokens per chunk. Chunks are counted from the first token of a sequence; with [`REVERSE`] they are counted
 /// from the last token.
 pub const CHUNK: usize = 16;
+/// Number of tokens per chunk in the kernels that compute all chunks at once ([`LinearLong`](super::LinearLong)).
+pub const LONG_CHUNK: usize = 64;
+/// Number of f32 values per output head and chunk in [`LinearArgs::records`], in the kernels that compute all chunks at
+/// once: a weight for each pair of tokens, then three factors for each token.
+pub const LONG_RECORD: usize = LONG_CHUNK * (LONG_CHUNK + 3);
+/// Number of f32 values that follow the rows of a state in [`LinearArgs::boundaries`], in the kernels that compute all
+/// chunks at once. The first of these values is the gate of the chunk, the second a factor of its terms.
+pub const LONG_GATE: usize = 4;
 /// Largest number of output heads per state in a kernel with [`LinearWalk::shares`](super::LinearWalk::shares). It is
 /// the number of rows in a tile of queries.
 pub const MOST_READERS: usize = CHUNK;
@@ -109,7 +117,8 @@ pub const NEAR: i64 = 1 << 22;
 ///
 /// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 /// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
-/// last state equals their first state.
+/// last state equals their first state. In the kernels that compute all chunks at once, chunks have [`LONG_CHUNK`] tokens
+/// instead, and so have those that the sequences and [`LinearArgs::chunks`] count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {
@@ -185,9 +194,12 @@ pub struct LinearArgs {
     pub initial: States,
     /// States after the last chunk of each part. May alias [`LinearArgs::initial`].
     pub last: States,
-    /// States before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence, indexed by part.
+    /// States before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence, indexed by part. In the kernels that
+    /// compute all chunks at once, a part is a chunk of [`LONG_CHUNK`] tokens, parts are counted over all sequences, and
+    /// [`LONG_GATE`] values follow each state.
     pub boundaries: States,
-    /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`.
+    /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`; in the kernels that compute all chunks at once, f32
+    /// `[head][chunk][LONG_RECORD]`.
     pub records: u64,
     /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate.
     pub tiles: u64,

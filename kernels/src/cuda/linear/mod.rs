@@ -15,6 +15,7 @@
 //! | `recurrent` | walk or share with [`STEPS`], one part |
 //! | `fused-chunk` | prepare; walk or share, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
+//! | `chunk` without a delta rule and with at most one gate per head | [*terms*](LinearLong::Terms), [*states*](LinearLong::States), and [*answers*](LinearLong::Answers) if there is an output. Chunks have [`LONG_CHUNK`] tokens |
 //! | `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past state; if the last state is requested, prepare; walk without output, one part |
 //! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state (its output replaces the values, with [`VALUE_F32`]); [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] rows of this state |
 //! | `scan` | prepare; walk without output with [`FOLD`], all parts but the last (yields the last state of the first part and `b` of the other parts); with a delta rule, walk with [`IDENTITY`] (yields the transitions `A`); without a delta rule, the *sums* of the logarithms over each part ([`SumsArgs`]); *carry* ([`CarryArgs`]), one launch per step with dense transitions (yields the state after each part); walk with [`RESUME`], all parts, from these states |
@@ -73,6 +74,39 @@ pub enum LinearQuadratic {
     Answer,
     /// Computes the last state from the values that tokens write to the state.
     Last,
+}
+
+/// The step that a kernel computes if all chunks are computed at once, each with [`LONG_CHUNK`] tokens. This applies
+/// without a delta rule and with at most one gate per head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearLong {
+    /// Computes the weights of all pairs of tokens of a chunk, if there is an output, and the terms that the tokens of a
+    /// chunk add to the state. Launched on [`terms_blocks`] blocks.
+    Terms,
+    /// Replaces the terms of each chunk by the state before it, and computes the last state. Heads are states. Launched
+    /// on [`walk_blocks`] blocks with one part; each block has [`LONG_ELEMENTS`] elements of a state.
+    States,
+    /// Computes the outputs from the weights, and from the state before each chunk. Launched on [`walk_blocks`] blocks,
+    /// with one sequence whose parts are all chunks.
+    Answers,
+}
+
+/// Number of elements of a state per thread block of [`LinearLong::States`].
+pub const LONG_ELEMENTS: usize = 128;
+/// Number of state rows, and of state columns, per thread block of [`LinearLong::Terms`].
+pub const LONG_TILE: usize = 64;
+
+/// Returns the number of blocks of [`LinearLong::Terms`], for `heads` output heads with outputs, `states` states,
+/// `chunks` chunks in all sequences, and states of `key_dim` rows and `columns` column blocks.
+#[must_use]
+pub const fn terms_blocks(
+    heads: usize,
+    states: usize,
+    chunks: usize,
+    key_dim: usize,
+    columns: usize,
+) -> usize {
+    chunks * (heads + states * key_dim.div_ceil(LONG_TILE) * columns)
 }
 
 /// Number of chunks per thread block of a prepare kernel: one per warp.

@@ -1,7 +1,7 @@
 //! The table of the kernels of linear attention: the roles of the modules in `kernels/ptx/sm_53`. Their registers and
 //! shared memory are copied from `kernels/ptx/manifest.json`.
 
-use super::{LinearQuadratic, LinearWalk};
+use super::{LinearLong, LinearQuadratic, LinearWalk};
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
@@ -67,6 +67,20 @@ macro_rules! quadratic {
     };
 }
 
+/// Defines a kernel that computes all chunks at once, with `columns` columns of a state per thread block.
+macro_rules! long {
+    ($name:literal, $step:expr, $columns:literal, $shared:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearLong {
+                step: $step,
+                columns: $columns,
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
     walks!("linear_walk_head_d64__sm53", walk(64, false), 14336, 229),
@@ -95,6 +109,10 @@ pub const KERNELS: &[GpuKernel] = &[
     quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 172),
     quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 180),
     quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
+    long!("linear_long_terms__sm53", LinearLong::Terms, 64, 20736, 161),
+    long!("linear_long_states__sm53", LinearLong::States, 1, 0, 119),
+    long!("linear_long_answers_d64__sm53", LinearLong::Answers, 64, 17408, 168),
+    long!("linear_long_answers_d128__sm53", LinearLong::Answers, 128, 25600, 247),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
     prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),

@@ -137,7 +137,7 @@ impl DirectionArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Engine and plan")]
 pub struct FormArgs {
-    /// Order of operations. auto: recurrent or fused-chunk, by head size, tokens and device
+    /// Order of operations. auto: recurrent, chunk or fused-chunk, by head size, tokens and device
     #[arg(long, default_value = AUTO, value_parser = forms())]
     pub form: Choice<Form>,
     /// Number of tokens per chunk [default: chosen by the plan]

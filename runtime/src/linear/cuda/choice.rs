@@ -3,7 +3,7 @@
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
+use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, MOST_READERS};
 
 /// Largest relative error of a gate. A gate is an exponential, and its argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
@@ -42,6 +42,20 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
+/// Smallest number of SMs per block of a single sequence with which all chunks of the sequence are computed at once,
+/// unless the options request a form.
+const SMS_PER_BLOCK: usize = 2;
+
+/// Returns whether a problem in the form `form` is computed in long chunks, all of them at once. This is possible without
+/// a delta rule and with at most one gate per head. Non-causal calls are an exception, because their outputs only need
+/// the last state.
+pub(super) fn has_long_chunks(problem: &Problem, form: Form) -> bool {
+    form == Form::Chunk
+        && problem.spec().direction != Direction::NonCausal
+        && !problem.rule().is_delta()
+        && problem.gates() != Gates::PerDim
+}
+
 /// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, if the options do not set this
 /// number.
 pub(super) fn usual_parts(tokens: usize) -> usize {
@@ -56,10 +70,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// The chooser's decisions for a GPU.
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
-/// bits of a sequence's results depend on the rule, the head sizes, the number of its tokens and the options. They do
-/// not depend on the batch or on other sequences packed with it, with one exception. If the options leave the form open
-/// and the workspace would exceed the budget, the entire batch is computed token by token. Without a budget, the limit
-/// is a quarter of the device's memory.
+/// bits of a sequence's results depend on the rule, the heads and their sizes, the number of its tokens, the number of
+/// SMs and the options. They do not depend on the batch or on other sequences packed with it, with one exception. If the
+/// options leave the form open and the workspace would exceed the budget, the entire batch is computed in a form with a
+/// smaller workspace, in the end token by token. Without a budget, the limit is a quarter of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that updates the states.
@@ -67,13 +81,13 @@ pub struct LinearGpuChoice {
     /// The form of the computation, which determines the order of operations.
     pub form: Form,
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
-    /// [`Form::Parallel`].
+    /// [`Form::Parallel`], 64 if all chunks are computed at once, and 16 for every other form.
     pub chunk: usize,
     /// Number of tokens below which a packed sequence is computed token by token, for every value of `form`; zero if
     /// sequences are not packed or the options determine the form.
     pub recurrent_below: usize,
-    /// For [`Form::Chunk`], the number of chunks between two stored states. In a non-causal call that reads the last
-    /// state, this is the number of chunks per part.
+    /// For [`Form::Chunk`], the number of chunks between two stored states, unless all chunks are computed at once. In a
+    /// non-causal call that reads the last state, this is the number of chunks per part.
     pub boundary: usize,
     /// Number of blocks into which the columns of a state are divided.
     pub columns: usize,
@@ -105,6 +119,24 @@ impl LinearGpuChoice {
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
+    }
+
+    /// Returns whether a problem without options is computed in long chunks, all of them at once, on a device with `sms`
+    /// SMs. `blocks` is the number of blocks of 32 columns in all states of a sequence. Long chunks multiply more, and
+    /// store a state per chunk. So they are faster if the blocks of a sequence would leave most SMs idle. The batch does
+    /// not count, because the bits of a sequence must not depend on it.
+    pub(super) fn is_long_faster(problem: &Problem, blocks: usize, sms: usize) -> bool {
+        has_long_chunks(problem, Form::Chunk) && blocks.saturating_mul(SMS_PER_BLOCK) <= sms
+    }
+
+    /// Returns whether all chunks are computed at once. Chunks are then long.
+    pub(super) fn is_long(&self) -> bool {
+        self.form == Form::Chunk && self.chunk == LONG_CHUNK
+    }
+
+    /// Returns the number of tokens per prepared chunk.
+    pub(super) fn prepared(&self) -> usize {
+        if self.is_long() { LONG_CHUNK } else { CHUNK }
     }
 
     /// Returns whether one block computes the outputs of all `readers` query heads of a state. `blocks` is the number
@@ -158,6 +190,8 @@ impl LinearGpuChoice {
             // In the quadratic form, this includes the roundings of the norms of two rows.
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
+                // The norms of two rows, the factors of two gates, and the product with them.
+                Form::Chunk if self.is_long() => self.dims + 4,
                 Form::Parallel => self.dims + 3,
                 _ => self.dims + 1,
             },

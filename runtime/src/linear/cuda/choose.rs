@@ -5,29 +5,36 @@
 //!    only on the number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The
 //!    lengths of packed sequences arrive with the data, so each packed sequence is computed as if it were alone
 //!    ([`LinearGpuChoice::recurrent_below`]).
-//! 2. *Passes.* Other calls use `fused-chunk`, which passes over the tokens once. `chunk`, `scan` and `parallel` are
-//!    only chosen on request. `chunk` has the bits of `fused-chunk`, but needs a second pass. It occupies SMs that
-//!    `fused-chunk` leaves idle, but only long sequences of few heads gain from it. `scan` passes twice over most tokens,
+//! 2. *Chunks at once.* Without a delta rule and with at most one gate per head, `chunk` computes all chunks of all
+//!    sequences at once, in three launches, with chunks of 64 tokens. Its bits differ from those of `fused-chunk`. It
+//!    fills the device even if there is a single sequence, but multiplies more and stores a state per chunk. So it is
+//!    chosen if the blocks of a sequence would leave most SMs idle ([`LinearGpuChoice::is_long_faster`]). For packed
+//!    sequences and for batches the choice is that of a sequence alone.
+//! 3. *Passes.* Other calls use `fused-chunk`, which passes over the tokens once. `scan` and `parallel` are only chosen
+//!    on request, and so is `chunk` with a delta rule or a gate per dim. There, `chunk` has the bits of `fused-chunk`, but
+//!    needs a second pass. It occupies SMs that `fused-chunk` leaves idle, but only long sequences of few heads gain from
+//!    it. `scan` passes twice over most tokens,
 //!    and a delta rule also needs the transitions of the parts. So `scan` is faster if most SMs would be idle, and
 //!    slower if the batch fills the device. The bits of `scan` depend on its parts, so the batch must not decide between
 //!    `scan` and `fused-chunk`; a choice without the batch would slow down large batches. The time of `parallel` is
 //!    quadratic.
-//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block
+//! 4. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block
 //!    computes the state and the outputs of all these heads. Tiles of chunks have up to 256 dims of a key, or 128 with
 //!    per-dim gates. Keys with more dims, up to 1024, are computed token by token, by a kernel whose blocks always
 //!    compute all heads of a state. If a launch would leave half of the SMs without a block, the launch uses twice the
 //!    number of blocks, with half the columns each.
-//! 4. *Memory.* The prepared data of a chunk take kilobytes, and more with per-dim gates. Without a budget they may
-//!    take a quarter of the device's memory. Sequences that do not fit are computed token by token. This is the only
-//!    criterion that depends on the batch and can change a bit.
+//! 5. *Memory.* The prepared data of a chunk take kilobytes, and more with per-dim gates or if all chunks are computed at
+//!    once. Without a budget they may take a quarter of the device's memory. If they do not fit, `fused-chunk` replaces
+//!    `chunk`, and `recurrent` replaces `fused-chunk`. This is the only criterion that depends on the batch and can change
+//!    a bit.
 
-use super::choice::{LinearGpuChoice, usual_parts};
+use super::choice::{LinearGpuChoice, has_long_chunks, usual_parts};
 use super::layout::RegionOffsets;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::plan::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
-use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
+use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, LONG_TILE, LinearWalk, QUADRATIC_ROWS};
 
 /// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
 /// kernel. Measured on an H200, d 128: the replacement takes 0.69 of the ordinary kernel's time if each of its blocks has an
@@ -96,10 +103,10 @@ pub fn choose(
     let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
     let (tokens, sequences) = (problem.tokens(), problem.sequences());
     let heads = if walk.steps { problem.state_heads() } else { problem.output_heads() };
-    let chunks = match problem.spec().packed {
+    let chunks_of = |length: usize| match problem.spec().packed {
         // The last chunk of each sequence may have fewer tokens.
-        Some(n) => (tokens / CHUNK).saturating_add(n),
-        None => tokens.div_ceil(CHUNK).saturating_mul(sequences),
+        Some(n) => (tokens / length).saturating_add(n),
+        None => tokens.div_ceil(length).saturating_mul(sequences),
     };
     let longest = tokens.div_ceil(CHUNK);
     let columns = problem.value_dim().div_ceil(walk.columns);
@@ -111,8 +118,14 @@ pub fn choose(
         (None, _) if walk.steps => Form::Recurrent,
         (None, _) if options.parts.is_some() => Form::Scan,
         (None, None) if tokens < from => Form::Recurrent,
+        (None, None)
+            if LinearGpuChoice::is_long_faster(problem, columns.saturating_mul(heads), device.sms) =>
+        {
+            Form::Chunk
+        }
         (None, _) => Form::FusedChunk,
     };
+    let is_long = has_long_chunks(problem, form);
     let is_shared = |form| {
         let (direction, readers) = (problem.spec().direction, problem.readers(0).1);
         let blocks = columns.saturating_mul(heads);
@@ -126,7 +139,7 @@ pub fn choose(
         _ => longest.div_ceil(wanted.max(1)),
     };
     let boundary = boundary.max(1);
-    let several = form == Form::Chunk || problem.spec().direction == Direction::NonCausal;
+    let several = form == Form::Chunk && !is_long || problem.spec().direction == Direction::NonCausal;
     let is_packed = problem.spec().packed.is_some();
     let mut choice = LinearGpuChoice {
         kernel,
@@ -134,6 +147,7 @@ pub fn choose(
         chunk: match form {
             Form::Recurrent => 1,
             Form::Parallel => tokens.max(1),
+            _ if is_long => LONG_CHUNK,
             _ => CHUNK,
         },
         recurrent_below: if is_packed && form != Form::Recurrent && is_free { from } else { 0 },
@@ -141,7 +155,7 @@ pub fn choose(
         columns,
         parts: if several { longest.div_ceil(boundary).max(1) } else { 1 },
         dims: if walk.steps { found.next_multiple_of(STEPPED_DIMS) } else { walk.dims },
-        chunks,
+        chunks: chunks_of(if is_long { LONG_CHUNK } else { CHUNK }),
         steps: walk.steps,
         shares: is_shared(form),
         pairs: if has_pairs { device.sms / PAIRED } else { 0 },
@@ -163,11 +177,21 @@ pub fn choose(
     let rows = if form == Form::Parallel { tokens.div_ceil(QUADRATIC_ROWS) } else { 0 };
     let parts = choice.parts.max(rows).max(if several { longest.div_ceil(boundary) } else { 0 });
     fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
-    fits("chunks", heads.saturating_mul(chunks))?;
+    fits("chunks", heads.saturating_mul(chunks_of(CHUNK)))?;
+    if is_long {
+        // A launch has blocks for the pairs of tokens of each output head, and for the tiles of each state.
+        let tiles = found.div_ceil(LONG_TILE).saturating_mul(problem.value_dim().div_ceil(LONG_TILE));
+        fits("blocks", heads.saturating_mul(choice.chunks).saturating_mul(tiles.saturating_add(1)))?;
+    }
     fits("d_v", problem.value_dim())?;
     let overflow = ChooseError::Memory { needed: usize::MAX };
     let mut layout = RegionOffsets::of(problem, &choice).ok_or(overflow)?;
     let room = options.budget.unwrap_or(device.memory / 4);
+    if layout.bytes > room && is_free && is_long {
+        (choice.form, choice.chunk, choice.chunks) = (Form::FusedChunk, CHUNK, chunks_of(CHUNK));
+        choice.shares = is_shared(choice.form);
+        layout = RegionOffsets::of(problem, &choice).ok_or(overflow)?;
+    }
     if layout.bytes > room && is_free {
         (choice.form, choice.chunk, choice.recurrent_below) = (Form::Recurrent, 1, 0);
         choice.shares = is_shared(choice.form);

@@ -18,8 +18,9 @@
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
 use super::marshal::{
-    self, Sequences, common, copy, dense, past_and_present, with_answers, with_columns, with_one_reader,
-    with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step, with_steps,
+    self, Sequences, common, copy, dense, long_states, past_and_present, with_answers, with_columns,
+    with_one_reader, with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step,
+    with_steps,
 };
 use super::plan::{GpuPlan, Kernels, Loaded};
 use crate::cuda::gpu::Gpu;
@@ -32,8 +33,9 @@ use crate::tensors::DeviceTensors;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
-    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE,
-    STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
+    CHUNK, CarryArgs, FOLD, LONG_ELEMENTS, LONG_TILE, LinearArgs, LinearSequence, PARALLEL_ROWS,
+    QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs, prepare_blocks, terms_blocks,
+    walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_F32};
 use std::sync::Arc;
@@ -157,6 +159,7 @@ impl Call<'_> {
         }
         let silent = with_answers(args, DeviceTensor::default(), TYPE_F32, DeviceTensor::default());
         match (self.plan.choice.form, args.output.data != 0) {
+            (Form::Chunk, _) if self.plan.choice.is_long() => self.long(args, initial, last),
             (Form::Chunk, true) => {
                 let boundaries = self.states(self.plan.choice.parts, self.plan.layout.boundaries);
                 self.fold(with_states(silent, initial, last, boundaries), initial, last)?;
@@ -182,6 +185,34 @@ impl Call<'_> {
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
+    }
+
+    /// Lists the launches that compute all chunks at once. The first launch computes the terms of all chunks, the second
+    /// carries the states through the terms, and the third computes the outputs from the states before the chunks.
+    fn long(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
+        let Some(([terms, states, answers], columns)) = self.kernels.long.clone() else { return Ok(()) };
+        let problem = self.problem;
+        let before = long_states(problem, args.chunks, self.scratch + self.plan.layout.boundaries);
+        let args = with_states(args, initial, last, before);
+        let chunks = args.chunks as usize;
+        let heads = if args.output.data == 0 { 0 } else { problem.output_heads() };
+
+        let tiled = with_columns(args, LONG_TILE);
+        let parameter = self.list.store(&tiled)?;
+        let tiles = tiled.columns as usize;
+        let blocks = terms_blocks(heads, problem.state_heads(), chunks, problem.key_dim(), tiles);
+        self.launch_blocks(parameter, terms, blocks)?;
+
+        let elements = problem.key_dim() * before.row as usize;
+        let carried =
+            marshal::with_blocks(with_states_as_heads(problem, args), elements.div_ceil(LONG_ELEMENTS));
+        self.store_and_launch(carried, states)?;
+        if heads == 0 {
+            return Ok(());
+        }
+        let answering = with_columns(args, columns);
+        let parameter = self.list.store(&answering)?;
+        self.launch_blocks(parameter, answers, walk_blocks(answering.columns as usize, chunks, heads, 1))
     }
 
     /// Lists the launches of the quadratic form for rules other than delta rules, with at most one gate per head.
@@ -360,8 +391,13 @@ impl Call<'_> {
 
     /// Lists a launch of `kernel` with a stored parameter, whose value is `args`.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
-        self.blocks = blocks(args);
-        let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };
+        self.launch_blocks(parameter, kernel, blocks(args))
+    }
+
+    /// Lists a launch of `kernel` on `blocks` blocks, with stored [`LinearArgs`].
+    fn launch_blocks(&mut self, parameter: Stored, kernel: Loaded, blocks: usize) -> Result<(), DeviceError> {
+        self.blocks = blocks;
+        let grid = Grid { blocks: blocks as u32, threads: kernel.threads };
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
         unsafe { self.list.push(&kernel.function, grid, parameter) }
     }
@@ -384,7 +420,7 @@ fn fill_sequences(
 ) -> Result<(Sequences, usize), DeviceError> {
     let Some(count) = problem.spec().packed else {
         let longest = problem.tokens().div_ceil(CHUNK);
-        let chunks = longest * problem.sequences();
+        let chunks = problem.tokens().div_ceil(plan.choice.prepared()) * problem.sequences();
         return Ok((Sequences { table: 0, chunks, longest, short: false, long: true }, 0));
     };
     let frozen = workspace.graph.table / size_of::<LinearSequence>();
@@ -394,10 +430,10 @@ fn fill_sequences(
     for index in 0..count {
         let sequence = problem.sequence(cu_seqlens, index);
         let entry = marshal::sequence(&sequence, all.chunks, plan.choice.part_chunks(sequence.tokens));
-        let own = sequence.tokens.div_ceil(CHUNK);
+        let own = sequence.tokens.div_ceil(plan.choice.prepared());
         let is_short = sequence.tokens < plan.choice.recurrent_below;
         (all.short, all.long) = (all.short || is_short, all.long || !is_short);
-        all.longest = all.longest.max(own);
+        all.longest = all.longest.max(sequence.tokens.div_ceil(CHUNK));
         all.chunks += if is_short { 0 } else { own };
         if index < frozen {
             // SAFETY: *room*: a captured run has filled the first `frozen` entries of the table.

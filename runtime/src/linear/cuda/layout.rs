@@ -3,7 +3,7 @@
 use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{LinearSequence, RECORD, TILE_ROWS};
+use elsa_kernels::cuda::linear::{LONG_GATE, LONG_RECORD, LinearSequence, RECORD, TILE_ROWS};
 
 /// Alignment of every region of the workspace, in bytes.
 const ALIGNMENT: usize = 256;
@@ -19,7 +19,8 @@ pub struct RegionOffsets {
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
-    /// this region, then replaces the results by the states after these parts. The rows of this region are padded.
+    /// this region, then replaces the results by the states after these parts. The rows of this region are padded. If all
+    /// chunks are computed at once, the states before all chunks, `[state heads, chunks, long_state]` ([`long_state`]).
     pub boundaries: u64,
     /// For a scan with a delta rule: transitions of all parts except the last,
     /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
@@ -57,6 +58,12 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
 /// read four elements at a time.
 pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(4)
+}
+
+/// Returns the number of f32 values of a state before a chunk, if all chunks are computed at once: its padded rows, then
+/// the gate of the chunk.
+pub fn long_state(problem: &Problem) -> Option<usize> {
+    problem.key_dim().checked_mul(padded(problem.value_dim()))?.checked_add(LONG_GATE)
 }
 
 /// Returns the number of gates per token: zero, one, or the number of key dims.
@@ -101,6 +108,11 @@ impl RegionOffsets {
         let divided = scan || c.form == Form::Chunk;
         let items = if scan { c.parts.saturating_sub(1) } else { c.parts };
         let row = if scan { padded(columns) } else { columns };
+        let boundaries = match c.is_long() {
+            true => [1, states, c.chunks, long_state(problem)?, 1, 4],
+            false => [sequences, states, items, rows, row, 4],
+        };
+        let record = if c.is_long() { LONG_RECORD } else { RECORD };
         let transitions = [sequences, states, items, rows, padded(rows), 4];
         let table = problem.spec().packed.map_or(0, |n| n.saturating_mul(size_of::<LinearSequence>()));
         take(true, &[table])?;
@@ -108,12 +120,12 @@ impl RegionOffsets {
         let written = [output.batch(), states, output.tokens(), padded(columns), 4];
         let layout = RegionOffsets {
             table,
-            records: take(records, &[heads, c.chunks, RECORD, 4])? as u64,
+            records: take(records, &[heads, c.chunks, record, 4])? as u64,
             tiles: take(
                 records && problem.gates() == Gates::PerDim,
                 &[heads, c.chunks, TILE_ROWS, c.dims, 4],
             )? as u64,
-            boundaries: take(divided, &[sequences, states, items, rows, row, 4])? as u64,
+            boundaries: take(divided, &boundaries)? as u64,
             transitions: take(scan && delta, &transitions)? as u64,
             gate_sums: take(scan && !delta, &[sequences, states, items, gates(problem), 8])? as u64,
             held: take(holds(problem, c), &state)? as u64,

@@ -1,12 +1,12 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
-use super::layout::padded;
+use super::layout::{long_state, padded};
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
-    self as args, CHUNK, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE,
+    self as args, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE,
     OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_F32, VALUE_VEC4,
     carry_blocks,
 };
@@ -23,7 +23,7 @@ pub struct Sequences {
     pub table: u64,
     /// Total number of prepared chunks in all sequences.
     pub chunks: usize,
-    /// Number of chunks in the longest sequence.
+    /// Number of chunks of 16 tokens in the longest sequence.
     pub longest: usize,
     /// `true` if some sequences are so short that they are computed token by token in every form. `long` is `true` if
     /// some sequences are longer.
@@ -53,6 +53,14 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     let part = problem.key_dim() as i64 * row;
     let head = parts as i64 * part;
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
+}
+
+/// Returns a description of the states before the chunks of all sequences, if all chunks are computed at once. A part is
+/// one of these `chunks` chunks.
+pub fn long_states(problem: &Problem, chunks: i32, data: u64) -> States {
+    let part = long_state(problem).unwrap_or(0) as i64;
+    let head = i64::from(chunks) * part;
+    States { data, sequence: 0, head, part, row: padded(problem.value_dim()) as i64 }
 }
 
 /// Returns descriptions of the past and of the present states of a call. The description of states that the call omits
@@ -93,7 +101,7 @@ pub fn common(
     let (heads, states) = (problem.output_heads(), problem.state_heads());
     let (readers, sharers) = (problem.readers(0).1, heads / problem.heads().max(1));
     let key_group = states / s.key.heads().max(1);
-    let sequence_chunks = problem.tokens().div_ceil(CHUNK);
+    let sequence_chunks = problem.tokens().div_ceil(c.prepared());
     let mut beta = of(Operand::Beta);
     if s.beta.is_some_and(|beta| beta.heads() == 1) {
         beta.head = 0;
@@ -229,7 +237,12 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
 
 /// Returns `filled` with `columns` columns per block.
 pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
-    let columns = int((filled.value_dim as usize).div_ceil(columns));
+    with_blocks(filled, (filled.value_dim as usize).div_ceil(columns))
+}
+
+/// Returns `filled` with `blocks` blocks per state and part.
+pub fn with_blocks(filled: LinearArgs, blocks: usize) -> LinearArgs {
+    let columns = int(blocks);
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 

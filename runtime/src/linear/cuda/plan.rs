@@ -8,7 +8,7 @@ use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::LinearQuadratic;
+use elsa_kernels::cuda::linear::{LinearLong, LinearQuadratic};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct GpuPlan {
     /// Kernels of a scan. The first one sums logarithms of gates, and is absent for a delta rule. The second one
     /// carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
+    /// Kernels that compute all chunks at once: terms, states and outputs.
+    long: Option<[&'static GpuKernel; 3]>,
     /// Kernel that computes the outputs in the quadratic form. The two fields after it are for rules that need more
     /// kernels. For a delta rule, `write` computes the values that tokens write. `last` computes the last state.
     parallel: Option<&'static GpuKernel>,
@@ -46,6 +48,8 @@ pub struct Kernels {
     pub prepare: Option<Loaded>,
     /// Kernels of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
+    /// Kernels that compute all chunks at once, as in [`GpuPlan`], and the number of columns per block of the last.
+    pub long: Option<([Loaded; 3], usize)>,
     /// Kernels of the quadratic form, as in [`GpuPlan`].
     pub parallel: Option<Loaded>,
     pub write: Option<Loaded>,
@@ -68,12 +72,28 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Returns the number of state columns per block of a kernel that updates states.
+/// Returns the number of state columns per block of a kernel that updates states, or that computes all chunks at once.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
+        Role::LinearLong { columns, .. } => columns,
         _ => 1,
     }
+}
+
+/// Returns the kernel for a step of the computation of all chunks at once: the narrowest one whose blocks have all
+/// columns of a state or, if no blocks have all of them, the widest one.
+fn long(wanted: LinearLong, problem: &Problem) -> Result<&'static GpuKernel, DeviceError> {
+    let fit = || {
+        GPU_KERNELS
+            .iter()
+            .filter(|kernel| matches!(kernel.role, Role::LinearLong { step, .. } if step == wanted))
+    };
+    let whole = fit().filter(|kernel| columns(kernel) >= problem.value_dim());
+    let found = whole.min_by_key(|kernel| columns(kernel));
+    found
+        .or_else(|| fit().max_by_key(|kernel| columns(kernel)))
+        .ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
 }
 
 impl GpuPlan {
@@ -108,6 +128,7 @@ impl GpuPlan {
         });
         let prepare = match choice.form {
             Form::Recurrent => None,
+            _ if choice.is_long() => None,
             form if is_quadratic(problem, form) => None,
             _ => Some(prepare.ok_or(DeviceError::NoKernel { role: "preparing linear attention" })?),
         };
@@ -127,6 +148,14 @@ impl GpuPlan {
                 Some((sums.map(|is| find(is)).transpose()?, carry))
             }
             _ => None,
+        };
+        let long = match choice.is_long() {
+            true => Some([
+                long(LinearLong::Terms, problem)?,
+                long(LinearLong::States, problem)?,
+                long(LinearLong::Answers, problem)?,
+            ]),
+            false => None,
         };
         let by_pairs = is_quadratic(problem, choice.form);
         let step = |wanted, of_dims| {
@@ -155,6 +184,9 @@ impl GpuPlan {
         if let Some(share) = share {
             choice.kernel = share.name;
         }
+        if let Some([_, _, answers]) = long {
+            choice.kernel = answers.name;
+        }
         let plan = GpuPlan {
             gpu: gpu.clone(),
             choice,
@@ -164,6 +196,7 @@ impl GpuPlan {
             share,
             prepare,
             scan,
+            long,
             parallel,
             write,
             last,
@@ -197,6 +230,12 @@ impl GpuPlan {
             Some(kernel) => Some((load(kernel)?, columns(kernel))),
             None => None,
         };
+        let long = match self.long {
+            Some([terms, states, answers]) => {
+                Some(([load(terms)?, load(states)?, load(answers)?], columns(answers)))
+            }
+            None => None,
+        };
         let walk = load(self.walk)?;
         Ok(Kernels {
             walk,
@@ -204,6 +243,7 @@ impl GpuPlan {
             share: share?,
             prepare: prepare?,
             scan,
+            long,
             parallel: parallel?,
             write: write?,
             last: last?,

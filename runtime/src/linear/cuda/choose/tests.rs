@@ -42,7 +42,7 @@ fn form(device: Device, shape: [usize; 4]) -> Form {
 fn chunks_begin_where_a_launch_pays() {
     // Measured on an H200 with gates, 8 heads and d = 128.
     assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
-    assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
+    assert_eq!(form(H200, [4, 8, 64, 128]), Form::Chunk);
     // A board runs the blocks of 8 heads in 16 waves, so chunks already save time for 16 tokens.
     assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
     assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
@@ -57,8 +57,8 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
 }
 
-/// Checks that the size of the batch does not change the form. Also checks that a plan without options never makes two
-/// passes over the tokens, not even if one sequence occupies few SMs.
+/// Checks that the size of the batch does not change the form. Also checks that a plan without options computes all chunks
+/// at once if the blocks of a sequence would leave half of the SMs idle, and otherwise makes one pass over the tokens.
 #[test]
 fn the_batch_changes_no_form() {
     for tokens in [1, 15, 16, 24, 47, 48, 1000] {
@@ -66,11 +66,43 @@ fn the_batch_changes_no_form() {
             for heads in [1, 8, 40] {
                 let forms = [1, 2, 64].map(|batch| form(device, [batch, heads, tokens, 64]));
                 assert!(forms.iter().all(|form| *form == forms[0]), "{tokens} {heads} {forms:?}");
-                assert!(tokens < 48 || forms[0] == Form::FusedChunk, "{tokens} {heads} {forms:?}");
+                // A head has two blocks of columns.
+                let chunks = if 4 * heads <= device.sms { Form::Chunk } else { Form::FusedChunk };
+                assert!(tokens < 48 || forms[0] == chunks, "{tokens} {heads} {forms:?}");
             }
         }
     }
-    assert_eq!(form(H200, [1, 1, 100_000, 64]), Form::FusedChunk);
+    assert_eq!(form(H200, [1, 1, 100_000, 64]), Form::Chunk);
+}
+
+/// Checks which problems are computed in long chunks, all of them at once. If their workspace exceeds the budget, smaller
+/// ones replace it.
+#[test]
+fn long_chunks_are_for_few_heads_and_plain_rules() {
+    let of = |rule, shape, packed, options: &LinearPlanOptions| {
+        choose(&problem(rule, shape, packed), H200, WALKS.into_iter(), options).unwrap()
+    };
+    let plain = LinearPlanOptions::default();
+    let shape = [2, 8, 2000, 64];
+    for rule in [Rule::Linear, Rule::Gated] {
+        let (choice, layout) = of(rule, shape, None, &plain);
+        assert_eq!((choice.form, choice.chunk, choice.chunks, choice.parts), (Form::Chunk, 64, 2 * 32, 1));
+        // Weights and factors of the pairs of tokens, then a state and its gate for each chunk.
+        assert_eq!(layout.bytes, 8 * 64 * (64 * 67 + 64 * 64 + 4) * 4);
+        for (budget, form) in [(8 << 20, Form::FusedChunk), (1 << 20, Form::Recurrent)] {
+            let (choice, layout) = of(rule, shape, None, &plain.budget(budget));
+            assert!(choice.form == form && layout.bytes <= budget, "{choice:?}");
+        }
+        let (choice, _) = of(rule, [1, 8, 2000, 64], Some(5), &plain);
+        assert_eq!((choice.form, choice.chunks, choice.recurrent_below), (Form::Chunk, 2000 / 64 + 5, 48));
+        assert_eq!(choice.executed(&problem(rule, [1, 8, 2000, 64], Some(5)), 2000).chunk, 64);
+    }
+    for rule in [Rule::Delta, Rule::GatedDelta] {
+        let (choice, _) = of(rule, shape, None, &plain);
+        assert_eq!((choice.form, choice.chunk), (Form::FusedChunk, 16));
+        let (choice, _) = of(rule, shape, None, &plain.form(Form::Chunk));
+        assert_eq!((choice.form, choice.chunk), (Form::Chunk, 16));
+    }
 }
 
 /// Checks that a packed sequence executes the same operations as the same sequence does if it is the only sequence of a

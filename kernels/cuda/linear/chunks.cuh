@@ -1,0 +1,155 @@
+// Linear attention with at most one gate per head: all chunks of all heads at once, in three launches.
+//
+//   terms     P_ij = exp(G_i - G_j - H_i) q_i.k_j  for j <= i,   B = sum_j exp(G_C - G_j - H_C) k_j v_j'
+//   states    S_next = exp(G_C) S + exp(H_C) B,  chunk by chunk, for each element of a state
+//   answers   o_i = scale exp(H_i) (exp(G_i - H_i) S' q_i + sum_j P_ij v_j)
+//
+// The naive loop carries a state through the tokens, so that a head occupies as many SMs as its columns fill. Here a chunk has
+// C = LONG_CHUNK tokens, and the first and the last launch have blocks for every chunk. Only the second launch goes from chunk to
+// chunk, and it does one multiply-add per element and chunk.
+//
+//  1. A block computes a matrix of ROWS rows. A thread has eight rows of four columns, or of eight if the values have many dims.
+//     Each element is a chain over dims or tokens, in order, so its bits do not depend on the number of columns.
+//  2. Operands pass through shared memory, SLAB dims or tokens at a time. The next slab travels through registers while a slab is
+//     multiplied.
+//  3. G_i is the sum of the logarithms since the last token that clears, in f64, and each token knows how many have cleared before
+//     it. Tokens see each other if these numbers are equal.
+//  4. H_i is zero unless gates grow: it is the part of the largest G_i - G_j that exceeds MOST_SUM. So no weight is beyond f32 if the
+//     recurrence is not, and an underflow in a weight is small compared with the state, which has grown as much.
+//  5. exp(G_i - G_j - H_i) is the product of two factors, split at the first of HALF rows. If a factor is too large or too small
+//     for this, the exponential is computed per pair.
+//  6. P is minus zero for a pair that does not see each other, and never otherwise. A block with a value that is not finite skips
+//     these pairs, so that the value reaches no earlier token.
+#pragma once
+
+#include "exp.cuh"
+#include "place.cuh"
+#include "product.cuh"
+
+namespace chunks {
+
+// Tokens of a chunk. The chunks that a call and its sequences count have as many.
+constexpr int LONG_CHUNK = 64;
+constexpr int THREADS = 128, ROWS = 64, SLAB = 32, HALF = 32;
+static_assert(LONG_CHUNK == ROWS && LONG_CHUNK == 2 * HALF, "rows of P are tokens");
+// Bytes per row of a slab of queries, of keys or of P.
+constexpr int ROW_BYTES = SLAB * 4 + 16;
+// The terms of an output head and chunk: P, then for each token the gate of the state in its answer, one over the norm of its query,
+// and exp(H). A state is followed by the gate of its chunk and by exp(H_C).
+constexpr int TERMS_GATES = LONG_CHUNK * LONG_CHUNK, TERMS_NORMS = TERMS_GATES + LONG_CHUNK;
+constexpr int TERMS_GROWTHS = TERMS_NORMS + LONG_CHUNK, TERMS = TERMS_GROWTHS + LONG_CHUNK;
+static_assert(TERMS == LONG_CHUNK * (LONG_CHUNK + 3), "LONG_RECORD of args.rs");
+
+// The place of a thread among the results of its block. Warps are two by two, and lanes are four by eight.
+struct Place {
+  int rows, lane_row, columns, lane_column;
+};
+INLINE Place place_of() {
+  const int lane = thread_index() & 31, warp = thread_index() >> 5;
+  return Place{warp >> 1, lane >> 3, warp & 1, lane & 7};
+}
+
+// The row and the quad of this thread's piece i of a slab with rows of SLAB elements. They are computed on use: kept, they would
+// cost registers.
+INLINE int line_of(int i) { return (int)((unsigned)opaque(thread_index()) / 8) + i * 16; }
+INLINE int line_quad() { return (int)((unsigned)opaque(thread_index()) % 8); }
+
+// A chunk of a call: the parts that all launches share.
+struct Chunk {
+  const Linear& call;
+  const SharedBytes sm;
+  const Place own;
+  int number, of_all, position, tokens;  // of_all: among the chunks of all sequences; tokens: at most LONG_CHUNK
+  Sequence sequence;
+
+  INLINE Chunk(SharedBytes sm, const Linear& call) : call(call), sm(sm), own(place_of()) {}
+
+  INLINE bool has(int flag) const { return (call.flags & flag) != 0; }
+  INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
+    return rows_of(t, sequence, h, dim, dtype, has(flag), has(REVERSE));
+  }
+  INLINE Rows keys(int state_head) const {
+    return rows(call.key, quotient_of(state_head, call.by_key_group), call.key_dim, call.dtype, KEY_VEC4);
+  }
+  INLINE Rows queries(int head) const {
+    return rows(call.query, quotient_of(head, call.by_sharers), call.key_dim, call.dtype, QUERY_VEC4);
+  }
+  INLINE Rows values(int state_head) const { return rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4); }
+
+  INLINE void take(int chunk) {
+    of_all = chunk;
+    number = sequence_of_chunk(call, chunk);
+    sequence = sequence_of(call, number);
+    position = (chunk - sequence.chunk0) * LONG_CHUNK;
+    tokens = min_of(sequence.tokens - position, LONG_CHUNK);
+  }
+
+  // A raw quad of queries, keys or values as numbers; `flag` is that of their rows.
+  INLINE f4 numbers(f4 x, int flag) const {
+    return has(flag) && call.dtype != TYPE_F32 ? to_f32(u2{bits_of(x[0]), bits_of(x[1])}, call.dtype) : x;
+  }
+
+  // Raw quad of a token's row, zero past the last token and the last dim.
+  INLINE f4 row_quad(const Rows& from, int token, int first) const {
+    return token < tokens ? load_row4(from, row_at(from, position + token), first) : zero4();
+  }
+
+  // Raw quads of the rows of tokens that are `apart`. `exist`: no quad of the block is past the last token or the last dim.
+  template <int COUNT>
+  INLINE void fetch_rows(f4 (&to)[COUNT], const Rows& from, int token, int apart, int first, bool exist) const {
+    if (!exist || !from.vec4) {
+      UNROLL for (int i = 0; i < COUNT; i++) to[i] = row_quad(from, token + i * apart, first);
+      return;
+    }
+    const Address at = row_at(from, position + token) + first * element_size(from.dtype);
+    const long long across = apart * from.step;
+    if (from.dtype == TYPE_F32) {
+      UNROLL for (int i = 0; i < COUNT; i++) to[i] = load_f4(at + i * across);
+    } else {
+      UNROLL for (int i = 0; i < COUNT; i++) load_words(to[i], at + i * across);
+    }
+  }
+
+  INLINE Address terms(int head) const { return call.records + ((long long)head * call.chunks + of_all) * (TERMS * 4); }
+  INLINE Address state(int state_head) const {
+    return call.boundaries.data + (state_head * call.boundaries.head + of_all * call.boundaries.part) * 4;
+  }
+};
+
+// A matrix of ROWS rows and COLUMNS columns per block, with eight rows and EACH columns per thread.
+template <int EACH> struct Matrix : Chunk {
+  enum {
+    QUADS = EACH / 4,         // quads of columns per thread
+    COLUMNS = EACH * 16,
+    COLUMN_BYTES = COLUMNS * 4,
+    OF_COLUMNS = COLUMNS / 4,  // quads per row of a slab
+    APART = THREADS / OF_COLUMNS,  // distance between the rows of a slab that a thread brings
+  };
+  int column0;
+  f4 sum[8][QUADS];
+  f4 next[EACH];
+
+  INLINE Matrix(SharedBytes sm, const Linear& call) : Chunk(sm, call) {
+    UNROLL for (int i = 0; i < 8; i++)
+      UNROLL for (int c = 0; c < QUADS; c++) sum[i][c] = zero4();
+  }
+
+  // The row of a slab and the column of this thread's piece i. They are computed on use: kept, they would cost registers.
+  static INLINE int slab_row(int i) { return (int)((unsigned)opaque(thread_index()) / OF_COLUMNS) + i * APART; }
+  static INLINE int slab_quad() { return (int)((unsigned)opaque(thread_index()) % OF_COLUMNS); }
+  INLINE int slab_column() const { return column0 + slab_quad() * 4; }
+  static INLINE SharedBytes piece(SharedBytes slab, int i) { return slab + slab_row(i) * COLUMN_BYTES + slab_quad() * 16; }
+
+  // This thread's first column of each quad within the block.
+  INLINE int column_of(int c) const { return own.columns * (COLUMNS / 2) + c * 32 + own.lane_column * 4; }
+
+  // Adds the product of the weights of a token or dim, one per row, and its row of columns.
+  INLINE void add(const f4 (&weights)[2], SharedBytes row) {
+    UNROLL for (int c = 0; c < QUADS; c++) {
+      const f4 x = load_shared(row + column_of(c) * 4);
+      UNROLL for (int i = 0; i < 8; i++) add_product(sum[i][c], weights[i / 4][i % 4], x);
+    }
+  }
+};
+
+}  // namespace chunks

@@ -1,0 +1,110 @@
+//! Tests linear attention on the GPU back end in long chunks that are all computed at once: the form `chunk` without a
+//! delta rule and with at most one gate per head.
+
+use elsa_core::dtype::DType;
+use elsa_core::linear::{Direction, Form, Rule};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::linear::{Case, GateKind, Packing, Params};
+use elsa_runtime::{Backend, Fallback, LinearPlanOptions};
+
+fn chunk() -> LinearPlanOptions {
+    LinearPlanOptions::default().form(Form::Chunk)
+}
+
+/// Compares outputs and last states with the recurrence in f64, for numbers of tokens around a chunk, for sizes with
+/// several tiles and blocks, and for every layout, type and direction.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn chunks_at_once_are_within_their_bounds() {
+    let engine = gpu_engine(Fallback::Fail);
+    let directions = [Direction::Forward, Direction::Reverse, Direction::Bidirectional];
+    for n in 0..36 {
+        let tokens = [1, 31, 32, 33, 63, 64, 65, 128, 150][n % 9];
+        let dims = [[64, 64], [5, 130], [65, 7], [33, 66], [129, 36]][n % 5];
+        let rule = [Rule::Gated, Rule::Linear, Rule::Gated][n % 3];
+        let mut params = Params { seed: n as u64, ..Params::plain(rule, tokens, dims) };
+        params.heads = [[1, 1, 1], [4, 2, 2], [1, 1, 2], [2, 1, 1]][n % 4];
+        params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n / 3 % 3];
+        params.direction = directions[n / 2 % 3];
+        let both = params.direction == Direction::Bidirectional;
+        (params.past, params.in_place) = (!both && n % 5 != 0, !both && n % 5 > 2);
+        params.dtype = [DType::F32, DType::F32, DType::F16, DType::Bf16][n / 2 % 4];
+        params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n / 5 % 3];
+        params.normalize = (n % 7 == 1).then_some(1e-6);
+        params.batch = 1 + n % 2;
+        if n % 4 == 3 {
+            params.batch = 1;
+            params.packed = Some(vec![0, 0, tokens as i64 / 3, tokens as i64]);
+        }
+        let case = params.build();
+        let plan = engine.linear_plan(&case.problem, &chunk()).unwrap();
+        let kernel = plan.kernel_of(Backend::Cuda);
+        assert!(kernel.starts_with("linear_long_answers_d"), "{kernel} {}", case.name);
+        case.check_on(&engine, &chunk());
+    }
+}
+
+/// Checks that a stream that is cut after whole chunks has the bits of the whole sequence.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn cuts_between_chunks_change_no_bit() {
+    let engine = gpu_engine(Fallback::Fail);
+    for rule in [Rule::Linear, Rule::Gated] {
+        let case = Params { past: true, ..Params::plain(rule, 200, [36, 20]) }.build();
+        let whole = case.run_on(&engine, &chunk());
+        for cut in [64, 128] {
+            let (first, second) = case.cut(cut);
+            let start = first.run_on(&engine, &chunk());
+            let second = Case { past: start.present.clone(), ..second };
+            let end = second.run_on(&engine, &chunk());
+            assert_eq!(whole.rows(&case), [start.rows(&first), end.rows(&second)].concat(), "{rule:?} {cut}");
+            assert_eq!(whole.present, end.present, "{rule:?} {cut}");
+        }
+    }
+}
+
+/// Checks that an infinite value affects no earlier token, and no token after a gate that clears it. A NaN gate poisons
+/// all later tokens, even if the state is zero.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn infinities_stay_between_their_token_and_the_next_clear() {
+    let engine = gpu_engine(Fallback::Fail);
+    // The token and the gates are in one half of a chunk, in both halves, or in two chunks.
+    for at in [10, 30, 61, 100] {
+        let mut case = Params { past: true, ..Params::plain(Rule::Gated, 150, [8, 4]) }.build();
+        case.value.set(4 * at, f32::INFINITY);
+        if let Some(decay) = &mut case.decay {
+            decay.set(at + 2, f32::NEG_INFINITY);
+            decay.set(at + 5, f32::NAN);
+        }
+        let rows = case.run_on(&engine, &chunk()).rows(&case);
+        let finite = |t: usize| rows[4 * t..4 * t + 4].iter().all(|x| x.is_finite());
+        let poisoned = |t: usize| t == at || t == at + 1 || t >= at + 5;
+        assert!((0..150).all(|t| finite(t) != poisoned(t)), "{at}");
+    }
+    let mut case = Params::plain(Rule::Gated, 150, [8, 4]).build();
+    if let Some(decay) = &mut case.decay {
+        decay.set(0, f32::NAN);
+    }
+    let rows = case.run_on(&engine, &chunk()).rows(&case);
+    assert!(rows.iter().all(|x| x.is_nan()), "a gate before all values poisons them, too");
+}
+
+/// Checks gates whose product over half a chunk is beyond the range of the factors of a weight, and gates whose product
+/// is beyond f32 while the state is small.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn gates_beyond_their_factors() {
+    let engine = gpu_engine(Fallback::Fail);
+    for (gate, size) in [(-3.0, 1.0), (1.0, 1e-30), (2.0, 1e-38), (-20.0, 1e30)] {
+        let mut case = Params { past: true, ..Params::plain(Rule::Gated, 70, [8, 4]) }.build();
+        if let Some(decay) = &mut case.decay {
+            (0..60).for_each(|t| decay.set(t, gate));
+        }
+        (0..4 * 70).for_each(|i| case.value.set(i, size * case.value.get(i)));
+        if let Some(past) = &mut case.past {
+            past.iter_mut().for_each(|s| *s *= size);
+        }
+        case.check_on(&engine, &chunk());
+    }
+}
