@@ -124,10 +124,12 @@ def bert(layers, tokens, vocabulary):
 class Network:
     """A network to export. `make` returns it, with its attention as one operation (`fused`) or several; `inputs` returns
     its inputs by name; `attentions` is their number. `axes` names its dynamic axes: {input: {axis: name}}. A network
-    without them can leave the batch open. A `trained` network keeps its weights."""
+    without them can leave the batch open. A `trained` network keeps its weights. A network has no attention as one
+    operation if `fuses` is false."""
 
-    def __init__(self, make, inputs, attentions, axes=None, trained=False):
+    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True):
         self.make, self.inputs, self.attentions, self.axes, self.trained = make, inputs, attentions, axes, trained
+        self.fuses = fuses
 
 
 def structures():

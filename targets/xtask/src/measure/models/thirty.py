@@ -48,6 +48,7 @@ def cases(number, name, network):
     script, dynamo = TORCHSCRIPT[number % 5], DYNAMO[number % 5]
     # Before opset 14 there is no export of scaled_dot_product_attention.
     kinds = ("eager", "fused") if script == 13 or number % 2 else ("fused", "eager")
+    kinds = kinds if network.fuses else ("eager", "eager")
     return [(name, kind, opset, bool(network.axes)) for kind, opset in zip(kinds, (script, dynamo))]
 
 
@@ -105,7 +106,9 @@ def judge(case, network, options, folder, index):
         return {**facts, "skipped": f"not installed: {error}"}
     except Exception as error:  # an exporter that refuses a model is reported, and the others are still made
         (folder / f"{facts['name']}.txt").write_text(traceback.format_exc())
-        words = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        while error.__cause__:
+            error = error.__cause__
+        words = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160]
         return {**facts, "skipped": f"the exporter refuses it: {words}"}
     finally:
         gc.collect()

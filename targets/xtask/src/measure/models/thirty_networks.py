@@ -295,7 +295,9 @@ def thirty():
             )
         },
         "BLIP, vision": {
-            "blip": Network(vision("BlipVisionModel", "BlipVisionConfig", ["last_hidden_state"]), picture(384), 12)
+            "blip": Network(
+                vision("BlipVisionModel", "BlipVisionConfig", ["last_hidden_state"]), picture(384), 12, fuses=False
+            )
         },
         "SAM, encoder": {"sam": Network(sam, picture(512), 12)},
         "MobileSAM": {"mobile_sam": Network(mobile_sam, picture(1024), 10)},
@@ -309,13 +311,14 @@ def thirty():
             "dpt_hybrid": Network(
                 vision("DPTForDepthEstimation", "DPTConfig", ["predicted_depth"], is_hybrid=True,
                        neck_hidden_sizes=[256, 512, 768, 768]),
-                picture(384), 12,
+                picture(384), 12, fuses=False,
             )  # fmt: skip
         },
         "Depth Anything S": {
             "depth_anything_s": Network(
-                vision("DepthAnythingForDepthEstimation", "DepthAnythingConfig", ["predicted_depth"]), picture(518), 12
-            )
+                vision("DepthAnythingForDepthEstimation", "DepthAnythingConfig", ["predicted_depth"]), picture(518), 12,
+                fuses=False,
+            )  # fmt: skip
         },
         "DETR-R50": {
             "detr_r50": Network(
@@ -324,8 +327,9 @@ def thirty():
         },
         "RT-DETR": {
             "rt_detr": Network(
-                vision("RTDetrForObjectDetection", "RTDetrConfig", ["logits", "pred_boxes"]), picture(640), 7
-            )
+                vision("RTDetrForObjectDetection", "RTDetrConfig", ["logits", "pred_boxes"]), picture(640), 7,
+                fuses=False,
+            )  # fmt: skip
         },
         "Grounding DINO, fusion": {"grounding_dino": Network(fusion, fusion_inputs, 2)},
         "YOLOv10-s": {"yolov10s": Network(yolo("yolov10s"), picture(640), 1)},
