@@ -519,3 +519,19 @@ fn a_mask_may_be_reshaped_to_the_shape_of_the_scores() {
     // The proof computes a sample of the queries.
     build("512", "32", &["2", "16", "32", "16", "32"], false).becomes(1, "2 heads of 32, scale 1, mask");
 }
+
+#[test]
+fn shapes_follow_in_models_with_many_computed_weights() {
+    let mut g = GraphBuilder::new(17);
+    // Two tensors whose elements follow from the model, as standardised weights do.
+    for _ in 0..2 {
+        let sizes = g.ints(&[(1 << 22) - 1]);
+        let weights = g.node("ConstantOfShape", &[&sizes], &[]);
+        g.output(&weights);
+    }
+    let x = g.input("x", Kind::F32, &["2", "5", "36"]);
+    let shape = g.node("Shape", &[&x], &[]);
+    let x = g.node("Reshape", &[&x, &shape], &[]);
+    attend(&mut g, &x);
+    g.becomes(1, ATTENDED);
+}
