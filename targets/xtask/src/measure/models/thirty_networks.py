@@ -131,11 +131,11 @@ def whisper_inputs():
 
 
 def llama(fused):
-    """Returns a decoder with grouped queries, with its caches as inputs."""
+    """Returns a decoder with grouped queries and the widths of SmolLM-135M, with its caches as inputs."""
     import transformers
 
     config = transformers.LlamaConfig(
-        hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, num_hidden_layers=2,
+        hidden_size=576, intermediate_size=1536, num_attention_heads=9, num_key_value_heads=3, num_hidden_layers=2,
         vocab_size=4096,
     )  # fmt: skip
     config._attn_implementation = "sdpa" if fused else "eager"
@@ -149,7 +149,7 @@ def llama(fused):
 
 
 def llama_inputs():
-    caches = {f"{side}_{i}": torch.randn(1, 8, 13, 64) for i in range(2) for side in ("keys", "values")}
+    caches = {f"{side}_{i}": torch.randn(1, 3, 13, 64) for i in range(2) for side in ("keys", "values")}
     return {"ids": torch.randint(3, 4096, (1, 5)), **caches}
 
 
