@@ -125,11 +125,12 @@ class Network:
     """A network to export. `make` returns it, with its attention as one operation (`fused`) or several; `inputs` returns
     its inputs by name; `attentions` is their number. `axes` names its dynamic axes: {input: {axis: name}}. A network
     without them can leave the batch open. A `trained` network keeps its weights. A network has no attention as one
-    operation if `fuses` is false."""
+    operation if `fuses` is false. A network `jumps` if it selects the best of many rows: rounding changes
+    the selection, so f64 is no reference."""
 
-    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True):
+    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True, jumps=False):
         self.make, self.inputs, self.attentions, self.axes, self.trained = make, inputs, attentions, axes, trained
-        self.fuses = fuses
+        self.fuses, self.jumps = fuses, jumps
 
 
 def structures():

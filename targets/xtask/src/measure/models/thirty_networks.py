@@ -328,7 +328,7 @@ def thirty():
         "RT-DETR": {
             "rt_detr": Network(
                 vision("RTDetrForObjectDetection", "RTDetrConfig", ["logits", "pred_boxes"]), picture(640), 7,
-                fuses=False,
+                fuses=False, jumps=True,
             )  # fmt: skip
         },
         "Grounding DINO, fusion": {"grounding_dino": Network(fusion, fusion_inputs, 2)},
