@@ -67,7 +67,8 @@ def double(net, tensors):
 def dynamic_shapes(net, tensors, names, axes):
     """Returns the example tensors and the shapes for the exporter that reads the program."""
     if axes:
-        shapes = tuple({axis: torch.export.Dim.AUTO for axis in axes.get(name, {})} for name in names)
+        sizes = {name: torch.export.Dim(name, min=2, max=4096) for all in axes.values() for name in all.values()}
+        shapes = tuple({axis: sizes[size] for axis, size in axes.get(name, {}).items()} for name in names)
     else:
         # The exporter would treat a batch of one as a constant, so record a batch of two.
         tensors = tuple(torch.cat([x, x]) for x in tensors)

@@ -86,17 +86,17 @@ def rewritten(tool, source, target):
 
 
 def reasons(listed, missing):
-    """Returns why attentions stay: the tool's reasons, the most frequent first."""
+    """Returns why attentions stay: the tool's reasons, the most frequent first. `missing` attentions are not listed as
+    such: a softmax whose products the tool does not see is listed as a softmax, and others are not listed."""
     words = lambda each: re.sub("'[^']*'", "'…'", each["words"])
     stay = collections.Counter(words(each) for each in listed if each["what"] in ATTENTIONS and not each["replaced"])
-    if missing > 0:
-        # An attention whose products the tool does not see is listed as a softmax, or not at all.
-        other = collections.Counter(words(each) for each in listed if each["what"] == "softmax")
-        unseen = missing - other.total()
-        stay += other
-        if unseen > 0:
-            stay["the tool finds no attention in its nodes"] = unseen
-    return [f"{count} of them: {words}" for words, count in stay.most_common()]
+    other = collections.Counter(words(each) for each in listed if each["what"] == "softmax")
+    for reason, count in other.most_common():
+        taken = max(0, min(count, missing))
+        stay[reason] += taken
+        missing -= taken
+    stay["the tool finds no attention in its nodes"] += max(0, missing)
+    return [f"{count} of them: {reason}" for reason, count in stay.most_common() if count]
 
 
 def judge(case, network, options, folder, index):
