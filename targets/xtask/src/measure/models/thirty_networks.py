@@ -180,15 +180,15 @@ def mamba(fused):
 
 
 class Vim(torch.nn.Module):
-    """Vim-T with two blocks: tokens of patches with a class token in their middle, and in each block the scan of Mamba
-    in both directions. The scan is that of transformers."""
+    """Vim-T with two blocks, for pictures of 64 x 64: tokens of patches with a class token in their middle, and in each
+    block the scan of Mamba in both directions. The scan is that of transformers, of which exporters write each step."""
 
     def __init__(self):
         super().__init__()
         from transformers import MambaConfig
         from transformers.models.mamba.modeling_mamba import MambaMixer, MambaRMSNorm
 
-        width, tokens, blocks = 192, 196, 2
+        width, tokens, blocks = 192, 16, 2
         config = MambaConfig(hidden_size=width, num_hidden_layers=blocks, use_mambapy=False)
         self.patches = torch.nn.Conv2d(3, width, 16, 16)
         self.token = torch.nn.Parameter(torch.randn(1, 1, width))
@@ -347,7 +347,7 @@ def thirty():
             "llama": Network(llama, llama_inputs, 2, {name: past for name in llama_inputs() if name != "ids"})
         },
         "Mamba-130M": {"mamba": Network(mamba, lambda: {"ids": torch.randint(3, 4096, (1, 16))}, 2)},
-        "Vim-T": {"vim_t": Network(lambda fused: Vim(), picture(224), 4)},
+        "Vim-T": {"vim_t": Network(lambda fused: Vim(), picture(64), 4)},
         "RetNet": {"retnet": Network(lambda fused: RetNet(), lambda: {"tokens": torch.randn(1, 64, 512)}, 2)},
         "Gated DeltaNet": {"delta_net": Network(delta_net, lambda: {"tokens": torch.randn(1, 64, 2048)}, 1)},
         "PP-OCRv4 rec": {"ppocr": Shipped("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", line, 2)},
