@@ -20,7 +20,7 @@ import warnings
 import numpy as np
 import torch
 
-from networks import Call, structures
+from networks import structures
 
 SEED = 11
 
@@ -64,7 +64,7 @@ def double(net, tensors):
         return net(*tensors), "f32"
 
 
-def dynamic_shapes(net, tensors, names, axes):
+def dynamic_shapes(tensors, names, axes):
     """Returns the example tensors and the shapes for the exporter that reads the program."""
     if axes:
         sizes = {name: torch.export.Dim(name, min=2, max=4096) for all in axes.values() for name in all.values()}
@@ -74,7 +74,7 @@ def dynamic_shapes(net, tensors, names, axes):
         tensors = tuple(torch.cat([x, x]) for x in tensors)
         batch = torch.export.Dim("batch", min=2, max=64)
         shapes = tuple({0: batch} for _ in names)
-    return tensors, (shapes,) if isinstance(net, Call) else shapes
+    return tensors, shapes
 
 
 def export(case, network, folder):
@@ -103,7 +103,7 @@ def export(case, network, folder):
             torch.onnx.export(net, tensors, str(path), dynamo=False, **options)
         else:
             if dynamic:
-                tensors, options["dynamic_shapes"] = dynamic_shapes(net, tensors, names, network.axes)
+                tensors, options["dynamic_shapes"] = dynamic_shapes(tensors, names, network.axes)
             torch.onnx.export(net, tensors, str(path), dynamo=True, external_data=False, verbose=False, **options)
     data = {f"in_{name}": inputs[name].numpy() for name in names}
     if reference != "original":

@@ -64,14 +64,15 @@ class Digits(torch.nn.Module):
 
 
 class Call(torch.nn.Module):
-    """A network that is called by a function of itself and its inputs. The function returns the outputs."""
+    """A network that is called by a function of itself and its inputs `names`. The function returns the outputs."""
 
-    def __init__(self, net, call):
+    def __init__(self, net, call, names):
         super().__init__()
         self.net, self.call = net, call
-
-    def forward(self, *tensors):
-        return self.call(self.net, *tensors)
+        # The exporter that reads the program gives dynamic axes to named parameters only.
+        names = ", ".join(names)
+        forward = eval(f"lambda self, {names}: self.call(self.net, {names})")
+        self.__class__ = type("Call", (Call,), {"forward": forward})
 
 
 def named(net, names, outputs):
@@ -82,7 +83,7 @@ def named(net, names, outputs):
         found = tuple(getattr(answer, name) for name in outputs)
         return found if len(found) > 1 else found[0]
 
-    return Call(net, call)
+    return Call(net, call, names)
 
 
 def clip(layers, vocabulary):

@@ -64,6 +64,9 @@ def yolo(name):
         for module in net.modules():
             if hasattr(module, "export"):
                 module.export, module.format = True, "onnx"
+        # The first run stores the anchors, which then are constants.
+        with torch.no_grad():
+            net.eval()(torch.zeros(1, 3, 640, 640))
         return net
 
     return make
@@ -80,7 +83,7 @@ def fusion(fused):
         (picture, _), (words, _) = net(picture, words, attention_mask_text=padding)
         return picture, words
 
-    return Call(layer, call)
+    return Call(layer, call, ["picture", "words", "padding"])
 
 
 def fusion_inputs():
@@ -121,7 +124,7 @@ def whisper_decoder(fused):
         present = [x for layer in found.past_key_values.self_attention_cache for x in layer[:2]]
         return (found.last_hidden_state, *present)
 
-    return Call(decoder, call)
+    return Call(decoder, call, list(whisper_inputs()))
 
 
 def whisper_inputs():
@@ -145,7 +148,7 @@ def llama(fused):
         found = net(input_ids=ids, past_key_values=cache, use_cache=True)
         return (found.logits, *(x for layer in found.past_key_values for x in layer[:2]))
 
-    return Call(transformers.LlamaForCausalLM(config), call)
+    return Call(transformers.LlamaForCausalLM(config), call, list(llama_inputs()))
 
 
 def llama_inputs():
@@ -249,7 +252,7 @@ def delta_net(fused):
     from transformers import Qwen3NextConfig
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
-    return Call(Qwen3NextGatedDeltaNet(Qwen3NextConfig(num_hidden_layers=4), 0), lambda net, x: net(x))
+    return Call(Qwen3NextGatedDeltaNet(Qwen3NextConfig(num_hidden_layers=4), 0), lambda net, x: net(x), ["tokens"])
 
 
 def package_folder(name):
