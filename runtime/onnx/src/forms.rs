@@ -378,8 +378,8 @@ fn rows(site: &Site<'_>, found: &AttentionPattern, axes: &Axes) -> Option<usize>
 }
 
 /// Tries the layouts packed, rows and heads in this order. Returns the first layout that the tensors have for all sizes
-/// of the free axes. Queries that are multiplied by a computed number cannot be packed, and those that are multiplied
-/// by a number for each head keep their axis of heads.
+/// of the free axes. Queries that are multiplied by a computed number cannot be packed. A number for each head needs
+/// queries with an axis of heads.
 ///
 /// # Errors
 /// Returns the reason why no layout fits.

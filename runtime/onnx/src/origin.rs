@@ -1,4 +1,4 @@
-//! Where a tensor comes from: from a product of two tensors, or from a node through which no shape follows.
+//! Origin of a tensor: a product of two tensors, or a node through which no shape follows.
 
 use super::find::{LONGEST, Reason, Site};
 

@@ -31,7 +31,7 @@
 //! | command | measurement |
 //! |---|---|
 //! | `peers` | this library compared with PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in a private environment |
-//! | `models` | exported models in ONNX Runtime, alternating original and rewritten: nodes replaced, time, error; `elsa.py` with torch; with `--thirty` what is replaced in thirty models |
+//! | `models` | exported models in ONNX Runtime, alternating original and rewritten: nodes replaced, time, error; `elsa.py` with torch; with `--thirty` the attention replaced in thirty models |
 //! | `stream-figures` | streamed runs: peaks within budgets, speed compared with in-memory runs, a large file, the cost model |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA; with `--calls` also of a call through C |
 //!

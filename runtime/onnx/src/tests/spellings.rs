@@ -440,7 +440,7 @@ fn scores_may_have_a_scale_for_each_head() {
     // A factor for each key or each query is none of the queries of a head.
     build("Mul", &axes, &[5]).stays("not one number");
     build("Div", &axes, &[4, 5, 1]).stays("not one number");
-    // The factor divides into the product of queries and keys, not the other way round.
+    // The factor is divided by the scores.
     let mut g = build("Div", &axes, &[4, 1, 1]);
     g.nodes[2].inputs.swap(0, 1);
     g.stays("not one number");

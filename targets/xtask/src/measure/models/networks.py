@@ -1,4 +1,4 @@
-"""Networks with attention that are exported to ONNX: those that are timed, and the tools to describe others."""
+"""Networks with attention, for the exports of `export.py`, and tools to describe others."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""The thirty: exports models by two exporters, rewrites them, and tells what was replaced, and why the rest stays.
+"""The thirty: exports models by two exporters, rewrites them, and reports what was replaced, and why the rest stays.
 
 `thirty.py FOLDER TOOL OPERATOR [--rounds N] [--cpu] [--gpu PYTHON] [WORD ...]` takes the models of thirty_networks.py
 whose names contain every word. Each network is exported by TorchScript at an opset from 13 to 17, and by dynamo at one
@@ -38,7 +38,7 @@ import thirty_networks
 
 LEAST = 27
 TORCHSCRIPT, DYNAMO = [13, 14, 15, 16, 17], [18, 20, 21, 22, 23]
-# What the tool calls the nodes that count; it also lists softmaxes of other numbers.
+# Kinds of attention in the tool's list, which also has softmaxes of other numbers.
 ATTENTIONS = ("attention", "linear attention", "convolution")
 # Number of reasons in a line of the table.
 SEEN = 3
