@@ -63,7 +63,10 @@ pub fn thirty(tree: &Tree, words: &[String], arguments: &[String], gpu: bool) ->
     build::run(tree, HOST, build::Additions::default())?;
     let dist = Target::named(tree, HOST)?.dist(tree);
     let run = Run::new(tree, "").arg(&python).arg("-B").arg(tree.root.join(HERE).join("thirty.py"));
-    let run = run.arg(tree.target.join("models/thirty"));
+    let folder = tree.target.join("models/thirty");
+    // The packages would otherwise write settings into the home folder, and look for weights on the network.
+    let run = run.env("YOLO_CONFIG_DIR", &folder).env("YOLO_OFFLINE", "true").env("HF_HUB_OFFLINE", "1");
+    let run = run.arg(folder);
     let run = run.arg(dist.join("bin/elsa")).arg(dist.join("lib/libelsa_ort.so"));
     let run = packages.iter().fold(run, |run, folder| run.env("PYTHONPATH", folder));
     let run = gpu.iter().fold(run, |run, python| run.arg("--gpu").arg(python));
