@@ -29,7 +29,7 @@ pub enum Role {
     Subtracted,
     /// A boolean mask. A score is kept if its mask element equals this value.
     Condition(bool),
-    /// A number that queries are multiplied or divided by.
+    /// Numbers that queries are multiplied or divided by: a single one, or one for each head.
     Factor,
     /// Numbers of keys.
     Length,
@@ -286,7 +286,7 @@ pub fn of(
     set("scale", Attribute::Float(scale as f32));
     let mut words = format!("{heads} heads of {}, scale {}", layout.axes.dim, scale as f32);
     if !found.factors.is_empty() {
-        words += " times a computed one";
+        words += if site.scales_heads(found) { " times one for each head" } else { " times a computed one" };
     }
     if let Some(kv_heads) = layout.kv_heads {
         set("kv_num_heads", Attribute::Int(size(kv_heads)));
@@ -450,7 +450,7 @@ fn mask(
     let wanted = masks::axes(shape, masks::scores(site, term)?, axes)?;
     let mut padded = vec![Size::from(1); 4usize.saturating_sub(shape.len())];
     padded.extend_from_slice(shape);
-    let direct = padded == wanted;
+    let direct = padded == wanted && term.reshaped.is_none();
     if !direct && !wanted[0].is(1) && wanted[0] != axes.batch {
         return Err(format!(
             "its mask is one of {} windows and cannot be broadcast to a batch of {}",
@@ -461,17 +461,19 @@ fn mask(
     if let Some(piece) = piece.filter(|_| choose || !direct) {
         return Ok(b.constant("mask", Array { kind: Kind::F32, ..piece }));
     }
-    let mut name = term.name.clone();
+    let mut name = term.reshaped.clone().unwrap_or_else(|| term.name.clone());
+    b.read(&name, role(term.action));
     if !direct {
         let free = |sizes: &[Size]| sizes.iter().filter(|size| size.known().is_none()).count();
         if free(&wanted[..2]) > 1 {
             return Err("its mask has several free axes and cannot be broadcast as it is".into());
         }
-        b.read(&term.name, role(term.action));
         let number = |size: &Size| size.known().unwrap_or(-1);
         name = if free(&wanted) <= 1 {
             let target = b.ints("shape", wanted.iter().map(number));
             b.node("mask", "Reshape", &[&name, &target])
+        } else if term.reshaped.is_some() {
+            return Err("its mask has several free axes and cannot be broadcast as it is".into());
         } else {
             // The mask's last two axes stay as they are.
             let first = b.ints("first", wanted[..2].iter().map(number));
@@ -479,7 +481,6 @@ fn mask(
             b.reshaped(&name, &[&first, &rest])
         };
     }
-    b.read(&term.name, role(term.action));
     match term.action {
         Action::Add => Ok(name),
         Action::Subtract => Ok(b.node("mask", "Neg", &[&name])),

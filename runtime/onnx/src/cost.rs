@@ -73,6 +73,11 @@ pub fn of_stateful(world: &World<'_>, node: &Node) -> Option<f64> {
     }
 }
 
+/// Returns the number of multiply-adds of two products.
+pub fn of_pair(world: &World<'_>, first: &Node, second: &Node) -> Option<f64> {
+    Some(of_node(world, first)? + of_node(world, second)?)
+}
+
 /// Returns the number of multiply-adds of both products of an attention.
 pub fn of_products(world: &World<'_>, found: &AttentionPattern) -> Option<f64> {
     let scores = world.shape(found.walk.first()?)?;

@@ -20,7 +20,7 @@ use super::value::place;
 use super::written::WrittenSoftmax;
 
 /// Maximum number of nodes on one path.
-const LONGEST: usize = 40;
+pub const LONGEST: usize = 40;
 
 /// Largest fill value that masks a score as completely as `−∞` does.
 const LOWEST: f64 = -1e4;
@@ -42,6 +42,8 @@ pub struct Link {
 pub struct Term {
     /// Name of the tensor, which is an additive mask or a condition.
     pub name: String,
+    /// Tensor that a Reshape turns into the mask, if the shape of the scores is the target of this Reshape.
+    pub reshaped: Option<String>,
     /// Effect on the scores.
     pub action: Action,
     /// Name of the scores to which the mask is applied. The shape of these scores determines how the mask is broadcast.
@@ -76,8 +78,9 @@ pub struct AttentionPattern {
     pub turned: bool,
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
-    /// One-element tensors that change the scores before any mask is applied. A tensor whose flag is `true` divides the
-    /// scores; any other tensor multiplies them. The values of these tensors depend on free axes or on data.
+    /// Tensors that change the scores before any mask is applied: each has one element, or one for each head. A tensor
+    /// whose flag is `true` divides the scores; any other tensor multiplies them. The value of a single element depends
+    /// on free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap of the scores.
     pub softcap: Option<f64>,
@@ -109,7 +112,9 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn producer(&self, name: &str) -> Option<(usize, &Node)> {
+    /// Returns the node that produces the tensor `name`, with its index.
+    #[must_use]
+    pub fn producer(&self, name: &str) -> Option<(usize, &Node)> {
         let n = *self.graph.producer.get(name)?;
         Some((n, &self.graph.nodes[n]))
     }
@@ -121,13 +126,25 @@ impl Site<'_> {
     }
 
     /// Returns `true` if the elements of tensor `name` follow from constants and shapes.
-    fn known(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn known(&self, name: &str) -> bool {
         self.worlds.iter().all(|world| world.is_known(name))
     }
 
     /// Returns `true` if tensor `name` has one element for all sizes of the free axes.
     fn is_single(&self, name: &str) -> bool {
         self.symbols.shape(name).is_some_and(|shape| shape.iter().all(|size| size.is(1)))
+    }
+
+    /// Returns `true` if tensor `name` has one element for all queries and keys of a head: its last two axes have size 1.
+    fn is_of_heads(&self, name: &str) -> bool {
+        matches!(self.symbols.shape(name), Some([_, .., a, b]) if a.is(1) && b.is(1))
+    }
+
+    /// Returns `true` if the scores of different heads are multiplied by different factors.
+    #[must_use]
+    pub fn scales_heads(&self, found: &AttentionPattern) -> bool {
+        found.factors.iter().any(|(name, _)| !self.is_single(name))
     }
 
     fn same_last(&self, a: &str, b: &str, axes: usize) -> bool {
@@ -163,7 +180,6 @@ impl Site<'_> {
             && layout.contains(&node.op.as_str())
             && node.inputs.iter().skip(1).all(|name| name.is_empty() || settled(name))
             && node.outputs.iter().all(|name| self.symbols.shape(name).is_some())
-            && node.input(0).is_some_and(|name| !self.known(name))
     }
 
     /// Returns the links of the path that ends at the operand `name`. The list begins with the operand and goes back
@@ -175,7 +191,8 @@ impl Site<'_> {
             let Some((n, node)) = self.producer(&last.name) else { break };
             let next =
                 if self.moves(node) { node.input(0).map(|name| (name, 1.0)) } else { self.scaled(node) };
-            let Some((name, factor)) = next else { break };
+            // A proof takes the elements that follow from the model, and draws only those of the first known tensor.
+            let Some((name, factor)) = next.filter(|(name, _)| !self.known(name)) else { break };
             let factor = last.factor * factor;
             links.push(Link { name: name.to_owned(), factor, reader: Some(n) });
         }
@@ -304,75 +321,6 @@ impl Site<'_> {
         Err(format!("its softmax has a {} over other axes than the last", node.op))
     }
 
-    /// Explains why the shape of `name` is unknown. The explanation names the tensor at which unknown shapes begin.
-    /// Either no node produces this tensor, or the node that produces it reads only tensors of known shape.
-    fn unknown_shape(&self, name: &str) -> Reason {
-        let mut name = name;
-        for _ in 0..LONGEST {
-            let Some((_, node)) = self.producer(name) else { break };
-            let unknown = |name: &&String| !name.is_empty() && self.symbols.shape(name).is_none();
-            match node.inputs.iter().find(unknown) {
-                Some(input) => name = input,
-                None => {
-                    let full =
-                        if node.domain.is_empty() { String::new() } else { format!("{}.", node.domain) };
-                    return format!(
-                        "the shape of its scores does not follow from the model: that of '{name}', made by {full}{}, is not known",
-                        node.op
-                    );
-                }
-            }
-        }
-        format!("the shape of its scores does not follow from the model: that of '{name}' is not declared")
-    }
-
-    /// Returns `true` if `name` is computed, through elementwise and layout nodes, from a matrix product of two
-    /// non-constant tensors.
-    #[must_use]
-    pub fn is_product(&self, name: &str) -> bool {
-        let mut work = vec![name];
-        for _ in 0..LONGEST {
-            let Some((_, node)) = work.pop().and_then(|name| self.producer(name)) else { continue };
-            if ["MatMul", "Einsum"].iter().any(|op| node.is(op)) {
-                if node.inputs.iter().all(|name| !self.known(name)) {
-                    return true;
-                }
-                continue;
-            }
-            let through = [
-                "Add",
-                "Sub",
-                "Mul",
-                "Div",
-                "Where",
-                "Cast",
-                "Reshape",
-                "Transpose",
-                "Max",
-                "Min",
-                "Clip",
-                "Tanh",
-                "Sigmoid",
-                "Squeeze",
-                "Unsqueeze",
-                "Identity",
-                "Concat",
-                "Slice",
-                "Pad",
-                "Expand",
-                "Neg",
-                "Abs",
-                "Exp",
-                "Relu",
-            ];
-            if !through.iter().any(|op| node.is(op)) {
-                continue;
-            }
-            work.extend(node.inputs.iter().map(String::as_str).filter(|name| !name.is_empty()));
-        }
-        false
-    }
-
     /// Follows the scores back to the product of queries and keys, and records masks and factors in `found`.
     fn scores(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
         self.alone(name, "its scores")?;
@@ -414,7 +362,10 @@ impl Site<'_> {
                     found.scale *= factor;
                     return self.scores(inner, found, depth + 1);
                 }
-                let single = [a, b].map(|name| self.is_single(name));
+                let mut single = [a, b].map(|name| self.is_single(name));
+                if single == [false; 2] {
+                    single = [a, b].map(|name| self.is_of_heads(name));
+                }
                 let (inner, factor) = match (single, node.op.as_str()) {
                     ([false, true], _) => (a, b),
                     ([true, false], "Mul") => (b, a),
@@ -498,8 +449,21 @@ impl Site<'_> {
         if found.softcap.is_some() {
             return Err("its mask is added within the soft cap".into());
         }
-        found.terms.push(Term { name: name.to_owned(), action, scores: Some(scores.to_owned()) });
-        self.scores(inner, found, depth + 1)
+        let reshaped = self.shaped_as(name, inner).map(str::to_owned);
+        // The Shape whose output is the target reads the scores, too.
+        self.read_by(inner, if reshaped.is_some() { 2 } else { 1 }, "its scores")?;
+        found.terms.push(Term { name: name.to_owned(), reshaped, action, scores: Some(scores.to_owned()) });
+        self.scores_from(inner, found, depth + 1)
+    }
+
+    /// Returns the tensor that a Reshape turns into `mask`, if only this Reshape reads the Shape of `scores`.
+    fn shaped_as(&self, mask: &str, scores: &str) -> Option<&str> {
+        let (_, node) = self.producer(mask).filter(|(_, node)| node.is("Reshape"))?;
+        let target = node.input(1)?;
+        let (_, shape) = self.producer(target).filter(|(_, node)| node.is("Shape"))?;
+        let whole =
+            shape.input(0) == Some(scores) && self.alone(mask, "").is_ok() && self.alone(target, "").is_ok();
+        node.input(0).filter(|_| whole)
     }
 
     /// Follows the weights forward to the product with values, and then follows the output of this product through

@@ -378,7 +378,8 @@ fn rows(site: &Site<'_>, found: &AttentionPattern, axes: &Axes) -> Option<usize>
 }
 
 /// Tries the layouts packed, rows and heads in this order. Returns the first layout that the tensors have for all sizes
-/// of the free axes. Queries that are multiplied by a computed number cannot be packed.
+/// of the free axes. Queries that are multiplied by a computed number cannot be packed. A number for each head needs
+/// queries with an axis of heads.
 ///
 /// # Errors
 /// Returns the reason why no layout fits.
@@ -432,8 +433,11 @@ pub fn layout(site: &Site<'_>, found: &AttentionPattern) -> Result<OperandLayout
     };
     for axes in &choices {
         let Some(out) = rows(site, found, axes) else { continue };
-        // A tensor of rows has no axis of heads that could be broadcast.
-        if axes.own.iter().any(|own| own[1] != axes.heads) || axes.own[0][2] != axes.queries {
+        // A tensor of rows has no axis of heads that could be broadcast or scaled.
+        if axes.own.iter().any(|own| own[1] != axes.heads)
+            || axes.own[0][2] != axes.queries
+            || site.scales_heads(found)
+        {
             continue;
         }
         let same = axes.dim == axes.value_dim && axes.queries == axes.keys && found.factors.is_empty();

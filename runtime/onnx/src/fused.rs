@@ -51,7 +51,7 @@ pub fn pattern(site: &Site<'_>, n: usize) -> Result<AttentionPattern, Reason> {
             let truth = site.symbols.kind(name) == Some(Kind::BOOL);
             let fill = f64::NEG_INFINITY;
             let action = if truth { Action::Choose { keeps: true, fill } } else { Action::Add };
-            vec![Term { name: name.to_owned(), action, scores: None }]
+            vec![Term { name: name.to_owned(), reshaped: None, action, scores: None }]
         }
         None => vec![],
     };

@@ -21,7 +21,8 @@ use std::rc::Rc;
 /// Maximum number of elements of a tensor. The elements of a larger tensor are not computed.
 const KNOWN: usize = 1 << 22;
 
-/// Maximum total number of elements that are computed in one world.
+/// Maximum total number of elements that are computed in one world. Beyond it, only small tensors are computed, such as
+/// shapes.
 const TOTAL: usize = 1 << 23;
 
 /// Facts about a graph's tensors for one choice of sizes of its free axes.
@@ -307,7 +308,8 @@ impl<'a> World<'a> {
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })
     }
 
-    /// Evaluates a node. Elements are computed if all inputs are known and the outputs have at most `budget` elements.
+    /// Evaluates a node. Elements are computed if all inputs are known, and the outputs are small or have at most
+    /// `budget` elements.
     fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Known>> {
         let model = self.model;
         let inputs: Vec<Option<Value>> =
@@ -327,7 +329,7 @@ impl<'a> World<'a> {
             made.push((kind, counts(&shape)?));
         }
         let size: Option<usize> = made.iter().map(|(_, shape)| count(shape, KNOWN)).sum();
-        let computed = size.filter(|&size| size <= *budget).and_then(|size| {
+        let computed = size.filter(|&size| size <= (*budget).max(SMALL)).and_then(|size| {
             // A tensor's shape may be known even if its elements are not.
             if node.is("Shape") || node.is("Size") {
                 let shape = &self.values.get(node.input(0)?)?.shape;
@@ -338,7 +340,7 @@ impl<'a> World<'a> {
             if !all || node.outputs.is_empty() {
                 return None;
             }
-            *budget -= size;
+            *budget = budget.saturating_sub(size);
             let arrays: Vec<Option<Array>> = node.inputs.iter().map(|name| self.array(name)).collect();
             let missing =
                 arrays.iter().zip(&node.inputs).any(|(array, name)| array.is_none() && !name.is_empty());

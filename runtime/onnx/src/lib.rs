@@ -14,7 +14,7 @@
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
 //! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `stepwise`,
-//! `unrolled`).
+//! `unrolled`), and so is linear attention that is written as matrix products (`products`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
 //! [`Rewrite::lowered`] then writes the model in the operators of an older runtime (`lower`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
@@ -54,10 +54,13 @@ mod microsoft;
 mod model;
 mod node;
 mod ops;
+mod origin;
 mod positions;
+mod products;
 mod projected;
 mod prove;
 mod random;
+mod sample;
 mod shapes;
 mod single;
 mod size;
@@ -77,6 +80,7 @@ use change::Change;
 use find::{AttentionPattern, Reason, Site};
 use infer::World;
 use model::{External, Model};
+use products::ProductAttention;
 use serde::Serialize;
 use stateful::StatefulNode;
 use std::collections::HashSet;
@@ -215,6 +219,10 @@ fn described(
     if let Some(found) = StatefulNode::of(node) {
         return (found.what(), None, world.and_then(|world| cost::of_stateful(world, node)));
     }
+    if let Some(found) = ProductAttention::of(site.graph, node) {
+        let own = world.and_then(|world| cost::of_pair(world, found.inner, node));
+        return (stateful::LINEAR_WHAT, None, own);
+    }
     if node.is_fused() || single::refusal(node).is_some() {
         let sizes = single::FusedSizes::of(node, &|i| site.symbols.shape(node.input(i)?));
         let shape = sizes.ok().and_then(|sizes| sizes.scores());
@@ -236,6 +244,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
             || StatefulNode::of(node).is_some()
             || single::refusal(node).is_some()
             || WrittenSoftmax::of(graph, node).is_some()
+            || ProductAttention::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -250,6 +259,9 @@ fn replacement(
     let node = &site.graph.nodes[n];
     if let Some(found) = StatefulNode::of(node) {
         return stepwise::replacement(site, n, &found, prefix);
+    }
+    if let Some(found) = ProductAttention::of(site.graph, node) {
+        return products::replacement(site, n, &found, prefix);
     }
     if let Some(reason) = single::refusal(node) {
         return Err(reason);

@@ -14,6 +14,7 @@ use super::meaning::{self, appended, in_heads};
 use super::node::{Attribute, Node};
 use super::ops::Limits;
 use super::random::normal;
+use super::sample::{QUERIES, Sample};
 use super::single::FusedNode;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Window, Windows,
@@ -23,7 +24,7 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
 use fastrand::Rng;
 use half::f16;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Tolerated error of an output element, relative to the largest value. It allows for the rounding of the node's scale
 /// to f32, which changes a score by up to `2^-24` of its value.
@@ -32,87 +33,8 @@ const NEAR: f64 = 1e-5;
 /// Maximum depth of dependencies between nodes.
 const DEPTH: usize = 200;
 
-/// If a world needs more than this number of multiplications, only a sample of the queries is computed.
-const MUCH: usize = 1 << 24;
-
-/// Number of queries in the sample.
-const QUERIES: usize = 16;
-
 /// Memory limit of one world, in bytes.
 const MEMORY: usize = 256 << 20;
-
-/// The queries for which a world is computed: all of them, or a sample.
-struct Sample {
-    /// Total number of queries.
-    whole: usize,
-    /// Indices of the sampled queries; `None` if all are computed.
-    taken: Option<Vec<usize>>,
-    /// `true` if masks contain only the rows of the sampled queries. If the operator computes positions from row
-    /// numbers, masks contain all rows.
-    cut: bool,
-}
-
-impl Sample {
-    /// Chooses the queries for which a world is computed. Returns the chosen queries, and the number of bytes of memory
-    /// that their computation requires.
-    fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
-        let made = world.shape(&change.attention_output)?;
-        let keys = world.count(&change.keys)?;
-        let [.., whole, width] = *made else { return None };
-        let work = count(made, usize::MAX)?.checked_mul(2)?.checked_mul(keys)?;
-        let node = change.operator()?;
-        let counts = ["is_causal", "align_last", "window", "grid", "packed"];
-        let cut = !counts.iter().any(|name| node.attributes.contains_key(*name));
-        let taken = (work > MUCH && whole > 2 * QUERIES).then(|| {
-            let mut all: Vec<usize> = [0, 1, whole / 2, whole - 2, whole - 1].to_vec();
-            all.extend((0..).map(|i| (i * 7919 + 31) % whole).take(4 * QUERIES));
-            let mut seen = HashSet::new();
-            all.retain(|&i| seen.insert(i));
-            all.truncate(QUERIES);
-            all
-        });
-        let sample = Sample { whole, cut: cut && taken.is_some(), taken };
-        let rows = sample.taken.as_ref().map_or(whole, Vec::len);
-        let heads = count(made, usize::MAX)? / (whole * width).max(1);
-        // An element of a tensor takes 28 bytes, because it is stored as a number, as an element for the oracle, and in
-        // moved form. A score takes 32 bytes.
-        let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
-        for (name, role) in &change.reads {
-            let shape = sample.shape(world.shape(name)?, *role);
-            bytes = bytes.checked_add(count(&shape, usize::MAX)?.checked_mul(28)?)?;
-        }
-        Some((sample, bytes))
-    }
-
-    /// Returns the shape of the random elements that are drawn for a tensor.
-    fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
-        let mut shape = shape.to_vec();
-        let whole = matches!(role, Role::Operand | Role::Factor | Role::Length);
-        if let Some(taken) = self.taken.as_ref().filter(|_| self.cut && !whole)
-            && let [.., rows, _] = &mut shape[..]
-            && *rows == self.whole
-        {
-            *rows = taken.len();
-        }
-        shape
-    }
-
-    /// Selects the sampled rows of `array`, if `array` contains the rows of all queries.
-    fn rows(&self, array: Array) -> Array {
-        let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
-        if *rows != self.whole {
-            return array;
-        }
-        let mut data = Vec::with_capacity(array.data.len() / rows * taken.len());
-        for block in array.data.chunks_exact((rows * width).max(1)) {
-            taken.iter().for_each(|row| data.extend(&block[row * width..][..*width]));
-        }
-        let mut shape = array.shape.clone();
-        let axis = shape.len() - 2;
-        shape[axis] = taken.len();
-        Array::new(array.kind, shape, data)
-    }
-}
 
 /// Computes the graph's nodes and the new nodes in every world, and compares their outputs.
 ///
@@ -168,7 +90,7 @@ fn compare(
         };
         known.insert(name.clone(), array);
     }
-    let mut graph = Graph { site, world, change, sample, known: known.clone() };
+    let mut graph = Graph { site, world, change, sample, known: known.clone(), drawn: HashMap::new() };
     let first = if sample.taken.is_some() { &change.attention_output } else { &change.output.0 };
     let mut originals = Vec::new();
     for name in std::iter::once(first).chain(&change.more) {
@@ -278,6 +200,8 @@ struct Graph<'a> {
     change: &'a Change,
     sample: &'a Sample,
     known: HashMap<String, Array>,
+    /// Whether tensors follow from an operand, as far as this has been asked.
+    drawn: HashMap<String, bool>,
 }
 
 impl Graph<'_> {
@@ -286,7 +210,7 @@ impl Graph<'_> {
             return Some(array.clone());
         }
         let sampled = self.sample.taken.is_some() && self.change.walk.contains(name);
-        if let Some(array) = self.world.array(name).filter(|_| !sampled) {
+        if let Some(array) = self.world.array(name).filter(|_| !sampled && !self.is_drawn(name, 0)) {
             return Some(array);
         }
         let n = *self.site.graph.producer.get(name).filter(|_| depth < DEPTH)?;
@@ -334,6 +258,22 @@ impl Graph<'_> {
         self.known.get(name).cloned()
     }
 
+    /// Returns `true` if the elements of a known tensor follow from an operand. The model determines such an operand,
+    /// but a proof draws its elements.
+    fn is_drawn(&mut self, name: &str, depth: usize) -> bool {
+        if let Some(&drawn) = self.drawn.get(name) {
+            return drawn;
+        }
+        let site = self.site;
+        let node = site.graph.producer.get(name).map(|&n| &site.graph.nodes[n]);
+        let node = node.filter(|node| depth < DEPTH && !node.is("Shape"));
+        let is_operand = |(read, role): &(String, Role)| read == name && *role == Role::Operand;
+        let drawn = self.change.reads.iter().any(is_operand)
+            || node.is_some_and(|node| node.inputs.iter().any(|input| self.is_drawn(input, depth + 1)));
+        self.drawn.insert(name.to_owned(), drawn);
+        drawn
+    }
+
     /// Returns the reason why the tensor `name` cannot be computed. The search goes back from the tensor to a node that
     /// cannot be computed although its inputs can. The reason names this node. It also states the size of the node's
     /// output if this size is at least 1 MiB.
@@ -372,14 +312,16 @@ fn new(
     for node in &change.nodes {
         let mut inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
         let target: Array;
-        // A mask has been cut before it is reshaped; an operand is whole.
+        let mut whole = false;
+        // A mask has been cut before it is reshaped, unless its rows are not those of the queries; an operand is whole.
         if let ("Reshape", [Some(from), Some(shape)], Some(taken)) =
             (node.op.as_str(), &inputs[..], sample.taken.as_ref().filter(|_| sample.cut))
             && from.shape.iter().rev().nth(1) != Some(&sample.whole)
         {
             let mut data = shape.data.to_vec();
             let axis = data.len().saturating_sub(2);
-            if let Some(rows) = data.get_mut(axis).filter(|rows| **rows == sample.whole as f64) {
+            whole = data.iter().product::<f64>() == from.data.len() as f64;
+            if !whole && let Some(rows) = data.get_mut(axis).filter(|rows| **rows == sample.whole as f64) {
                 *rows = taken.len() as f64;
             }
             target = Array::new(shape.kind, shape.shape.clone(), data);
@@ -390,7 +332,10 @@ fn new(
         } else {
             world.eval(node, &inputs)
         };
-        let Some(made) = made else { return Err(format!("the new node {} cannot be computed", node.op)) };
+        let cut = |array: Array| if whole { sample.rows(array) } else { array };
+        let Some(made) = made.map(|all| all.into_iter().map(cut)) else {
+            return Err(format!("the new node {} cannot be computed", node.op));
+        };
         for (name, array) in node.outputs.iter().zip(made).filter(|(name, _)| !name.is_empty()) {
             known.insert(name.clone(), array);
         }

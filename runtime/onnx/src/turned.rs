@@ -55,7 +55,8 @@ pub fn products<'a>(nodes: &'a [Node], outputs: impl Iterator<Item = &'a String>
 }
 
 /// Returns the permutation of a Transpose that exchanges the last two axes; `None` for other nodes.
-fn swaps_last(node: &Node) -> Option<&[i64]> {
+#[must_use]
+pub fn swaps_last(node: &Node) -> Option<&[i64]> {
     let order = node.ints("perm").filter(|_| node.is("Transpose"))?;
     let rank = order.len().checked_sub(2)?;
     let mut swapped: Vec<i64> = (0..).take(order.len()).collect();

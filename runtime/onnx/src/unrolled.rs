@@ -97,7 +97,11 @@ fn share(node: &Node, drawn: &mut [Option<Drawn>]) -> Result<(), Reason> {
     Ok(())
 }
 
-fn equal(name: &str, wanted: &[f64], made: &[f64]) -> Result<(), Reason> {
+/// Compares the elements of an output.
+///
+/// # Errors
+/// Returns the first element that differs.
+pub fn equal(name: &str, wanted: &[f64], made: &[f64]) -> Result<(), Reason> {
     if wanted.len() != made.len() {
         return Err(format!("the proof failed: {name} of {} and {} elements", wanted.len(), made.len()));
     }
@@ -288,7 +292,8 @@ fn replaced(node: &Node, change: &Change, given: &[Option<&Drawn>]) -> Result<Ma
 }
 
 /// Converts an error of the library.
-fn refuse(e: ArgumentError) -> Reason {
+#[must_use]
+pub fn refuse(e: ArgumentError) -> Reason {
     format!("the operator refuses it: {e}")
 }
 

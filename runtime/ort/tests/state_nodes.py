@@ -3,13 +3,15 @@
 Each case is a model of one node `LinearAttention` or `CausalConvWithState`. The cases are those of the package onnx,
 and those that runtime/cli/tests computes by the tool. `elsa onnx rewrite` must replace the node. The answers of the
 rewritten model are compared with the definition in f64, or with the case's own outputs. Those of the original are
-compared too, if its tensors are f32 and the runtime has a kernel for it."""
+compared too, if its tensors are f32 and the runtime has a kernel for it. Other cases are linear attention that is written
+as matrix products."""
 
 import os
 import sys
 import tempfile
 
-from onnx import TensorProto, helper
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import node as node_cases
 from random_models import Runtime, rewrite
 
@@ -18,6 +20,8 @@ import linear_attention  # noqa: E402
 import linear_series  # noqa: E402
 
 MICROSOFT = "com.microsoft"
+# Allowed error of products relative to the largest answer: rounding of sums, and of the decay to f32.
+ALLOWED = 1e-5
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
@@ -79,6 +83,50 @@ def convolutions():
         yield raw.name, "CausalConvWithState", inputs, axes, [str(inputs["input"].dtype)] * 2, attributes, compare
 
 
+def products():
+    """Yields linear attention that is written as matrix products: name, model, inputs, and the answer in f64."""
+    random = np.random.default_rng(44)
+    cases = [("a sum over all keys", 2, 37, None), ("one token", 1, 1, None), ("a decay by distance", 2, 37, [0.9, 0.99, 1])]
+    for name, batch, tokens, decays in cases:
+        feeds = {part: 0.5 * random.standard_normal((batch, 3, tokens, dim)) for part, dim in zip("qkv", (8, 8, 5))}
+        feeds = {part: x.astype(np.float32) for part, x in feeds.items()}
+        nodes, constants, kept = [helper.make_node("Transpose", ["k"], ["turned"], perm=[0, 1, 3, 2])], [], 1
+        if decays is None:
+            nodes.append(helper.make_node("MatMul", ["turned", "v"], ["sums"]))
+            nodes.append(helper.make_node("MatMul", ["q", "sums"], ["y"]))
+        else:
+            apart = np.subtract.outer(np.arange(tokens), np.arange(tokens))
+            kept = np.array(decays)[:, None, None] ** np.maximum(apart, 0) * (apart >= 0)
+            constants.append(numpy_helper.from_array(kept.astype(np.float32), "kept"))
+            nodes.append(helper.make_node("MatMul", ["q", "turned"], ["scores"]))
+            nodes.append(helper.make_node("Mul", ["scores", "kept"], ["weights"]))
+            nodes.append(helper.make_node("MatMul", ["weights", "v"], ["y"]))
+        axes = lambda x: [*(["b", 3, "n"] if decays is None else x.shape[:3]), x.shape[3]]
+        given = [helper.make_tensor_value_info(part, TensorProto.FLOAT, axes(x)) for part, x in feeds.items()]
+        made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        graph = helper.make_graph(nodes, "case", given, made, constants)
+        q, k, v = (feeds[part].astype(np.float64) for part in "qkv")
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        yield "products: " + name, made, feeds, ((q @ k.swapaxes(2, 3)) * kept) @ v
+
+
+def judge_products(case, runtime, tool, folder):
+    """Returns a remark about a case of `products` that passes; raises an error for any other."""
+    _, made, feeds, wanted = case
+    source, target = (os.path.join(folder, name) for name in ("in.onnx", "out.onnx"))
+    with open(source, "wb") as file:
+        file.write(made.SerializeToString())
+    said, fault = rewrite(tool, source, target)
+    assert not fault, fault
+    (found,) = said
+    assert found["replaced"], found["words"]
+    for what, path in [("original", source), ("rewritten", target)]:
+        (answer,) = runtime.session(path).run(None, feeds)
+        error = np.abs(answer - wanted).max() / np.abs(wanted).max()
+        assert error <= ALLOWED, "the %s model has an error of %.1e; allowed: %.0e" % (what, error, ALLOWED)
+    return found["words"]
+
+
 def answers(runtime, path, feeds):
     """Returns the outputs of a model, or None if the runtime has no kernel for it."""
     try:
@@ -114,14 +162,18 @@ def judge(case, domain, runtime, tool, folder):
 def main(library, tool):
     runtime, failed, count = Runtime(os.path.abspath(library)), 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        for case in [*attentions(), *convolutions()]:
-            for domain in ("", MICROSOFT):
-                name, count = "%s%s" % (case[0], ", " + domain if domain else ""), count + 1
-                try:
-                    print("ok: %s: %s" % (name, judge(case, domain, runtime, tool, folder)), flush=True)
-                except Exception as e:
-                    failed += 1
-                    print("FAILED: %s: %s" % (name, " ".join(str(e).split())[:400]), flush=True)
+        nodes = [(case, domain) for case in [*attentions(), *convolutions()] for domain in ("", MICROSOFT)]
+        for case, domain in nodes + [(case, None) for case in products()]:
+            name, count = "%s%s" % (case[0], ", " + domain if domain else ""), count + 1
+            try:
+                if domain is None:
+                    remark = judge_products(case, runtime, tool, folder)
+                else:
+                    remark = judge(case, domain, runtime, tool, folder)
+                print("ok: %s: %s" % (name, remark), flush=True)
+            except Exception as e:
+                failed += 1
+                print("FAILED: %s: %s" % (name, " ".join(str(e).split())[:400]), flush=True)
     return 0 if count and not failed else 1
 
 

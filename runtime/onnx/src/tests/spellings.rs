@@ -412,3 +412,126 @@ fn keys_may_be_repeated_for_groups_of_heads() {
         build(op, true).becomes(1, "4 heads of 8, scale 1");
     }
 }
+
+#[test]
+fn scores_may_have_a_scale_for_each_head() {
+    let each = |count: usize| (0..count).map(|i| 0.5 + i as f64).collect::<Vec<_>>();
+    let build = |op: &str, q: &[&'static str], shape: &[usize]| {
+        let mut g = GraphBuilder::new(17);
+        let mut order: Vec<i64> = (0..).take(q.len()).collect();
+        order.swap(q.len() - 2, q.len() - 1);
+        let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, q));
+        let k = g.node("Transpose", &[&k], &[("perm", &order)]);
+        let scores = g.node("MatMul", &[&q, &k], &[]);
+        let factor = g.constant(Kind::F32, shape, each(shape.iter().product()));
+        let scores = g.node(op, &[&scores, &factor], &[]);
+        weigh(&mut g, &scores, &v);
+        g
+    };
+    let axes = ["b", "4", "5", "8"];
+    for op in ["Mul", "Div"] {
+        build(op, &axes, &[4, 1, 1]).becomes(1, "4 heads of 8, scale 1 times one for each head");
+        build(op, &axes, &[1, 4, 1, 1]).becomes(1, "4 heads of 8, scale 1 times one for each head");
+    }
+    let windows = ["b", "3", "4", "5", "8"];
+    build("Mul", &windows, &[4, 1, 1]).becomes(1, "4 heads of 8, scale 1 times one for each head");
+    // Queries and keys have one axis of batch and heads.
+    build("Mul", &["4", "5", "8"], &[4, 1, 1]).becomes(1, "1 heads of 8, scale 1 times one for each head");
+    // A factor for each key or each query is none of the queries of a head.
+    build("Mul", &axes, &[5]).stays("not one number");
+    build("Div", &axes, &[4, 5, 1]).stays("not one number");
+    // The factor is divided by the scores.
+    let mut g = build("Div", &axes, &[4, 1, 1]);
+    g.nodes[2].inputs.swap(0, 1);
+    g.stays("not one number");
+
+    // Packed rows have no axis of heads, so the operator reads the tensors after their axes have been split.
+    let build = |each_head: bool| {
+        let mut g = GraphBuilder::new(17);
+        let x = g.input("x", Kind::F32, &["b", "4", "24"]);
+        let [q, k, v] = g.packed(&x, &[-1, 4], 2, 4);
+        let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+        let scores = g.node("MatMul", &[&q, &k], &[]);
+        let (shape, count) = if each_head { (vec![2, 1, 1], 2) } else { (vec![], 1) };
+        let factor = g.constant(Kind::F32, &shape, each(count));
+        let scores = g.node("Mul", &[&scores, &factor], &[]);
+        let y = g.finish(&scores, &v, &[-1, 4, 8]);
+        g.output(&y);
+        g
+    };
+    build(false).becomes(1, "2 heads of 4, scale 0.5, packed");
+    build(true).becomes(1, "2 heads of 4, scale 1 times one for each head");
+}
+
+#[test]
+fn operands_may_follow_from_the_model() {
+    let build = |learned: &[&str]| {
+        let mut g = GraphBuilder::new(17);
+        let data: Vec<f64> = (0..96).map(|i| f64::from(i % 7) - 3.0).collect();
+        let [q, k, v] = ["q", "k", "v"].map(|name| {
+            if learned.contains(&name) {
+                g.constant(Kind::F32, &[1, 4, 3, 8], data.clone())
+            } else {
+                g.input(name, Kind::F32, &["1", "4", "3", "8"])
+            }
+        });
+        let half = g.number(0.5);
+        let q = g.node("Mul", &[&q, &half], &[]);
+        let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+        let scores = g.node("MatMul", &[&q, &k], &[]);
+        let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
+        let y = g.node("MatMul", &[&weights, &v], &[]);
+        let y = g.node("Transpose", &[&y], &[("perm", &[0, 2, 1, 3])]);
+        let y = g.reshape(&y, &[1, 3, 32]);
+        g.output(&y);
+        g
+    };
+    build(&[]).becomes(1, "4 heads of 8, scale 0.5");
+    // The operator reads the product of queries and scale, which is a constant of the model.
+    build(&["q"]).becomes(1, "4 heads of 8, scale 1");
+    // Even the answer is a constant of the model.
+    build(&["q", "k", "v"]).becomes(1, "4 heads of 8, scale 1");
+}
+
+#[test]
+fn a_mask_may_be_reshaped_to_the_shape_of_the_scores() {
+    let build = |rows: &'static str, dim: &'static str, bias: &[&'static str], more: bool| {
+        let mut g = GraphBuilder::new(17);
+        let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "2", rows, dim]));
+        let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+        let scores = g.node("MatMul", &[&q, &k], &[]);
+        // Terms for the rows and the columns of a picture, as in SAM.
+        let bias = g.input("bias", Kind::F32, bias);
+        let shape = g.node("Shape", &[&scores], &[]);
+        let mask = g.node("Reshape", &[&bias, &shape], &[]);
+        let masked = g.node("Add", &[&scores, &mask], &[]);
+        weigh(&mut g, &masked, &v);
+        if more {
+            let y = g.node("Cast", &[&shape], &[("to", &[1])]);
+            g.output(&y);
+        }
+        g
+    };
+    let picture = ["2", "2", "3", "2", "3"];
+    build("6", "8", &picture, false).becomes(1, "2 heads of 8, scale 1, mask");
+    // Another node reads the shape, so the scores would stay.
+    build("6", "8", &picture, true).stays("its scores are read by 2 nodes");
+    // The proof computes a sample of the queries.
+    build("512", "32", &["2", "16", "32", "16", "32"], false).becomes(1, "2 heads of 32, scale 1, mask");
+}
+
+#[test]
+fn shapes_follow_in_models_with_many_computed_weights() {
+    let mut g = GraphBuilder::new(17);
+    // Two tensors whose elements follow from the model, as standardised weights do.
+    for _ in 0..2 {
+        let sizes = g.ints(&[(1 << 22) - 1]);
+        let weights = g.node("ConstantOfShape", &[&sizes], &[]);
+        g.output(&weights);
+    }
+    let x = g.input("x", Kind::F32, &["2", "5", "36"]);
+    let shape = g.node("Shape", &[&x], &[]);
+    let x = g.node("Reshape", &[&x, &shape], &[]);
+    attend(&mut g, &x);
+    g.becomes(1, ATTENDED);
+}

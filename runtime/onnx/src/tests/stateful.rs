@@ -195,3 +195,76 @@ fn wrong_replacements_are_not_proved() {
     });
     assert_eq!(reverse, Err("the attribute reverse is not proved".into()));
 }
+
+/// Multiplies queries by the sum over all keys, as EfficientViT does.
+fn summed(rows: &'static str, perm: &[i64]) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
+    let q = g.input("q", F32, &["b", "4", "n", "8"]);
+    let [k, v] = [("k", "8"), ("v", "9")].map(|(name, dim)| g.input(name, F32, &["b", "4", rows, dim]));
+    let k = g.node("Relu", &[&k], &[]);
+    let k = g.node("Transpose", &[&k], &[("perm", perm)]);
+    let sums = g.node("MatMul", &[&k, &v], &[]);
+    let y = g.node("MatMul", &[&q, &sums], &[]);
+    g.output(&y);
+    g
+}
+
+#[test]
+fn sums_over_all_keys_are_linear_attention() {
+    let perm = [0, 1, 3, 2];
+    let nodes = becomes(&summed("n", &perm), "rule linear, 4 heads, every token reads the last state");
+    assert_eq!(ops(&nodes), ["Relu", LINEAR]);
+    assert_eq!(nodes[1].inputs, ["q", "Relu_0_0", "v"]);
+    assert_eq!((nodes[1].int("direction"), nodes[1].float("scale")), (Some(3), Some(1.0)));
+    summed("m", &perm).stays("have different axes");
+    // Keys that are not transposed, sums with another reader, and weights in place of values.
+    let none = |g: &GraphBuilder| assert!(g.rewritten().0.is_empty());
+    none(&summed("n", &[0, 1, 2, 3]));
+    let mut g = summed("n", &perm);
+    g.output("MatMul_2_0");
+    none(&g);
+    let mut g = summed("n", &perm);
+    let weights = g.constant(F32, &[8, 9], vec![1.0; 72]);
+    g.nodes[2].inputs[1] = weights;
+    none(&g);
+}
+
+/// Multiplies the scores of 5 tokens by the elements `kept`, as RetNet does.
+fn retention(kept: impl Fn(usize, usize, usize) -> f64, first: bool) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, F32, &["2", "3", "5", "4"]));
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    let data = (0..75).map(|at| kept(at / 25, at / 5 % 5, at % 5)).collect();
+    let kept = g.constant(F32, &[3, 5, 5], data);
+    let scores =
+        if first { g.node("Mul", &[&kept, &scores], &[]) } else { g.node("Mul", &[&scores, &kept], &[]) };
+    let y = g.node("MatMul", &[&scores, &v], &[]);
+    g.output(&y);
+    g
+}
+
+#[test]
+fn scores_that_decay_by_distance_are_linear_attention() {
+    let decay = |h: usize, i: usize, j: usize| {
+        if j > i { 0.0 } else { f64::from((1.0 - 0.1 * h as f32).powi((i - j) as i32)) }
+    };
+    for first in [false, true] {
+        let g = retention(decay, first);
+        let nodes = becomes(&g, "rule gated, 3 heads, constant decay");
+        assert_eq!(ops(&nodes), [LINEAR]);
+        assert_eq!(nodes[0].int("direction"), None);
+        let model = g.rewritten().1;
+        let model = Model::read(&model).unwrap();
+        let shape = &model.graph.initializers[&nodes[0].inputs[3]].0.shape;
+        assert_eq!(shape[..], [2, 3, 5, 1]);
+    }
+    retention(|h, i, j| if (h, i, j) == (2, 4, 1) { 0.9 } else { decay(h, i, j) }, false)
+        .stays("is no decay by distance");
+    retention(|_, i, j| f64::from(i.abs_diff(j) as u32), false).stays("is no decay by distance");
+    // The decay is an input of the model.
+    let mut g = retention(decay, false);
+    g.constants.clear();
+    g.input("constant_0", F32, &["3", "5", "5"]);
+    g.stays("is no decay by distance");
+}

@@ -28,6 +28,7 @@ import numpy as np
 DOMAIN, OPERATOR = "ai.elsa", "ElsaAttention"
 # Below this an error is rounding, regardless of the original's error.
 ROUNDING = 1e-5
+CPU = "CPUExecutionProvider"
 
 
 def replaced(path):
@@ -58,18 +59,26 @@ def error(found, wanted):
     return worst
 
 
-def measure(original, rewritten, operator, data, threads, rounds, clock):
-    """Returns times and errors of both models, in this process, which is limited to `threads` cores."""
+def right(errors):
+    """Returns whether the rewritten model is not much more wrong than the original."""
+    return errors[1] <= max(4 * errors[0], ROUNDING)
+
+
+def measure(original, rewritten, operator, data, threads, rounds, clock, provider):
+    """Returns times and errors of both models, in this process, which is limited to `threads` cores. If the data has no
+    answers, errors are relative to the original. Without rounds, nothing is timed."""
     clock = time.process_time if clock == "cpu" else time.perf_counter
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import onnxruntime
 
+    if provider != CPU:
+        onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.register_custom_ops_library(str(operator))
     onnxruntime.set_default_logger_severity(3)
     sessions = [
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(str(path), options, providers=[provider] + [CPU] * (provider != CPU))
         for path in (original, rewritten)
     ]
     stored = np.load(data)
@@ -77,9 +86,10 @@ def measure(original, rewritten, operator, data, threads, rounds, clock):
     wanted = [stored[name] for name in sorted(stored.files) if name.startswith("out_")]
     # A network may ignore some of its inputs.
     feeds = [{x.name: inputs[x.name] for x in session.get_inputs()} for session in sessions]
-    errors = [error(session.run(None, feed), wanted) for session, feed in zip(sessions, feeds)]
+    found = [session.run(None, feed) for session, feed in zip(sessions, feeds)]
+    errors = [error(answers, wanted or found[0]) for answers in found]
     times = [[], []]
-    for round in range(-2, rounds):
+    for round in range(-2 if rounds else 0, rounds):
         taken = [0.0, 0.0]
         for i in (0, 1) if round % 2 else (1, 0):
             start = clock()
@@ -88,18 +98,28 @@ def measure(original, rewritten, operator, data, threads, rounds, clock):
         if round >= 0:
             times[0].append(taken[0])
             times[1].append(taken[1])
-    ratios = [a / b for a, b in zip(*times)]
-    return {
-        "errors": errors,
-        "times": [statistics.median(x) for x in times],
-        "ratios": statistics.quantiles(ratios, n=4),
-        "runtime": onnxruntime.__version__,
-    }
+    facts = {"errors": errors, "runtime": onnxruntime.__version__, "provider": sessions[1].get_providers()[0]}
+    if rounds:
+        ratios = [a / b for a, b in zip(*times)]
+        facts["times"] = [statistics.median(x) for x in times]
+        facts["ratios"] = statistics.quantiles(ratios, n=4) if rounds > 1 else ratios * 3
+    return facts
 
 
 def child(words):
-    original, rewritten, operator, data, threads, rounds, clock = words
-    print(json.dumps(measure(original, rewritten, operator, data, int(threads), int(rounds), clock)))
+    original, rewritten, operator, data, threads, rounds, clock, provider = words
+    print(json.dumps(measure(original, rewritten, operator, data, int(threads), int(rounds), clock, provider)))
+
+
+def compared(models, operator, data, threads, rounds, clock, provider=CPU, python=sys.executable):
+    """Compares two models in a process of `python`. Returns the facts of `measure`, or None and what went wrong."""
+    words = [*models, operator, data, threads, rounds, clock, provider]
+    line = [python, "-B", __file__, "--child"] + [str(word) for word in words]
+    run = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if run.returncode != 0:
+        said = run.stderr.decode(errors="replace").strip().splitlines()
+        return None, said[-1] if said else f"exit status {run.returncode}"
+    return json.loads(run.stdout.decode().splitlines()[-1]), None
 
 
 def main():
@@ -148,25 +168,19 @@ def main():
             faults.append(f"{name}: {count} attentions replaced; wanted: {model['attentions']}")
         errors = None
         for number in threads:
-            words = ["--child", original, rewritten, options.operator, options.folder / f"{name}.npz"]
-            run = subprocess.run(
-                [sys.executable, "-B", __file__] + words + [str(number), str(options.rounds), clock],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            if run.returncode != 0:
-                said = run.stderr.decode(errors="replace").strip().splitlines()
-                faults.append(f"{name}, {number} threads: {said[-1] if said else run.returncode}")
+            data = options.folder / f"{name}.npz"
+            found, fault = compared((original, rewritten), options.operator, data, number, options.rounds, clock)
+            if fault:
+                faults.append(f"{name}, {number} threads: {fault}")
                 cells.append("does not run")
                 continue
-            found = json.loads(run.stdout.decode().splitlines()[-1])
             runtime, errors = found["runtime"], found["errors"]
             low, ratio, high = found["ratios"]
             old, new = [1e3 * x for x in found["times"]]
             cells.append(f"{old:.1f}, {new:.1f}, **{ratio:.2f}** ({low:.2f} to {high:.2f})")
             if not high >= 1.0:
                 slower.append(f"{name}, {number} threads: {ratio:.2f} ({low:.2f} to {high:.2f})")
-            if not errors[1] <= max(4 * errors[0], ROUNDING):
+            if not right(errors):
                 faults.append(f"{name}, {number} threads: error {errors[1]:.1e}, original {errors[0]:.1e}")
         cells += [f"{x:.1e}" for x in errors] if errors else ["", ""]
         print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)

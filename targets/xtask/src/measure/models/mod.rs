@@ -48,3 +48,28 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     }
     Ok(())
 }
+
+/// Exports the thirty models whose names contain every one of `words`, with two exporters. Rewrites them, compares them,
+/// and prints a table of the attentions that were found and replaced. `arguments` are passed to the comparison. If
+/// `gpu` is set, the models also run on this machine's GPU.
+pub fn thirty(tree: &Tree, words: &[String], arguments: &[String], gpu: bool) -> Result<(), String> {
+    let python = setup::models(tree)?;
+    // The table names each model whose package is missing.
+    let packages = setup::model_packages(tree);
+    if let Err(error) = &packages {
+        eprintln!("xtask: {error}");
+    }
+    let gpu = gpu.then(|| setup::models_gpu(tree)).transpose()?;
+    build::run(tree, HOST, build::Additions::default())?;
+    let dist = Target::named(tree, HOST)?.dist(tree);
+    let run = Run::new(tree, "").arg(&python).arg("-B").arg(tree.root.join(HERE).join("thirty.py"));
+    let folder = tree.target.join("models/thirty");
+    // The packages would otherwise write settings into the home folder, and look for weights on the network.
+    let run = run.env("YOLO_CONFIG_DIR", &folder).env("YOLO_OFFLINE", "true").env("HF_HUB_OFFLINE", "1");
+    let run = run.arg(folder);
+    let run = run.arg(dist.join("bin/elsa")).arg(dist.join("lib/libelsa_ort.so"));
+    let run = packages.iter().fold(run, |run, folder| run.env("PYTHONPATH", folder));
+    let run = gpu.iter().fold(run, |run, python| run.arg("--gpu").arg(python));
+    let run = arguments.iter().chain(words).fold(run, |run, word| run.arg(word));
+    run.run().text("thirty.py").map(|_| ())
+}

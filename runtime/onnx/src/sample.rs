@@ -1,0 +1,88 @@
+//! The queries for which a proof computes an attention.
+
+use super::array::{Array, count};
+use super::change::{Change, Role};
+use super::infer::World;
+use std::collections::HashSet;
+
+/// If a world needs more than this number of multiplications, only a sample of the queries is computed.
+const MUCH: usize = 1 << 24;
+
+/// Number of queries in the sample.
+pub const QUERIES: usize = 16;
+
+/// The queries for which a world is computed: all of them, or a sample.
+pub struct Sample {
+    /// Total number of queries.
+    pub whole: usize,
+    /// Indices of the sampled queries; `None` if all are computed.
+    pub taken: Option<Vec<usize>>,
+    /// `true` if masks contain only the rows of the sampled queries. If the operator computes positions from row
+    /// numbers, masks contain all rows.
+    pub cut: bool,
+}
+
+impl Sample {
+    /// Chooses the queries for which a world is computed. Returns the chosen queries, and the number of bytes of memory
+    /// that their computation requires.
+    #[must_use]
+    pub fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
+        let made = world.shape(&change.attention_output)?;
+        let keys = world.count(&change.keys)?;
+        let [.., whole, width] = *made else { return None };
+        let work = count(made, usize::MAX)?.checked_mul(2)?.checked_mul(keys)?;
+        let node = change.operator()?;
+        let counts = ["is_causal", "align_last", "window", "grid", "packed"];
+        let cut = !counts.iter().any(|name| node.attributes.contains_key(*name));
+        let taken = (work > MUCH && whole > 2 * QUERIES).then(|| {
+            let mut all: Vec<usize> = [0, 1, whole / 2, whole - 2, whole - 1].to_vec();
+            all.extend((0..).map(|i| (i * 7919 + 31) % whole).take(4 * QUERIES));
+            let mut seen = HashSet::new();
+            all.retain(|&i| seen.insert(i));
+            all.truncate(QUERIES);
+            all
+        });
+        let sample = Sample { whole, cut: cut && taken.is_some(), taken };
+        let rows = sample.taken.as_ref().map_or(whole, Vec::len);
+        let heads = count(made, usize::MAX)? / (whole * width).max(1);
+        // An element of a tensor takes 28 bytes, because it is stored as a number, as an element for the oracle, and in
+        // moved form. A score takes 32 bytes.
+        let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
+        for (name, role) in &change.reads {
+            let shape = sample.shape(world.shape(name)?, *role);
+            bytes = bytes.checked_add(count(&shape, usize::MAX)?.checked_mul(28)?)?;
+        }
+        Some((sample, bytes))
+    }
+
+    /// Returns the shape of the random elements that are drawn for a tensor.
+    #[must_use]
+    pub fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
+        let mut shape = shape.to_vec();
+        let whole = matches!(role, Role::Operand | Role::Factor | Role::Length);
+        if let Some(taken) = self.taken.as_ref().filter(|_| self.cut && !whole)
+            && let [.., rows, _] = &mut shape[..]
+            && *rows == self.whole
+        {
+            *rows = taken.len();
+        }
+        shape
+    }
+
+    /// Selects the sampled rows of `array`, if `array` contains the rows of all queries.
+    #[must_use]
+    pub fn rows(&self, array: Array) -> Array {
+        let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
+        if *rows != self.whole {
+            return array;
+        }
+        let mut data = Vec::with_capacity(array.data.len() / rows * taken.len());
+        for block in array.data.chunks_exact((rows * width).max(1)) {
+            taken.iter().for_each(|row| data.extend(&block[row * width..][..*width]));
+        }
+        let mut shape = array.shape.clone();
+        let axis = shape.len() - 2;
+        shape[axis] = taken.len();
+        Array::new(array.kind, shape, data)
+    }
+}
