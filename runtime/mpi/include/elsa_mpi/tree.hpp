@@ -122,7 +122,8 @@ public:
             const status first = tree.unpack(a), second = tree.unpack(b);
             tree.pack(b, head[1], head[2], head[3]);
             if (!first.ok() || !second.ok()) {
-                std::memcpy(b + 4 * sizeof broken, &broken, sizeof broken);
+                const std::uint64_t mark = broken;
+                std::memcpy(b + 4 * sizeof mark, &mark, sizeof mark);
             }
             a += head[0];
             b += head[0];
