@@ -304,13 +304,17 @@ int main(int count, char **words) {
         std::fputs(HELP, stdout);
         return 0;
     }
+    arguments args;
+    const elsa::status parsed = parse(count, words, &args);
+    if (!parsed.ok()) {
+        std::fprintf(stderr, "elsa-mpi: %s\n", parsed.message().c_str());
+        return parsed.code() == ELSA_STATUS_ARGUMENT ? 2 : 3;
+    }
     MPI_Init(&count, &words);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     int status = 0;
     {
-        arguments args;
-        elsa::status done = parse(count, words, &args);
-        done = done.ok() ? run(args) : done;
+        const elsa::status done = run(args);
         if (!done.ok()) {
             int rank = 0;
             MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -1,8 +1,12 @@
 // Random problems on all processes of mpirun: the answers of every mode must have the bits of one process with the same
 // chunks, and must be close to attention in f64. Also the merge tree, and processes that disagree.
 //
-// Usage: mpirun -n P mpi-tests [PROBLEMS]. The last line is `N passed, M failed`.
+// Usage: mpirun -n P mpi-tests [PROBLEMS]. The last line is `N passed, M failed`. mpi-tests stop SEED and mpi-tests die SEED
+// stop or end process 1 before the problem of the seed; the others must fail within the time-out, and print so.
 #include <elsa_mpi.hpp>
+
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -355,6 +359,27 @@ void disagreements(const elsa::engine &engine, int rank) {
     differs("rank 1: key_lengths 1", [](sample *of) { of->whole.key_lengths.assign(of->whole.batch, 1); });
 }
 
+// Computes a problem without process 1, which stops or ends. Never returns.
+[[noreturn]] void without_one(const elsa::engine &engine, const std::string &how, unsigned seed, int rank) {
+    sample of(seed);
+    of.whole.timeout = 1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 1 && how == "stop") {
+        ::raise(SIGSTOP);
+    } else if (rank == 1) {
+        ::_exit(9);
+    }
+    const double begin = MPI_Wtime();
+    const elsa::result<answer> all = compute(engine, of, MPI_COMM_WORLD);
+    const bool good = all.status().code() == ELSA_STATUS_DEVICE && MPI_Wtime() - begin < 10;
+    std::printf("%s: %s\n", good ? "typed" : "untyped", all.message().c_str());
+    std::fflush(stdout);
+    // The other processes say so too before all end.
+    ::sleep(1);
+    MPI_Abort(MPI_COMM_WORLD, 3);
+    std::abort();
+}
+
 } // namespace
 
 int main(int count, char **words) {
@@ -368,6 +393,9 @@ int main(int count, char **words) {
         elsa::engine_options options;
         options.threads = 1;
         const elsa::engine engine = elsa::engine::create(options).value();
+        if (count == 3) {
+            without_one(engine, words[1], static_cast<unsigned>(std::atoi(words[2])), rank);
+        }
         if (rank == 0) {
             trees();
         }

@@ -35,7 +35,8 @@ public:
             if (earlier) {
                 std::swap(states, other);
             }
-            const status merged = states.merge(other);
+            // States without rows have no memory.
+            const status merged = states.rows() > 0 ? states.merge(other) : status();
             if (!merged.ok()) {
                 return merged;
             }
@@ -50,7 +51,7 @@ public:
         elsa::states all(rows, dim);
         bool any = false;
         for (auto at = nodes_.rbegin(); at != nodes_.rend(); ++at) {
-            const status merged = any ? at->second.states.merge(all) : status();
+            const status merged = any && rows > 0 ? at->second.states.merge(all) : status();
             if (!merged.ok()) {
                 return merged;
             }
