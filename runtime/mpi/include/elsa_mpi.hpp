@@ -10,10 +10,10 @@
 // - quorum: the processes share the tasks of a division by quorums. The tree is that of elsa merge, over the tasks.
 // - decode: each process has all queries and some chunks of keys. One reduction merges the states.
 //
-// Every process of the communicator calls the same function with the same arguments. The functions compare the arguments
-// first, and return a failure on all processes if they differ. A process that waits for another one longer than the
-// time-out returns ELSA_STATUS_DEVICE. After that, memory that MPI may still use is not freed, and the caller should end
-// all processes by MPI_Abort. MPI must have been initialised; one thread of a process calls these functions.
+// Every process of the communicator calls the same function with the same arguments. The functions compare the
+// arguments first, and return a failure on all processes if they differ. A process that waits for another one longer
+// than the time-out returns ELSA_STATUS_DEVICE. After that, memory that MPI may still use is not freed, and the caller
+// should end all processes by MPI_Abort. MPI must have been initialised; one thread of a process calls these functions.
 #ifndef ELSA_MPI_HPP
 #define ELSA_MPI_HPP
 
@@ -47,9 +47,9 @@ inline result<std::vector<part>> ring(const engine &engine, const whole &of, con
     const auto elements = [&](int rank) {
         std::size_t sum = 0;
         for (std::size_t chunk = 0; chunk < chunks; chunk++) {
-            sum += has(rank, chunk) ? of.batch * of.kv_heads * cut(of.keys, chunks, chunk).tokens * (of.dim + of.value_dim) : 0;
+            sum += has(rank, chunk) ? cut(of.keys, chunks, chunk).tokens : 0;
         }
-        return sum;
+        return sum * of.batch * of.kv_heads * (of.dim + of.value_dim);
     };
     std::vector<std::vector<float>> queries(chunks);
     std::unique_ptr<std::vector<float>> now(new std::vector<float>), next(new std::vector<float>);
@@ -87,7 +87,8 @@ inline result<std::vector<part>> ring(const engine &engine, const whole &of, con
             const float *values = at + of.batch * of.kv_heads * keys.tokens * of.dim;
             for (std::size_t row = 0; row < chunks && done.ok(); row++) {
                 if (has(team.rank, row)) {
-                    result<states> made = products.states(cut(of.queries, chunks, row), keys, queries[row].data(), at, values);
+                    const span rows = cut(of.queries, chunks, row);
+                    result<states> made = products.states(rows, keys, queries[row].data(), at, values);
                     done = made.ok() ? trees[row].add(0, chunk, std::move(*made)) : made.status();
                     team.test();
                 }
@@ -117,19 +118,20 @@ inline result<std::vector<part>> ring(const engine &engine, const whole &of, con
     return done.ok() ? result<std::vector<part>>(std::move(parts)) : result<std::vector<part>>(done);
 }
 
-// Computes attention by the tasks of a division by quorums into the chunks of `levels`; process r computes tasks r, r + p,
-// and so on. Returns the states of an equal share of the queries, with the bits of elsa merge.
+// Computes attention by the tasks of a division by quorums into the chunks of `levels`; process r computes tasks r,
+// r + p, and so on. Returns the states of an equal share of the queries, with the bits of elsa merge.
 inline result<std::vector<part>> quorum(const engine &engine, const whole &of, const std::vector<std::size_t> &levels,
                                         const source &from, MPI_Comm comm) {
     detail::team team(comm, of.timeout);
     detail::products products(engine, of, from);
     const std::size_t sequences = of.batch * of.heads, dim = of.value_dim;
-    const auto share = [&](int rank) { return cut(of.queries, static_cast<std::size_t>(team.ranks), static_cast<std::size_t>(rank)); };
+    const std::size_t ranks = static_cast<std::size_t>(team.ranks);
+    const auto share = [&](std::size_t rank) { return cut(of.queries, ranks, rank); };
     elsa_task_options options;
     elsa_task_options_init(&options);
-    for (std::size_t level = 0; level < levels.size() && level < sizeof options.chunks / sizeof *options.chunks; level++) {
-        options.chunks[level] = levels[level];
-    }
+    const std::size_t most = sizeof options.chunks / sizeof *options.chunks;
+    // The library rejects a list without levels, and so one with too many.
+    std::copy_n(levels.begin(), levels.size() > most ? 0 : levels.size(), options.chunks);
     std::uint64_t tasks = 0;
     // Computes a task: the positions of its queries, and its states. Without room for states, only counts the tasks.
     const auto compute = [&](std::uint64_t number, std::vector<std::size_t> *rows, states *made) -> status {
@@ -193,7 +195,7 @@ inline result<std::vector<part>> quorum(const engine &engine, const whole &of, c
         return done;
     }
     merge_tree tree;
-    const span own = share(team.rank);
+    const span own = share(static_cast<std::size_t>(team.rank));
     for (std::uint64_t base = 0; base < tasks && done.ok(); base += static_cast<std::uint64_t>(team.ranks)) {
         const std::uint64_t number = base + static_cast<std::uint64_t>(team.rank);
         if (number >= tasks) {
@@ -204,13 +206,12 @@ inline result<std::vector<part>> quorum(const engine &engine, const whole &of, c
         // The message for a process: positions of rows in its share, then m, S and W of these rows of all sequences.
         using words = std::vector<std::vector<std::uint64_t>>;
         using numbers = std::vector<std::vector<float>>;
-        const std::size_t ranks = static_cast<std::size_t>(team.ranks);
         std::unique_ptr<words> places(new words(2 * ranks));
         std::unique_ptr<numbers> data(new numbers(2 * ranks));
         std::unique_ptr<std::vector<std::uint64_t>> counts(new std::vector<std::uint64_t>(2 * ranks));
         const elsa_states_in all = made.read();
         for (std::size_t to = 0; to < ranks && done.ok(); to++) {
-            const span theirs = share(static_cast<int>(to));
+            const span theirs = share(to);
             std::vector<std::size_t> picked;
             for (std::size_t row = 0; row < rows.size(); row++) {
                 if (rows[row] >= theirs.first && rows[row] < theirs.first + theirs.tokens) {
@@ -227,8 +228,9 @@ inline result<std::vector<part>> quorum(const engine &engine, const whole &of, c
             (*counts)[to] = picked.size();
         }
         if (done.ok()) {
-            done = team.collective("sizes of states", [&](MPI_Request *request) {
-                return MPI_Ialltoall(counts->data(), 1, MPI_UINT64_T, counts->data() + ranks, 1, MPI_UINT64_T, comm, request);
+            std::uint64_t *sent = counts->data();
+            done = team.collective("sizes of states", [=](MPI_Request *request) {
+                return MPI_Ialltoall(sent, 1, MPI_UINT64_T, sent + ranks, 1, MPI_UINT64_T, comm, request);
             });
         }
         for (std::size_t peer = 0; peer < ranks && done.ok(); peer++) {
@@ -274,8 +276,8 @@ inline result<std::vector<part>> quorum(const engine &engine, const whole &of, c
 
 // Computes attention of a few queries over keys that are spread over the processes, with one reduction. Every process
 // returns the states of all queries. The reduction is a blocking call: nonblocking ones with operators of programs have
-// been wrong. Before it, all processes have answered within the time-out; `guard`, if given, is called with true before and
-// with false after the reduction, so that a program can limit it.
+// been wrong. Before it, all processes have answered within the time-out; `guard`, if given, is called with true before
+// and with false after the reduction, so that a program can limit it.
 inline result<std::vector<part>> decode(const engine &engine, const whole &of, const source &from, MPI_Comm comm,
                                         const std::function<void(bool)> &guard = std::function<void(bool)>()) {
     detail::team team(comm, of.timeout);
@@ -287,7 +289,8 @@ inline result<std::vector<part>> decode(const engine &engine, const whole &of, c
     }
     const std::size_t bytes = merge_tree::bytes(rows, dim, room);
     std::vector<float> q, k, v;
-    result<std::string> mine = products.describe("decode", of.queries, of.chunks ? cut(of.keys, of.chunks, 0).tokens : 0);
+    const std::size_t longest = of.chunks > 0 ? cut(of.keys, of.chunks, 0).tokens : 0;
+    result<std::string> mine = products.describe("decode", of.queries, longest);
     status done = mine.ok() ? products.read('q', {span{0, of.queries}}, &q) : mine.status();
     if (done.ok() && bytes > (std::size_t{1} << 30)) {
         done = status(ELSA_STATUS_ARGUMENT, "queries: states of " + std::to_string(bytes) +
@@ -347,9 +350,9 @@ inline result<std::vector<part>> decode(const engine &engine, const whole &of, c
     return result<std::vector<part>>(std::move(parts));
 }
 
-// Gives the output of the parts of all processes to `sink` on process 0, one part after another: its queries, the output
-// [batch, heads, tokens, value_dim], and the log-sum-exp. Processes may have any number of parts; of parts of the same
-// queries, only those of one process may be given.
+// Gives the output of the parts of all processes to `sink` on process 0, one part after another: its queries, the
+// output [batch, heads, tokens, value_dim], and the log-sum-exp. Processes may have any number of parts; of parts of the
+// same queries, only those of one process may be given.
 inline status gather(const whole &of, const std::vector<part> &parts, MPI_Comm comm,
                      const std::function<status(span, const float *, const float *)> &sink) {
     detail::team team(comm, of.timeout);

@@ -34,7 +34,7 @@ public:
     }
     int get() const noexcept { return descriptor_; }
 
-    // Reads or writes all bytes at an offset. Returns false after a failure, with errno; a file that ends early sets EIO.
+    // Reads or writes all bytes at an offset. Returns false after a failure, with errno; EIO for a file that ends early.
     bool read(void *to, std::size_t bytes, std::size_t offset) const {
         return whole(bytes, [&](std::size_t at) {
             return ::pread(descriptor_, static_cast<char *>(to) + at, bytes - at, static_cast<off_t>(offset + at));
@@ -42,7 +42,8 @@ public:
     }
     bool write(const void *from, std::size_t bytes, std::size_t offset) const {
         return whole(bytes, [&](std::size_t at) {
-            return ::pwrite(descriptor_, static_cast<const char *>(from) + at, bytes - at, static_cast<off_t>(offset + at));
+            const char *data = static_cast<const char *>(from);
+            return ::pwrite(descriptor_, data + at, bytes - at, static_cast<off_t>(offset + at));
         });
     }
 
@@ -92,8 +93,10 @@ struct array {
             return failed("no .npy file", "a file of numpy.save");
         }
         const bool old = head[6] == 1;
-        const std::size_t low = head[8] | static_cast<std::size_t>(head[9]) << 8;
-        const std::size_t length = old ? low : low | static_cast<std::size_t>(head[10]) << 16 | static_cast<std::size_t>(head[11]) << 24;
+        std::size_t length = 0;
+        for (int at = old ? 9 : 11; at >= 8; at--) {
+            length = length << 8 | head[at];
+        }
         start = length + (old ? 10 : 12);
         std::string text(length < (1U << 20) ? length : 0, ' ');
         if (text.empty() || !from.read(&text[0], length, old ? 10 : 12)) {

@@ -1,8 +1,8 @@
 // Random problems on all processes of mpirun: the answers of every mode must have the bits of one process with the same
 // chunks, and must be close to attention in f64. Also the merge tree, and processes that disagree.
 //
-// Usage: mpirun -n P mpi-tests [PROBLEMS]. The last line is `N passed, M failed`. mpi-tests stop SEED and mpi-tests die SEED
-// stop or end process 1 before the problem of the seed; the others must fail within the time-out, and print so.
+// Usage: mpirun -n P mpi-tests [PROBLEMS]. The last line is `N passed, M failed`. mpi-tests stop SEED and mpi-tests die
+// SEED stop or end process 1 before the problem of the seed; the others must fail within the time-out, and print so.
 #include <elsa_mpi.hpp>
 
 #include <signal.h>
@@ -115,7 +115,8 @@ struct sample {
         elsa::mpi::source made;
         made.tensor = [this](char name, span tokens, float *to) {
             const std::vector<float> &from = name == 'q' ? q : name == 'k' ? k : v;
-            const std::size_t all = name == 'q' ? whole.queries : whole.keys, dim = name == 'v' ? whole.value_dim : whole.dim;
+            const std::size_t all = name == 'q' ? whole.queries : whole.keys;
+            const std::size_t dim = name == 'v' ? whole.value_dim : whole.dim;
             for (std::size_t at = tokens.first * dim; at < from.size(); at += all * dim, to += tokens.tokens * dim) {
                 std::copy_n(from.data() + at, tokens.tokens * dim, to);
             }
@@ -145,7 +146,8 @@ struct sample {
     void row(std::size_t b, std::size_t h, std::size_t i, std::vector<double> *y, double *lse) const {
         const elsa_problem &rules = whole.rules;
         const std::size_t kv = b * whole.kv_heads + h / (whole.heads / whole.kv_heads);
-        const std::int64_t valid = whole.key_lengths.empty() ? static_cast<std::int64_t>(whole.keys) : whole.key_lengths[b];
+        const std::int64_t all = static_cast<std::int64_t>(whole.keys);
+        const std::int64_t valid = whole.key_lengths.empty() ? all : whole.key_lengths[b];
         const std::int64_t offset =
             rules.causal == ELSA_CAUSAL_BOTTOM_RIGHT ? valid - static_cast<std::int64_t>(whole.queries) : 0;
         const std::int64_t diagonal = static_cast<std::int64_t>(i) + offset;
@@ -163,13 +165,15 @@ struct sample {
                 score += static_cast<double>(q[((b * whole.heads + h) * whole.queries + i) * whole.dim + x]) *
                          static_cast<double>(k[(kv * whole.keys + j) * whole.dim + x]);
             }
-            score *= rules.has_scale ? static_cast<double>(rules.scale) : 1.0 / std::sqrt(static_cast<double>(whole.dim));
+            const double root = std::sqrt(static_cast<double>(whole.dim));
+            score *= rules.has_scale ? static_cast<double>(rules.scale) : 1.0 / root;
             const double cap = static_cast<double>(rules.softcap);
             score = cap > 0 ? cap * std::tanh(score / cap) : score;
             if (rules.mask.kind != ELSA_MASK_NONE) {
                 const std::size_t *dims = rules.mask.dims;
                 const auto axis = [&](std::size_t at, std::size_t of) { return dims[of] == 1 ? 0 : at; };
-                const std::size_t at = ((axis(b, 0) * dims[1] + axis(h, 1)) * dims[2] + axis(i, 2)) * dims[3] + axis(j, 3);
+                const std::size_t plane = axis(b, 0) * dims[1] + axis(h, 1);
+                const std::size_t at = (plane * dims[2] + axis(i, 2)) * dims[3] + axis(j, 3);
                 if (rules.mask.kind == ELSA_MASK_BOOL && !kept[at]) {
                     continue;
                 }
@@ -219,14 +223,16 @@ elsa::result<answer> compute(const elsa::engine &engine, const sample &of, MPI_C
     const float nothing = std::numeric_limits<float>::quiet_NaN();
     made.y.assign(sequences * whole.queries * whole.value_dim, nothing);
     made.lse.assign(sequences * whole.queries, nothing);
-    const elsa::status done = elsa::mpi::gather(whole, *parts, comm, [&](span queries, const float *y, const float *lse) {
+    const auto sink = [&](span queries, const float *y, const float *lse) {
+        const std::size_t width = whole.value_dim;
         for (std::size_t sequence = 0; sequence < sequences; sequence++) {
             const std::size_t at = sequence * whole.queries + queries.first, from = sequence * queries.tokens;
-            std::copy_n(y + from * whole.value_dim, queries.tokens * whole.value_dim, made.y.data() + at * whole.value_dim);
+            std::copy_n(y + from * width, queries.tokens * width, made.y.data() + at * width);
             std::copy_n(lse + from, queries.tokens, made.lse.data() + at);
         }
         return elsa::status();
-    });
+    };
+    const elsa::status done = elsa::mpi::gather(whole, *parts, comm, sink);
     return done.ok() ? elsa::result<answer>(made) : elsa::result<answer>(done);
 }
 

@@ -41,8 +41,8 @@ struct whole {
     whole() : rules() { elsa_problem_init(&rules); }
 
     std::size_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, dim = 0, value_dim = 0;
-    // Causality, window, scale, soft cap and mask. The dims of the mask are those of all queries and keys. The views, the
-    // element type and has_key_lengths are not read. Use ELSA_CAUSAL_BOTTOM_RIGHT for queries that continue a cache.
+    // Causality, window, scale, soft cap and mask. The dims of the mask are those of all queries and keys. The views,
+    // the element type and has_key_lengths are not read. Use ELSA_CAUSAL_BOTTOM_RIGHT for queries that continue a cache.
     elsa_problem rules;
     // Number of valid keys of each sequence of the batch; empty if all keys are valid.
     std::vector<std::int64_t> key_lengths;
@@ -55,8 +55,8 @@ struct whole {
 };
 
 // Supplies the tensors. tensor('q', tokens, to), and the same for 'k' and 'v', writes [batch, heads, tokens, dim].
-// mask(queries, keys, to) writes the part of the mask; an axis of size 1 stays whole. Both are called for the tokens that
-// the process has.
+// mask(queries, keys, to) writes the part of the mask; an axis of size 1 stays whole. Both are called for the tokens
+// that the process has.
 struct source {
     std::function<status(char, span, float *)> tensor;
     std::function<status(span, span, void *)> mask;
@@ -113,7 +113,8 @@ public:
                      {&made.v, of_.kv_heads, keys, of_.value_dim},
                      {&made.out, of_.heads, queries, of_.value_dim}};
         for (const auto &entry : views) {
-            const result<elsa_view> view = elsa::view(ELSA_LAYOUT_BHND, of_.batch, entry.heads, entry.tokens, entry.dim);
+            const result<elsa_view> view =
+                elsa::view(ELSA_LAYOUT_BHND, of_.batch, entry.heads, entry.tokens, entry.dim);
             if (!view.ok()) {
                 return view.status();
             }
@@ -183,7 +184,8 @@ public:
                 }
                 for (std::size_t line = 0; line < planes * down.tokens; line++) {
                     const std::size_t at = (line / down.tokens * height + row + line % down.tokens) * width + column;
-                    std::copy_n(piece.data() + line * across.tokens * size, across.tokens * size, to->data() + at * size);
+                    const std::size_t bytes = across.tokens * size;
+                    std::copy_n(piece.data() + line * bytes, bytes, to->data() + at * size);
                 }
                 column += across.tokens;
             }

@@ -105,8 +105,8 @@ inline status share(team &team, const std::string &mine, int root, std::string *
     });
 }
 
-// Describes the first difference of texts of lines `name value`. A text of one line `failure REASON` is of a process that
-// could not begin.
+// Describes the first difference of texts of lines `name value`. A text of one line `failure REASON` is of a process
+// that could not begin.
 inline status difference(int rank, const std::string &text, const std::string &of_root) {
     const std::string begin = "failure ", of = "rank " + std::to_string(rank) + ": ";
     if (of_root.compare(0, begin.size(), begin) == 0) {

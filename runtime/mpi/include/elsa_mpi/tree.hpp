@@ -112,8 +112,8 @@ public:
         return 5 * sizeof(std::uint64_t) + room * size(rows, dim);
     }
 
-    // Merges message `earlier` into message `later`; the operator of MPI_Op_create. It is associative to the bit, because
-    // neighbouring leaves always merge in the same tree.
+    // Merges message `earlier` into message `later`; the operator of MPI_Op_create. It is associative to the bit,
+    // because neighbouring leaves always merge in the same tree.
     static void fold(void *earlier, void *later, int *count, MPI_Datatype *) {
         char *a = static_cast<char *>(earlier), *b = static_cast<char *>(later);
         for (int i = 0; i < *count; i++) {
