@@ -351,8 +351,8 @@ inline result<std::vector<part>> decode(const engine &engine, const whole &of, c
 }
 
 // Gives the output of the parts of all processes to `sink` on process 0, one part after another: its queries, the
-// output [batch, heads, tokens, value_dim], and the log-sum-exp. Processes may have any number of parts; of parts of the
-// same queries, only those of one process may be given.
+// output [batch, heads, tokens, value_dim], and the log-sum-exp. Processes may have any number of parts; of parts of
+// the same queries, only those of one process may be given.
 inline status gather(const whole &of, const std::vector<part> &parts, MPI_Comm comm,
                      const std::function<status(span, const float *, const float *)> &sink) {
     detail::team team(comm, of.timeout);

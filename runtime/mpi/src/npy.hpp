@@ -34,7 +34,7 @@ public:
     }
     int get() const noexcept { return descriptor_; }
 
-    // Reads or writes all bytes at an offset. Returns false after a failure, with errno; EIO for a file that ends early.
+    // Reads or writes all bytes at an offset. Returns false after a failure, with errno; EIO if the file ends early.
     bool read(void *to, std::size_t bytes, std::size_t offset) const {
         return whole(bytes, [&](std::size_t at) {
             return ::pread(descriptor_, static_cast<char *>(to) + at, bytes - at, static_cast<off_t>(offset + at));

@@ -42,7 +42,7 @@ struct whole {
 
     std::size_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, dim = 0, value_dim = 0;
     // Causality, window, scale, soft cap and mask. The dims of the mask are those of all queries and keys. The views,
-    // the element type and has_key_lengths are not read. Use ELSA_CAUSAL_BOTTOM_RIGHT for queries that continue a cache.
+    // the element type and has_key_lengths are not read. ELSA_CAUSAL_BOTTOM_RIGHT is for queries that continue a cache.
     elsa_problem rules;
     // Number of valid keys of each sequence of the batch; empty if all keys are valid.
     std::vector<std::int64_t> key_lengths;
