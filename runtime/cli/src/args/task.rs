@@ -113,7 +113,7 @@ impl TaskArgs {
         self.task.is_some() || self.task_path.is_some()
     }
 
-    /// Returns an error if a flag that requires a task is given. Without a task, --quorum asks for all tasks.
+    /// Returns an error if a flag that requires a task is given. Without a task, --quorum means all tasks.
     ///
     /// # Errors
     /// Returns an error that names the first of these flags.

@@ -1,5 +1,5 @@
 //! Merges the states of tasks within a memory budget: one window of query tokens after another. A window has the bits that
-//! the merge of all tokens has, because each row is merged by itself.
+//! the merge of all tokens has, because each row is merged alone.
 
 use super::members::{self, Member};
 use super::{Done, MergeArgs, Sums, shape};

@@ -97,7 +97,7 @@ pub fn refuse(other: &'static str, flags: &[(bool, &'static str)]) -> Result<(),
     }
 }
 
-/// Refuses flags of problems that tasks do not support. The flag `other` asks for the tasks.
+/// Refuses flags of problems that tasks do not support. The flag `other` requests the tasks.
 ///
 /// # Errors
 /// Returns an error for the first flag that is given.

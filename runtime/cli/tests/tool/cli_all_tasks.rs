@@ -6,7 +6,7 @@ use crate::common::{Desk, Sizes, attention, distance, emulated, keep};
 use std::fs;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
-/// Sizes of which the states of a token are large, so that few tokens fit into a budget.
+/// Sizes with large states of each token, so that few tokens fit into a budget.
 const WIDE: Sizes = Sizes { b: 1, h: 8, hk: 8, nq: 300, nk: 300, d: 8, dv: 64 };
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy";

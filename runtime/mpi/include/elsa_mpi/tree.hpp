@@ -18,7 +18,7 @@ inline namespace ELSA_NAMESPACE {
 namespace mpi {
 
 // States of numbered leaves, merged in the balanced binary tree over the numbers. Subtrees merge as soon as they are
-// complete, in whatever order the leaves arrive. The bits do not depend on this order.
+// complete. The leaves may arrive in any order, and the bits do not depend on it.
 class merge_tree {
 public:
     // Adds the states of the 2^level leaves from leaf `first` on, which is a multiple of 2^level.
