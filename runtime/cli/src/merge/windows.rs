@@ -32,13 +32,18 @@ pub fn outputs_allowed(args: &MergeArgs) -> Result<(), Error> {
     }
 }
 
-/// Merges the states in the files, and writes the outputs, with at most `budget` bytes of memory for the process. `fixed` is
-/// the part of the budget that the process uses for other things.
+/// Merges the states in the files, and writes the outputs, with at most `budget` bytes of memory for the process.
+/// `fixed` is the part of the budget that the process uses for other things.
 ///
 /// # Errors
 /// Returns an error if the outputs are not computed and written completely. All regular targets are then unchanged,
 /// unless the error is a failed rename.
-pub fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole, budget: usize) -> Result<Done, Error> {
+pub(super) fn states(
+    args: &MergeArgs,
+    members: &[Member<'_>],
+    whole: &Whole,
+    [budget, fixed]: [usize; 2],
+) -> Result<Done, Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let [batch, heads, _, queries, _, _, dim] = whole.shape;
     let out = shape(layout, [batch, heads, queries, dim]);

@@ -118,7 +118,7 @@ fn a_budget_chooses_the_levels() {
     separately(&desk, "--quorum 3", 3);
     desk.ok(&format!("merge {} --out @want.npy", files(3)));
     assert!(bytes(&desk, "y.npy") == bytes(&desk, "want.npy"));
-    let budget = least(&desk, &line) + (512 << 10);
+    let budget = least(&desk, &line) + (1 << 20);
     let account = desk.json(&format!("{line} --json --host-budget {budget}"));
     assert_eq!(account["tasks_of_level"], [0, 9].into_iter().collect::<serde_json::Value>());
 }
