@@ -52,6 +52,7 @@ be in an input's file. elsa info --budget prints what a budget is used for.
 --quorum without --task computes all tasks in this process and merges them. With --host-budget it divides a task further,
 by the levels of --quorum, until its tokens are expected to fit, and merges within the budget. The bits then depend on the
 tasks, which --json lists by level. A call that was killed or failed continues with the tasks whose files are complete.
+The output is that of elsa merge, which has all axes of its layout.
 
 On a GPU head sizes go up to 256. Larger ones are computed by the CPU, or refused with --fallback fail.
 

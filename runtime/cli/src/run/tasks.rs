@@ -157,10 +157,7 @@ fn matches(path: &Path, description: &Description, sums: &Sums) -> bool {
     });
     let same = same.unwrap_or(false);
     if !same && path.exists() {
-        say(&crate::error::one_line(&format!(
-            "{}: not the states of this task; computing them again",
-            path.display()
-        )));
+        say(&format!("{}: not the states of this task; computing them again", path.display()));
     }
     same
 }
