@@ -54,7 +54,7 @@ pub use attention::options::PlanOptions;
 pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
 pub use attention::stream::fit::FittedStream;
-pub use attention::stream::limits::peak_memory;
+pub use attention::stream::limits::{fixed_memory, peak_memory};
 pub use attention::stream::plan::{StreamOptions, StreamPlan};
 pub use attention::stream::run::StreamReport;
 pub use attention::task::{

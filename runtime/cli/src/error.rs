@@ -9,9 +9,10 @@ use elsa_core::plan::ChooseError as Refused;
 use elsa_files::{FileError, MemoryError};
 use elsa_onnx::ModelError;
 use elsa_runtime::{BindError, DeviceError, PlanError, RunError};
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Exit status when the request was wrong.
 pub const REQUEST: u8 = 2;
@@ -253,6 +254,16 @@ pub fn begin_with(name: &'static str) {
 pub fn say(line: &str) {
     let program = PROGRAM.get().unwrap_or(&"elsa");
     let _ = writeln!(std::io::stderr(), "{program}: {}", one_line(line));
+}
+
+/// Prints `line` like [`say`], unless this process has printed it before.
+pub fn say_once(line: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    // The set is consistent even if a thread has panicked.
+    let new = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned());
+    if new {
+        say(line);
+    }
 }
 
 #[cfg(test)]

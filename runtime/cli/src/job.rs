@@ -1,7 +1,7 @@
 //! Conversion of flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
-use crate::error::{Error, dashed, say};
+use crate::error::{Error, dashed, say_once};
 use crate::files::Files;
 use crate::flag::flag;
 use elsa_core::argument::ArgumentError;
@@ -96,7 +96,7 @@ impl Job {
             other => other,
         })?;
         for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
-            say(&dashed(&notice));
+            say_once(&dashed(&notice));
         }
         Ok(job)
     }

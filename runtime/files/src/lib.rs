@@ -37,6 +37,7 @@ mod outlet;
 mod output;
 mod part;
 mod places;
+mod rows;
 pub mod safetensors;
 mod source;
 mod stored;

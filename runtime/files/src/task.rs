@@ -526,7 +526,7 @@ fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]
 }
 
 /// Checks that the array `name` has shape `shape` and type f32, without reading its elements.
-fn array_header(
+pub(crate) fn array_header(
     file: &mut (impl Read + Seek),
     length: u64,
     name: &str,
@@ -540,7 +540,7 @@ fn array_header(
     }
 }
 
-fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
+pub(crate) fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
     broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 

@@ -11,8 +11,9 @@ use elsa_files::task::is_name;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Division among boards")]
 pub struct TaskArgs {
-    /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Numbers with a set: 3, 7, 13, 21,
-    /// 31, 57, 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]
+    /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Without --task, this process computes
+    /// all tasks. Numbers with a set: 3, 7, 13, 21, 31, 57, 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057
+    /// [default: the N of --task]
     #[arg(long, value_name = "C[,C...]", allow_hyphen_values = true, value_parser = chunks)]
     pub quorum: Option<Chunks>,
     /// Compute only task I of the N of the division, counted from 0, and write its states to --state-out (elsa
@@ -112,21 +113,11 @@ impl TaskArgs {
         self.task.is_some() || self.task_path.is_some()
     }
 
-    /// Returns an error if a flag that requires a task is given.
+    /// Returns an error if a flag that requires a task is given. Without a task, --quorum means all tasks.
     ///
     /// # Errors
     /// Returns an error that names the first of these flags.
     pub fn unused(&self) -> Result<(), Error> {
-        needs_task(self.quorum.is_some(), "quorum")?;
-        self.unused_but_quorum()
-    }
-
-    /// Checks flags like [`TaskArgs::unused`], but allows --quorum, because a command that computes all tasks of a
-    /// division accepts this flag.
-    ///
-    /// # Errors
-    /// Returns an error that names the first flag that is given but not allowed.
-    pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
     }
 

@@ -118,7 +118,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::task(args);
     }
-    args.task.unused_but_quorum()?;
+    args.task.unused()?;
     args.task.names(args.state.is_some(), "with --state or --task")?;
     needs_task(args.shares_out.is_some(), "shares-out")?;
     let job = Job::load(&args.problem, [false, false])?;

@@ -22,7 +22,7 @@ use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGrad
 /// Returns an error if a failure leaves the shares incomplete. In this case, no file has changed.
 pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let outputs = [(&args.dq_out, "dq-out"), (&args.dk_out, "dk-out"), (&args.dv_out, "dv-out")];
-    refuse(&outputs.map(|(source, argument)| (source.is_some(), argument)))?;
+    refuse("task", &outputs.map(|(source, argument)| (source.is_some(), argument)))?;
     let Some(path) = &args.shares_out else {
         let (argument, found) = ("shares-out", "missing".into());
         return Err(Error::Argument { argument, found, allowed: "path.npz, with --task".into() });

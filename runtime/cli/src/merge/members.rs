@@ -2,12 +2,14 @@
 
 use crate::error::Error;
 use crate::task::origin::{self, misfit};
+use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError;
 use elsa_core::quorum::{Run, Task, TaskPath, Tree};
 use elsa_files::sums::{Sums, TOKENS};
 use elsa_files::task::{Description, Kind, Whole};
 use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
+use std::ops::Range;
 use std::path::Path;
 
 /// Name of the argument that lists the files, for messages.
@@ -52,13 +54,19 @@ impl<'a> Member<'a> {
         Ok(held.ok_or_else(|| FileError::Changed { argument: STATES, path: path.to_path_buf() })?)
     }
 
-    /// Checks that `states` contains only numbers that a run can produce.
+    /// Checks that `states`, the states of the rows `rows` of the file, contain only numbers that a run can produce.
     ///
     /// # Errors
-    /// Returns an error for the first number that is not allowed; the message names its row.
-    pub fn check(&self, states: &RowStates) -> Result<(), Error> {
-        let Err(e) = states.check() else { return Ok(()) };
-        let sizes = [self.description.whole.shape[1], self.task.query_tokens()];
+    /// Returns an error for the first number that is not allowed; the message names its row in the file.
+    pub fn check(&self, states: &RowStates, rows: &[Range<usize>]) -> Result<(), Error> {
+        let Err(mut e) = states.check() else { return Ok(()) };
+        let all = self.task.query_tokens();
+        if let ArgumentError::State { row, .. } = &mut e {
+            let read = rows.iter().map(Range::len).sum::<usize>().max(1);
+            let place = rows.iter().cloned().flatten().nth(*row % read).unwrap_or_default();
+            *row = *row / read * all + place;
+        }
+        let sizes = [self.description.whole.shape[1], all];
         Err(match misfit(&e, sizes) {
             Some((found, allowed)) => {
                 Error::States(format!("{}: {found}; allowed: {allowed}", self.path.display()))

@@ -3,7 +3,11 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod members;
+mod windows;
 
+pub use windows::outputs_allowed;
+
+use crate::args::values::bytes;
 use crate::args::{FILE, ForceArgs, layouts, run_id};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
@@ -14,7 +18,7 @@ use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
 use elsa_files::task::{Kind, Whole};
 use elsa_files::{Array, Buffer, Content, Output, Reads, TensorPath, Writer, zeros};
-use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge};
+use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge, fixed_memory};
 use members::{Member, tree};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -74,6 +78,11 @@ pub struct MergeArgs {
     /// Gradient of v, f32, from shares
     #[arg(long, value_name = FILE)]
     pub dv_out: Option<TensorPath>,
+    /// Limit of the process's peak memory. Bytes, or a number of KiB, MiB or GiB. States stay in their files, and the rows
+    /// of some tokens are merged at a time; with a smaller budget the files are read more often. The results have the bits
+    /// of a merge in memory. Not for shares
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
+    pub host_budget: Option<usize>,
     /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
@@ -156,12 +165,67 @@ impl Sums {
     }
 }
 
+/// A finished merge.
+pub struct Merged {
+    /// Content of the files.
+    kind: Kind,
+    /// The complete problem.
+    whole: Whole,
+    sums: Sums,
+    /// The first output, and the shape of its tensor.
+    first: (String, Vec<usize>),
+    tasks: usize,
+    /// Time in milliseconds.
+    pub ms: f64,
+}
+
+impl Merged {
+    /// Names the outputs on standard error, one on each line.
+    pub fn tell(&self, args: &MergeArgs) {
+        let (first, shape) = &self.first;
+        let of = count(self.tasks as u64, "task");
+        say(&format!("wrote {} {shape:?} of {of} in {:.3} ms", one_line(first), self.ms));
+        args.outputs().filter(|path| path != first).for_each(|path| say(&format!("wrote {path}")));
+    }
+}
+
 /// Runs the command.
+///
+/// # Errors
+/// Returns the errors of [`join`], and an error if standard output fails.
+pub fn merge(args: &MergeArgs) -> Result<(), Error> {
+    let merged = join(args, fixed_memory(0))?;
+    if args.json {
+        let what = match merged.kind {
+            Kind::States => "merge",
+            Kind::Gradients => "merge of gradients",
+        };
+        let report = object! {
+            what: what,
+            tasks: merged.tasks,
+            // The shape has batch, heads, key heads, queries, keys, head size and head size of values.
+            shape: merged.whole.shape,
+            dtype: merged.whole.dtype().name(),
+            pairs: merged.sums.pairs as f64,
+            tokens: merged.sums.tokens,
+            bytes_read: merged.sums.bytes,
+            ms: merged.ms,
+        };
+        report::json(&mut crate::foreign::stdout(), &report)?;
+    } else {
+        merged.tell(args);
+    }
+    Ok(())
+}
+
+/// Merges the files of `args` and writes the outputs. `fixed` is the number of bytes of a budget that the process uses for
+/// other things.
 ///
 /// # Errors
 /// Returns an error if the outputs are not computed and written completely. All regular targets are then unchanged,
 /// unless the error is a failed rename.
-pub fn merge(args: &MergeArgs) -> Result<(), Error> {
+pub fn join(args: &MergeArgs, fixed: usize) -> Result<Merged, Error> {
+    outputs_allowed(args)?;
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;
     for path in &args.states {
@@ -177,35 +241,17 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
         };
         return Err(Error::Argument { argument, found, allowed });
     }
-    let (sums, first, shape) = match kind {
-        Kind::States => states(args, &members, &whole)?,
-        Kind::Gradients => gradients(args, &members, &whole)?,
+    let (sums, first, shape) = match (kind, args.host_budget) {
+        (Kind::States, None) => states(args, &members, &whole)?,
+        (Kind::States, Some(budget)) => windows::states(args, &members, &whole, [budget, fixed])?,
+        (Kind::Gradients, None) => gradients(args, &members, &whole)?,
+        (Kind::Gradients, Some(_)) => {
+            let (found, allowed) = ("given for files of shares".into(), "without it".into());
+            return Err(Error::Argument { argument: "host-budget", found, allowed });
+        }
     };
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    let tasks = members.len();
-    if args.json {
-        let what = match kind {
-            Kind::States => "merge",
-            Kind::Gradients => "merge of gradients",
-        };
-        let report = object! {
-            what: what,
-            tasks: tasks,
-            // The shape has batch, heads, key heads, queries, keys, head size and head size of values.
-            shape: whole.shape,
-            dtype: whole.dtype().name(),
-            pairs: sums.pairs as f64,
-            tokens: sums.tokens,
-            bytes_read: sums.bytes,
-            ms: ms,
-        };
-        report::json(&mut crate::foreign::stdout(), &report)?;
-    } else {
-        let of = count(tasks as u64, "task");
-        say(&format!("wrote {} {shape:?} of {of} in {ms:.3} ms", one_line(&first)));
-        args.outputs().filter(|path| *path != first).for_each(|path| say(&format!("wrote {path}")));
-    }
-    Ok(())
+    Ok(Merged { kind, whole, sums, first: (first, shape), tasks: members.len(), ms })
 }
 
 /// Totals over the input files, name of the first output file, and shape of its tensor.
@@ -228,7 +274,7 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
         TaskMerge::new(whole.sequences(), queries, dim, members.len()).map_err(planned("state-out"))?;
     let sums = Sums::of(members, |member| {
         let states = member.read(|description, task, file, length| description.states(task, file, length))?;
-        member.check(&states)?;
+        member.check(&states, std::slice::from_ref(&(0..member.task.query_tokens())))?;
         merge.push(member.task.queries(), &states)?;
         Ok(4 * (2 * states.m.len() + states.w.len()))
     })?;

@@ -25,6 +25,7 @@ Examples:
   elsa run --q wq.npy --k wk.npy --v wv.npy --out y.npy --bias-table table.npy --windows 7x7 \\
       --picture 14x14 --shift 3,3
   elsa run --q q.npy --k k.npy --v v.npy --quorum 7 --task 0/7 --state-out task0.npz
+  elsa run --q q.npy --k k.npy --v v.npy --quorum 7,7 --host-budget 1GiB --out y.npy
   elsa run --q q.npy --k k.npy --v v.npy --out y.npy --error-budget 0.001
   elsa run --q packed.npy --k packed.npy --v packed.npy --cu-seqlens-q bounds.npy \\
       --cu-seqlens-k bounds.npy --out y.npy
@@ -47,6 +48,11 @@ budget. If the system refuses memory, fewer rows are kept, with the same bits, a
 order are unpacked into an unnamed file in the folder of the output, which needs disk space. If a budget is refused,
 the number that the message names is enough. --resume continues a run that was killed at any time; its outputs must not
 be in an input's file. elsa info --budget prints what a budget is used for.
+
+--quorum without --task computes all tasks in this process and merges them. With --host-budget it divides a task further,
+by the levels of --quorum, until its tokens are expected to fit, and merges within the budget. The bits then depend on the
+tasks, which --json lists by level. A call that was killed or failed continues with the tasks whose files are complete.
+The output is that of elsa merge, which has all axes of its layout.
 
 On a GPU head sizes go up to 256. Larger ones are computed by the CPU, or refused with --fallback fail.
 
@@ -81,6 +87,11 @@ pub struct RunArgs {
     /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
+    /// With --quorum and without --task: folder for the files of the tasks, which stay there. A later call uses the files
+    /// that have the states of its tasks, and computes the others [default: OUT.tasks, removed after success]
+    #[arg(long, value_name = "FOLDER", help_heading = "Division among boards", requires = "quorum",
+        conflicts_with_all = ["task", "task_path"])]
+    pub task_dir: Option<PathBuf>,
     /// Measure the tensors, and print a bound on the output's error. With --json or --verbose it is a line of JSON
     #[arg(long)]
     pub certificate: bool,

@@ -3,6 +3,7 @@
 mod args;
 mod inputs;
 mod task;
+mod tasks;
 
 pub use args::RunArgs;
 
@@ -84,6 +85,9 @@ fn tell(messages: impl IntoIterator<Item = String>) {
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::run(args);
+    }
+    if let Some(chunks) = &args.task.quorum {
+        return tasks::run(args, chunks);
     }
     args.task.unused()?;
     args.traversal.excluded_by("host-budget", args.stream.is_asked())?;

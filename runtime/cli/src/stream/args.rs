@@ -11,7 +11,7 @@ use clap::Args;
 pub struct StreamArgs {
     /// Hard limit of the process's peak memory. Bytes, or a number of KiB, MiB or GiB. Tensors stay in their files:
     /// keys and values are read in chunks, and outputs are written part by part. On the CPU the
-    /// results have the bits of an in-memory run
+    /// results have the bits of an in-memory run. With --quorum, tasks are divided until they fit
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, conflicts_with = "budget")]
     pub host_budget: Option<usize>,
     /// Hard limit of the GPU memory of a run. If the GPU shares the host's memory, the smaller of both limits holds

@@ -85,15 +85,34 @@ impl Rows {
     }
 }
 
-/// Refuses flags that tasks do not support. Each entry has `true` if the flag is given, and the name of the flag.
+/// Refuses flags that the flag `other` does not support. Each entry has `true` if the flag is given, and the name of the
+/// flag.
 ///
 /// # Errors
 /// Returns an error for the first flag that is given.
-pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
+pub fn refuse(other: &'static str, flags: &[(bool, &'static str)]) -> Result<(), Error> {
     match flags.iter().find(|(given, _)| *given) {
-        Some((_, argument)) => Err(ArgumentError::Conflict { argument, other: "task" }.into()),
+        Some((_, argument)) => Err(ArgumentError::Conflict { argument, other }.into()),
         None => Ok(()),
     }
+}
+
+/// Refuses flags of problems that tasks do not support. The flag `other` requests the tasks.
+///
+/// # Errors
+/// Returns an error for the first flag that is given.
+pub fn supported(other: &'static str, problem: &ProblemArgs) -> Result<(), Error> {
+    refuse(
+        other,
+        &[
+            (problem.past_k.is_some(), "past-k"),
+            (problem.past_v.is_some(), "past-v"),
+            (problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
+            (problem.cu_seqlens_k.is_some(), "cu-seqlens-k"),
+            (problem.windows.is_some(), "windows"),
+            (problem.source(Operand::Bias).is_some(), problem.flag("bias")),
+        ],
+    )
 }
 
 /// Loads the tokens of task `name` of `division`, and creates their problem.
@@ -106,14 +125,7 @@ pub fn load(
     division: &Division,
     name: &TaskPath,
 ) -> Result<Loaded, Error> {
-    refuse(&[
-        (problem.past_k.is_some(), "past-k"),
-        (problem.past_v.is_some(), "past-v"),
-        (problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
-        (problem.cu_seqlens_k.is_some(), "cu-seqlens-k"),
-        (problem.windows.is_some(), "windows"),
-        (problem.source(Operand::Bias).is_some(), problem.flag("bias")),
-    ])?;
+    supported("task", problem)?;
     let bytes = Cell::new(0);
     let counted = |tensor: Tensor| {
         bytes.set(bytes.get() + tensor.shape().iter().product::<usize>() * tensor.dtype().size());

@@ -364,7 +364,8 @@ fn tasks_that_do_not_exist_are_refused() {
         refused(&desk, &format!("{FILES} {flags} {state}"), words);
     }
     refused(&desk, &format!("{FILES} --task 0/7"), "--state-out: missing; allowed: path.npz");
-    refused(&desk, &format!("{FILES} --quorum 7 --out @y.npy"), "--quorum: given without --task");
+    let gathered = format!("{FILES} --quorum 7 --gathered --tokens 9 --out @y.npy");
+    refused(&desk, &gathered, "--gathered: given without --task");
     desk.f32("v8.npy", &[1, 1, 8, 4], &noise(1, 32));
     refused(
         &desk,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cli_all_tasks;
 #[cfg(feature = "gradients")]
 mod cli_backward;
 #[cfg(feature = "gradients")]

@@ -17,7 +17,8 @@ fn status(name: &str) -> Option<usize> {
 
 /// Returns the number of bytes of memory that the process uses now, plus an estimate of the number of bytes that a run
 /// with `threads` threads uses in addition to its own allocations.
-pub fn fixed(threads: usize) -> usize {
+#[must_use]
+pub fn fixed_memory(threads: usize) -> usize {
     let now = status("VmRSS").unwrap_or(0);
     now.saturating_add(CODE).saturating_add(THREAD.saturating_mul(threads.saturating_add(1)))
 }

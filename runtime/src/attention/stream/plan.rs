@@ -1,6 +1,6 @@
 //! The plan of a streamed run.
 
-use super::limits::fixed;
+use super::limits::fixed_memory;
 use crate::attention::cpu::plan::CpuPlan;
 use crate::attention::cpu::plan::views_of;
 use crate::attention::options::PlanOptions;
@@ -132,7 +132,7 @@ impl Engine {
         if !(options.eta.is_finite() && options.eta > 0.0) {
             return Err(refused("eta", "a positive finite number"));
         }
-        let mut taken = fixed(self.threads());
+        let mut taken = fixed_memory(self.threads());
         if options.resumable && options.sizes.is_none() {
             // This process chooses the sizes. The process that resumes the run may use slightly more memory.
             taken = taken.saturating_add(VARIES);

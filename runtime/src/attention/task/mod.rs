@@ -49,7 +49,7 @@ use crate::report::Reason;
 use calls::{Calls, push};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Problem, StateOut};
-use elsa_core::quorum::{Division, Task, TaskPath};
+use elsa_core::quorum::{Division, Run, Task, TaskPath};
 use elsa_core::scan::stack::MergeStack;
 use states::{of_rows, spread};
 
@@ -230,7 +230,7 @@ impl TaskPlan {
         of_rows(states.map(<[f32]>::len), self.rows(), dim, "the task")?;
         let found = [whole.m.len(), whole.s.len(), whole.w.len()];
         of_rows(found, sequences.saturating_mul(tokens), dim, "the complete problem")?;
-        spread(self.task().queries(), [sequences, tokens, dim], states, whole);
+        spread(self.task().queries().iter().map(Run::span), [sequences, tokens, dim], states, whole);
         Ok(())
     }
 

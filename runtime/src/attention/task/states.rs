@@ -4,7 +4,7 @@ use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
 use elsa_core::dtype::ElementsMut;
-use elsa_core::quorum::{Run, Span};
+use elsa_core::quorum::Span;
 use elsa_core::state::{NaturalMerge, is_empty, misfit};
 use elsa_core::view::View;
 
@@ -137,10 +137,11 @@ impl RowStates {
     }
 }
 
-/// Copies the states `[m, s, w]` of a task, `[sequences, queries of the task]`, to their rows in `to`, `[sequences,
-/// tokens]`. All other rows of `to` become empty. `runs` are the query runs of the task, and `dim` is the size of values.
+/// Copies the states `[m, s, w]`, `[sequences, tokens of spans]`, to their rows in `to`, `[sequences, tokens]`. All other
+/// rows of `to` become empty. `spans` places the states: their offsets are rows of the states, and their starts are rows of
+/// `to`. `dim` is the size of values.
 pub(super) fn spread(
-    runs: &[Run],
+    spans: impl Iterator<Item = Span> + Clone,
     [sequences, tokens, dim]: [usize; 3],
     [m, s, w]: [&[f32]; 3],
     to: StateOut<'_>,
@@ -148,8 +149,8 @@ pub(super) fn spread(
     to.m.fill(f32::NEG_INFINITY);
     to.s.fill(0.0);
     to.w.fill(0.0);
-    let held: usize = runs.iter().map(|run| run.span().tokens).sum();
-    for span in runs.iter().map(Run::span) {
+    let held: usize = spans.clone().map(|span| span.tokens).sum();
+    for span in spans {
         for sequence in 0..sequences {
             let (from, at) = (sequence * held + span.offset, sequence * tokens + span.start);
             let (from, at) = (from..from + span.tokens, at..at + span.tokens);

@@ -23,6 +23,7 @@ mod install;
 mod limit;
 mod links;
 mod log;
+mod mpi;
 mod musl;
 mod ort;
 mod plan;

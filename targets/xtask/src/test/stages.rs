@@ -2,8 +2,8 @@
 
 use super::ask::Ask;
 use super::{
-    arm, boards, bounds, camera, capi, check, day, deploy, examples, fuzz, install, ort, python, release,
-    robot, ros, sanitizers, tensorrt, vision, workspace,
+    arm, boards, bounds, camera, capi, check, day, deploy, examples, fuzz, install, mpi, ort, python,
+    release, robot, ros, sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -95,6 +95,9 @@ pub const STAGES: &[Stage] = &[
     long("examples", 0, 90.0, |tree, _| examples::examples(tree))
         .about("the C++ real-time loop and all snippets, here and on an emulated board")
         .guards(&["examples/cpp-realtime", "examples/cpp-snippets"]),
+    long("mpi", 0, 120.0, |tree, _| mpi::mpi(tree))
+        .about("attention by several processes of Open MPI and MPICH: bits of one process, lost processes")
+        .guards(&["runtime/mpi"]),
     long("tensorrt", 0, 60.0, |tree, _| tensorrt::tensorrt(tree))
         .about("the plugin of TensorRT through its own interface")
         .guards(&["examples/tensorrt"]),

@@ -1,0 +1,171 @@
+//! Runs the stage `mpi`: the program `runtime/mpi` and its tests, built with this machine's folder and with the libraries
+//! Open MPI and MPICH, on several processes. The answers must have the bits of one process, and `quorum` those of the tool.
+
+use super::dist::dist;
+use super::vision::{count, make, refusals};
+use crate::boards::target::HOST;
+use crate::files;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::path::Path;
+use std::time::Duration;
+
+const SOURCE: &str = "runtime/mpi";
+const PROGRAMS: [&str; 2] = ["elsa-mpi", "mpi-tests"];
+
+/// Libraries of MPI: the suffix of their programs, and the Debian packages of the compiler and of the launcher.
+const LIBRARIES: [(&str, [&str; 2]); 2] =
+    [("openmpi", ["libopenmpi-dev", "openmpi-bin"]), ("mpich", ["libmpich-dev", "mpich"])];
+
+/// Numbers of processes of the tests, and the number of random problems of each.
+const TESTS: [(usize, u32); 3] = [(2, 200), (4, 200), (8, 30)];
+
+/// Shape of the tensors of the program: batch, heads, tokens, head size.
+const SHAPE: [usize; 4] = [2, 4, 97, 16];
+
+/// Modes with their flags. All have the bits of one process.
+const MODES: [&str; 4] = [
+    "ring --chunks 8 --causal",
+    "ring --chunks 5 --window 20,3 --kv-lens 60,97 --softcap 2",
+    "quorum --quorum 7 --causal",
+    "decode --chunks 8 --causal=bottom-right",
+];
+
+/// Requests that the program must reject, each with a text that the error message must contain.
+const REFUSED: [(&str, &str); 7] = [
+    ("", "mode"),
+    ("ring", "--q"),
+    ("ring --q no-such.npy", "no-such.npy"),
+    ("ring --q Cargo.toml", "no .npy file"),
+    ("ring --chunks 0", "--chunks"),
+    ("ring --bogus 1", "--bogus"),
+    ("ring --timeout -1", "--timeout"),
+];
+
+/// Runs the stage `mpi`.
+pub fn mpi(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| go(tree, ran))
+}
+
+/// Returns the command that starts `processes` processes of a program.
+fn launch(tree: &Tree, library: &str, processes: usize) -> Run {
+    let run = Run::new(tree, &format!("mpirun.{library} -n {processes}")).limit(Duration::from_secs(120));
+    // Open MPI refuses root and more processes than cores unless it is asked.
+    run.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+}
+
+fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    setup::programs(tree, &["cmake", "make", "g++"])?;
+    let here = dist(tree, ran, HOST)?;
+    let home = tree.target.join("mpi");
+    for (at, name) in ["q", "k", "v"].into_iter().enumerate() {
+        files::write(&home.join(format!("{name}.npy")), array(at as u32 + 1))?;
+    }
+    for (library, [compiler, launcher]) in LIBRARIES {
+        let wrapper = format!("/usr/bin/mpicxx.{library}");
+        setup::file(tree, &wrapper, compiler)?;
+        setup::program(tree, &format!("mpirun.{library}"), launcher)?;
+        let dir = home.join(library);
+        let more = [format!("-DMPI_CXX_COMPILER={wrapper}")];
+        make(tree, SOURCE, &PROGRAMS, None, &dir, &here, &more)?;
+        for (processes, problems) in TESTS {
+            count(ran, launch(tree, library, processes).arg(dir.join(PROGRAMS[1])).arg(problems.to_string()));
+        }
+        // Seeds of a problem of each mode.
+        for seed in 3..6 {
+            let lost = |how: &str| {
+                launch(tree, library, 3).arg(dir.join(PROGRAMS[1])).arg(how).arg(seed.to_string()).run()
+            };
+            let stopped = lost("stop");
+            let typed = stopped.stdout.contains("typed: timeout: ") && !stopped.stdout.contains("untyped");
+            let found = format!("{}: {}", stopped.how, stopped.stdout.lines().next().unwrap_or_default());
+            let good = typed && stopped.code.is_some_and(|code| code != 0);
+            ran.note(
+                &format!("{library}: a stopped process, seed {seed}"),
+                if good { Ok(found) } else { Err(found) },
+            );
+            let dead = lost("die");
+            let good = dead.code.is_some_and(|code| code != 0);
+            ran.note(
+                &format!("{library}: a dead process, seed {seed}"),
+                if good { Ok(dead.how) } else { Err(dead.how) },
+            );
+        }
+        program(tree, ran, library, &home, &here)?;
+    }
+    Ok(())
+}
+
+/// Runs the program on files.
+fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) -> Result<(), String> {
+    let input = |name: &str| home.join(format!("{name}.npy")).display().to_string();
+    let tensors = format!("--q {} --k {} --v {}", input("q"), input("k"), input("v"));
+    let elsa = |processes: usize| launch(tree, library, processes).arg(home.join(library).join(PROGRAMS[0]));
+    for mode in MODES {
+        let mut answers = Vec::new();
+        for processes in [1, 2, 4] {
+            let out = home.join(format!("y{processes}.npy"));
+            let flags = format!("{mode} {tensors} --threads 1 --out {}", out.display());
+            elsa(processes).args(&flags).run().text("elsa-mpi")?;
+            answers.push(files::bytes(&out)?);
+        }
+        if mode.starts_with("quorum") {
+            let (flags, out) = (&mode["quorum".len()..], home.join("tool.npy"));
+            let run = Run::new(tree, "").arg(here.join("bin/elsa")).args("run").args(flags).args(&tensors);
+            run.args("--threads 1 --out").arg(&out).run().text("elsa")?;
+            answers.push(files::bytes(&out)?);
+        }
+        let same = answers.iter().all(|answer| elements(answer) == elements(&answers[0]));
+        let found = format!("{} answers", answers.len());
+        ran.note(&format!("{library}: the bits of {mode}"), if same { Ok(found) } else { Err(found) });
+    }
+    let alone = home.join(library).join(PROGRAMS[0]);
+    refusals(ran, |rest| Run::new(tree, "").arg(&alone).args(rest), &REFUSED);
+    let out = home.join("refused.npy");
+    let flags = format!("ring {tensors} --out {}", out.display());
+    let both = elsa(1).args(&flags).args("--run-id a : -n 1").arg(home.join(library).join(PROGRAMS[0]));
+    let told = both.args(&flags).args("--run-id b").run();
+    let good = told.stderr.contains("rank 1: run_id b; allowed: run_id a") && !told.ok && !out.exists();
+    ran.note(&format!("{library}: runs of two names"), if good { Ok(told.how) } else { Err(told.how) });
+    Ok(())
+}
+
+/// Returns an `.npy` file with noise of [`SHAPE`].
+fn array(seed: u32) -> Vec<u8> {
+    let [b, h, n, d] = SHAPE;
+    let mut header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({b}, {h}, {n}, {d}), }}").into_bytes();
+    header.resize(117, b' ');
+    header.push(b'\n');
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(header);
+    let mut state = seed;
+    for _ in 0..b * h * n * d {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        bytes.extend(((state >> 8) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes());
+    }
+    bytes
+}
+
+/// Returns the bytes of the elements of an `.npy` file of version 1.
+fn elements(file: &[u8]) -> &[u8] {
+    let length = file.get(8..10).map_or(0, |two| usize::from(two[0]) + 256 * usize::from(two[1]));
+    file.get(10 + length..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_have_their_elements_behind_the_header() {
+        let file = array(1);
+        assert_eq!(elements(&file).len(), 4 * SHAPE.iter().product::<usize>());
+        assert_eq!(file.len() - elements(&file).len(), 128);
+        assert!(elements(&file) != elements(&array(2)));
+        assert!(elements(b"\x93NUMPY").is_empty());
+    }
+}
