@@ -112,8 +112,8 @@ fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) 
             elsa(processes).args(&flags).run().text("elsa-mpi")?;
             answers.push(files::bytes(&out)?);
         }
-        if mode.starts_with("quorum") {
-            let (flags, out) = (&mode["quorum".len()..], home.join("tool.npy"));
+        if let Some(flags) = mode.strip_prefix("quorum") {
+            let out = home.join("tool.npy");
             let run = Run::new(tree, "").arg(here.join("bin/elsa")).args("run").args(flags).args(&tensors);
             run.args("--threads 1 --out").arg(&out).run().text("elsa")?;
             answers.push(files::bytes(&out)?);
