@@ -94,8 +94,8 @@ fn a_merge_within_a_budget_has_the_bits_of_one_in_memory() {
             |more: &str, to: &str| format!("merge {} --out @{to}.npy --lse-out @{to}l.npy {more}", files(3));
         for layout in ["--layout bhnd", "--layout bnhd", "--layout bnc"].into_iter().take(cases) {
             desk.ok(&merge(layout, "want"));
-            // A few tokens fit.
-            let budget = least(&desk, &merge(layout, "y")) + (256 << 10);
+            // Some of the tokens fit. The resident memory of two processes differs by less than this.
+            let budget = least(&desk, &merge(layout, "y")) + (1 << 20);
             desk.ok(&merge(&format!("{layout} --host-budget {budget}"), "y"));
             assert!(bytes(&desk, "y.npy") == bytes(&desk, "want.npy"), "{layout}");
             assert!(bytes(&desk, "yl.npy") == bytes(&desk, "wantl.npy"), "{layout}");
