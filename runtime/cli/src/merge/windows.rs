@@ -1,8 +1,9 @@
 //! Merges the states of tasks within a memory budget: one window of query tokens after another. A window has the bits that
 //! the merge of all tokens has, because each row is merged alone.
 
+use super::args::MergeArgs;
 use super::members::{self, Member};
-use super::{Done, MergeArgs, Sums, shape};
+use super::sums::{Done, Sums, shape};
 use crate::error::Error;
 use crate::flag::flag;
 use crate::progress;

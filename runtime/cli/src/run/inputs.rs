@@ -3,10 +3,11 @@
 use crate::error::Error;
 use crate::flag::flag;
 use crate::job::Job;
-use crate::report::count;
+use crate::report::{count, object};
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::view::View;
+use serde::Serialize;
 
 /// Largest number of heads that is usual in models.
 const USUAL: usize = 64;
@@ -77,6 +78,19 @@ fn nans(elements: &Elements<'_>) -> usize {
         Elements::F32(x) => x.iter().filter(|x| x.is_nan()).count(),
         Elements::F16(x) => x.iter().filter(|x| x.is_nan()).count(),
         Elements::Bf16(x) => x.iter().filter(|x| x.is_nan()).count(),
+    }
+}
+
+/// Returns the sizes of `problem` as `--json` prints them.
+pub fn sizes(problem: &Problem) -> impl Serialize + use<> {
+    object! {
+        batch: problem.sequences(),
+        heads: problem.heads(),
+        kv_heads: problem.kv_heads(),
+        queries: problem.spec().query.tokens(),
+        keys: problem.keys(),
+        dim: problem.head_dim(),
+        value_dim: problem.value_dim(),
     }
 }
 

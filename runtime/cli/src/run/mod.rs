@@ -17,24 +17,10 @@ use crate::progress;
 use crate::report::{self, count, object};
 use crate::stream;
 use crate::task::origin;
-use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
+use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_files::sums::Sums;
 use elsa_files::{Array, Buffer, Content, Output, zeros};
-use serde::Serialize;
 use std::io::Write;
-
-/// Returns the sizes of `problem` as `--json` prints them.
-fn sizes(problem: &Problem) -> impl Serialize + use<> {
-    object! {
-        batch: problem.sequences(),
-        heads: problem.heads(),
-        kv_heads: problem.kv_heads(),
-        queries: problem.spec().query.tokens(),
-        keys: problem.keys(),
-        dim: problem.head_dim(),
-        value_dim: problem.value_dim(),
-    }
-}
 
 /// Runs the command on tensors that are read from their files part by part, within the memory budget.
 fn streamed(args: &RunArgs) -> Result<(), Error> {
@@ -56,7 +42,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
         certificate.print(&mut stdout, args.json, args.verbose)?;
     }
     if args.json {
-        report::json(&mut stdout, &done.report(sizes(&job.problem)))?;
+        report::json(&mut stdout, &done.report(inputs::sizes(&job.problem)))?;
     } else {
         say(&format!("read {}", inputs::axes(&job.problem)));
         say(&format!(
@@ -176,7 +162,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
             kernel: kernel,
             threads: engine.threads(),
             dtype: dtype.name(),
-            shape: sizes(&problem),
+            shape: inputs::sizes(&problem),
             workspace_bytes: plan.workspace_bytes(),
             // The reason why the CPU computed instead of the requested GPU.
             fallback: done.fallback.map(|reason| reason.to_string()),

@@ -2,7 +2,7 @@
 //! states. The states of each task are in a file, so a call that ended early continues with the tasks that are left.
 
 use super::args::RunArgs;
-use super::sizes;
+use super::inputs::sizes;
 use super::task::{Computed, Target, compute};
 use crate::args::{Chunks, warn_without_half_scores};
 use crate::error::{Error, say};
