@@ -89,6 +89,18 @@ static inline double error(void) {
     return worst;
 }
 
+/* Returns the largest distance of found from expected; NaN must match NaN. */
+static inline double farthest(const float *found, const double *expected, size_t count) {
+    double worst = 0;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        const double e = fabs(found[i] - expected[i]);
+        if (isnan(expected[i]) && isnan(found[i])) continue;
+        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
+    }
+    return worst;
+}
+
 typedef struct {
     elsa_problem problem;
     elsa_plan plan;

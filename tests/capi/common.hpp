@@ -115,6 +115,17 @@ inline double distance(const std::vector<float> &a, const std::vector<float> &b)
     return worst;
 }
 
+// Returns the largest difference of two equally long rows; infinite if one is not a number.
+inline double distance(const std::vector<float> &found, const std::vector<double> &expected) {
+    CHECK(found.size() == expected.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < found.size(); i++) {
+        const double e = std::fabs(static_cast<double>(found[i]) - expected[i]);
+        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
+    }
+    return worst;
+}
+
 inline Read reader(const std::vector<float> &x, std::size_t from = 0) {
     return [&x, from](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) { return x[from + at(v, h, t, d)]; };
 }

@@ -48,16 +48,6 @@ Expected differentiated(const Data &x) {
     return to;
 }
 
-double distance(const std::vector<float> &found, const std::vector<double> &expected) {
-    CHECK(found.size() == expected.size());
-    double worst = 0;
-    for (std::size_t i = 0; i < found.size(); i++) {
-        const double e = std::fabs(found[i] - expected[i]);
-        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
-    }
-    return worst;
-}
-
 template <class T>
 elsa::problem<T> described() {
     elsa::problem<T> p;

@@ -55,17 +55,6 @@ static void recurrence(const linear *c) {
     }
 }
 
-/* Returns the largest distance of found from expected. */
-static double distance(const float *found, const double *expected, size_t count) {
-    double worst = 0;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        const double e = fabs(found[i] - expected[i]);
-        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
-    }
-    return worst;
-}
-
 /* Describes a problem of all tensors, with states as requested. */
 static linear describe(elsa_rule rule, int dims) {
     linear c;
@@ -141,8 +130,8 @@ static void rules_and_forms(elsa_engine engine) {
                 OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, &done));
                 CHECK(done.backend != ELSA_BACKEND_AUTO && done.workers > 0);
                 recurrence(&c);
-                CHECK(distance(out, want, COUNT) < 1e-5);
-                CHECK(distance(present, last, STATES) < 1e-5);
+                CHECK(farthest(out, want, COUNT) < 1e-5);
+                CHECK(farthest(present, last, STATES) < 1e-5);
                 finish(&c);
             }
 }
@@ -181,7 +170,7 @@ static void certificates(elsa_engine engine) {
                 OK(elsa_linear_certify(c.plan, done.backend, &c.in, &found, absolute, D + 1));
                 CHECK(found.claims == 1 && found.reserved == 0 && found.unclaimed == 0 && found.channels == D);
                 CHECK(found.gain > 0 && found.absolute > 0 && found.absolute < 0.1 && found.state < 0.1);
-                CHECK(distance(present, last, STATES) <= found.state);
+                CHECK(farthest(present, last, STATES) <= found.state);
                 for (x = 0; x < D; x++) {
                     for (i = x; i < COUNT; i += D) CHECK(fabs(out[i] - want[i]) <= absolute[x]);
                     if (absolute[x] > worst) worst = absolute[x];
@@ -221,8 +210,8 @@ static void decode(elsa_engine engine) {
         one.in.past_state = i % 2 ? input(present, sizeof present) : input(NULL, 0);
         OK(elsa_linear_run(one.plan, one.room, &one.in, &one.to, NULL));
     }
-    for (h = 0; h < H; h++) CHECK(distance(out + h * N * D, want + h * N * D, N * D) < 1e-5);
-    CHECK(distance(present, last, STATES) < 1e-5);
+    for (h = 0; h < H; h++) CHECK(farthest(out + h * N * D, want + h * N * D, N * D) < 1e-5);
+    CHECK(farthest(present, last, STATES) < 1e-5);
     /* A bound call has the bits of a run, at every repetition. */
     all.to.out = output(other, sizeof other);
     OK(elsa_linear_bind(all.plan, all.room, &all.in, &all.to, &bound));

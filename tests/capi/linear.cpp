@@ -53,16 +53,6 @@ elsa::linear_problem<T, G> described() {
     return p;
 }
 
-double distance(const std::vector<float> &found, const std::vector<double> &expected) {
-    CHECK(found.size() == expected.size());
-    double worst = 0;
-    for (std::size_t i = 0; i < found.size(); i++) {
-        const double e = std::fabs(found[i] - expected[i]);
-        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
-    }
-    return worst;
-}
-
 void answers(const elsa::engine &engine) {
     const Data x;
     std::vector<double> last;

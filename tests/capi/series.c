@@ -50,18 +50,6 @@ static double silu(double x) {
     return x / (1 + exp(-x));
 }
 
-/* Returns the largest distance of found from expected; values that are not finite must match as such. */
-static double distance(const float *found, const double *expected, size_t count) {
-    double worst = 0;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        const double e = fabs(found[i] - expected[i]);
-        if (isnan(expected[i]) && isnan(found[i])) continue;
-        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
-    }
-    return worst;
-}
-
 typedef struct {
     int turned, reverse, states;
 } kind;
@@ -274,8 +262,8 @@ static void answers(elsa_engine engine) {
                 CHECK(done.workers > 0 && done.copied_bytes == 0 && done.backend == plan.backend);
                 CHECK(done.fallback == plan.fallback && (done.fallback != 0) == (strlen(done.reason) > 0));
                 exact(of, k);
-                CHECK(distance(y, want, TOKENS) < 2e-5);
-                if (k.states) CHECK(distance(present, last, states) < 2e-5);
+                CHECK(farthest(y, want, TOKENS) < 2e-5);
+                if (k.states) CHECK(farthest(present, last, states) < 2e-5);
                 /* A run for the states only, and a bound call, have the same bits. */
                 memcpy(other, y, sizeof y);
                 OK(bind(of, &x, &bound));
@@ -370,7 +358,7 @@ static void clearing(elsa_engine engine) {
         CHECK(isfinite(y[t * C + 1]));
     }
     CHECK(y[20 * C] == u[20 * C]);
-    CHECK(distance(y + 20 * C, want + 20 * C, TOKENS - 20 * C) < 2e-5);
+    CHECK(farthest(y + 20 * C, want + 20 * C, TOKENS - 20 * C) < 2e-5);
     gates[20 * C] = kept[0], gates[40 * C] = kept[1], u[10 * C] = kept[2];
     finish(&x);
 }

@@ -17,16 +17,6 @@ struct Data {
     }
 };
 
-double distance(const std::vector<float> &found, const std::vector<double> &expected) {
-    CHECK(found.size() == expected.size());
-    double worst = 0;
-    for (std::size_t i = 0; i < found.size(); i++) {
-        const double e = std::fabs(found[i] - expected[i]);
-        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
-    }
-    return worst;
-}
-
 // Computes h = a h + b of each channel.
 std::vector<double> recurrence(const Data &x, std::vector<double> &last) {
     std::vector<double> y(tokens * channels);
