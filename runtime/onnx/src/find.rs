@@ -2,7 +2,7 @@
 //! product with values.
 //!
 //! ```text
-//! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Tanh | Max | Identity <- MatMul(queries, keys)
+//! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Tanh | Max | Clip | Identity <- MatMul(queries, keys)
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
@@ -157,7 +157,8 @@ impl Site<'_> {
     }
 
     /// Returns `true` if `node` only moves elements of its first input.
-    fn moves(&self, node: &Node) -> bool {
+    #[must_use]
+    pub fn moves(&self, node: &Node) -> bool {
         let layout = [
             "Reshape",
             "Transpose",
@@ -200,7 +201,8 @@ impl Site<'_> {
     }
 
     /// Returns the input that `node` multiplies by a constant, and the constant; `None` for other nodes.
-    fn scaled<'n>(&self, node: &'n Node) -> Option<(&'n str, f64)> {
+    #[must_use]
+    pub fn scaled<'n>(&self, node: &'n Node) -> Option<(&'n str, f64)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
         let ok = |x: f64| (x.is_finite() && x != 0.0).then_some(x);
         if node.is("Mul") {
@@ -424,6 +426,12 @@ impl Site<'_> {
                     ));
                 }
                 self.term(name, c, Action::Choose { keeps, fill }, inner, found, depth)
+            }
+            ("Clip", ..) if self.is_product(name) => {
+                let inner = self
+                    .unclipped(node)
+                    .map_err(|why| format!("its scores go through Clip ('{}'): {why}", node.name))?;
+                self.scores(inner, found, depth + 1)
             }
             (op, ..) if self.is_product(name) => Err(format!(
                 "its scores go through {op} ('{}'), which the operator does not compute",

@@ -35,6 +35,7 @@
 mod advice;
 mod array;
 mod audit;
+mod bound;
 mod branch;
 mod change;
 mod check;

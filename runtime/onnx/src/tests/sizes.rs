@@ -441,3 +441,36 @@ fn reasons_are_true() {
         g.stays(&format!("com.microsoft.{op} is not taken over"));
     }
 }
+
+/// Builds attention on normalised rows whose scores pass through a Clip at `±limit`. The rows have 16 channels, and each
+/// of the two heads has 8. `gain` multiplies the normalised queries.
+fn clipped(limit: f64, gain: f64, normalised: bool) -> GraphBuilder {
+    let mut g = GraphBuilder::new(17);
+    let x = g.input("x", Kind::F32, &["b", "n", "16"]);
+    let [q, k, v] = [gain, 1.0, 1.0].map(|gain| {
+        let gain = g.constant(Kind::F32, &[16], vec![gain; 16]);
+        let rows = if normalised { g.node("LayerNormalization", &[&x, &gain], &[]) } else { x.clone() };
+        let weights = g.constant(Kind::F32, &[16, 16], vec![0.25; 256]);
+        let rows = g.node("MatMul", &[&rows, &weights], &[]);
+        let bias = g.constant(Kind::F32, &[16], vec![1.0; 16]);
+        let rows = g.node("Add", &[&rows, &bias], &[]);
+        let rows = g.reshape(&rows, &[0, -1, 2, 8]);
+        g.node("Transpose", &[&rows], &[("perm", &[0, 2, 1, 3])])
+    });
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    let limits = [-limit, limit].map(|x| g.number(x));
+    let scores = g.node("Clip", &[&scores, &limits[0], &limits[1]], &[]);
+    weigh(&mut g, &scores, &v);
+    g
+}
+
+#[test]
+fn a_clip_is_dropped_only_if_no_score_reaches_it() {
+    // A normalised row has at most the norm √16 = 4, and a column of the weights has the norm 1. With the bias, an
+    // element is at most 5, so a score is at most 8 · 5 · 5 = 200.
+    clipped(401.0, 1.0, true).becomes(1, "2 heads of 8, scale 1");
+    clipped(399.0, 1.0, true).stays("it clips at -399 and 399, and its scores can reach 200");
+    clipped(401.0, 2.0, true).stays("it clips at -401 and 401, and its scores can reach 360");
+    clipped(1e30, 1.0, false).stays("no bound of its scores follows from the model");
+}
