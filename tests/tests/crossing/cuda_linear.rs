@@ -292,7 +292,7 @@ fn packed_sequences_have_their_bits_alone() {
     let chunk = of(Form::Chunk, None, None);
     for (n, (rule, per_dim)) in RULES.into_iter().enumerate() {
         let all = [
-            (default, vec![1, 47, 48, 63, 64, 65, 500]),
+            (default, vec![1, 47, 48, 65, 159, 160, 239, 240, 500]),
             (scan, vec![130, 7, 33]),
             (chunk, vec![130, 7, 64]),
         ];

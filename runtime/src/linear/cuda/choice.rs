@@ -46,6 +46,15 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
 /// unless the options request a form.
 const SMS_PER_BLOCK: usize = 2;
 
+/// Smallest number of tokens for which computing all chunks at once is faster than passing over the tokens once, for
+/// keys of at most 64 dims and for longer ones, on a device with at least [`ROOMY`] SMs per block. The three launches
+/// take about as long as a pass over this number of tokens. On a device with fewer SMs per block, the number is one and
+/// a half times as large. Measured on an H200.
+const LONG_TOKENS: [usize; 2] = [160, 352];
+
+/// Number of SMs per block of a single sequence from which [`LONG_TOKENS`] applies as it is.
+const ROOMY: usize = 4;
+
 /// Returns whether a problem in the form `form` is computed in long chunks, all of them at once. This is possible without
 /// a delta rule and with at most one gate per head. Non-causal calls are an exception, because their outputs only need
 /// the last state.
@@ -86,6 +95,9 @@ pub struct LinearGpuChoice {
     /// Number of tokens below which a packed sequence is computed token by token, for every value of `form`; zero if
     /// sequences are not packed or the options determine the form.
     pub recurrent_below: usize,
+    /// If all chunks are computed at once, number of tokens below which a packed sequence is computed in the form
+    /// [`Form::FusedChunk`] instead; otherwise zero, and also if the options determine the form.
+    pub fused_below: usize,
     /// For [`Form::Chunk`], the number of chunks between two stored states, unless all chunks are computed at once. In a
     /// non-causal call that reads the last state, this is the number of chunks per part.
     pub boundary: usize,
@@ -121,12 +133,19 @@ impl LinearGpuChoice {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
     }
 
-    /// Returns whether a problem without options is computed in long chunks, all of them at once, on a device with `sms`
-    /// SMs. `blocks` is the number of blocks of 32 columns in all states of a sequence. Long chunks multiply more, and
-    /// store a state per chunk. So they are faster if the blocks of a sequence would leave most SMs idle. The batch does
-    /// not count, because the bits of a sequence must not depend on it.
-    pub(super) fn is_long_faster(problem: &Problem, blocks: usize, sms: usize) -> bool {
-        has_long_chunks(problem, Form::Chunk) && blocks.saturating_mul(SMS_PER_BLOCK) <= sms
+    /// Returns the smallest number of tokens for which a sequence is computed in long chunks, all of them at once, on a
+    /// device with `sms` SMs, if no option requests a form. Returns `None` if there is no such number. `blocks` is the
+    /// number of blocks of 32 columns in all states of a sequence. Long chunks multiply more, and store a state per
+    /// chunk. So they are faster if the blocks of a sequence would leave most SMs idle. The batch does not count, because
+    /// the bits of a sequence must not depend on it.
+    pub(super) fn long_from(problem: &Problem, blocks: usize, sms: usize) -> Option<usize> {
+        let within = |sms_per_block| blocks.saturating_mul(sms_per_block) <= sms;
+        if !has_long_chunks(problem, Form::Chunk) || !within(SMS_PER_BLOCK) {
+            return None;
+        }
+        let [narrow, wide] = LONG_TOKENS;
+        let tokens = if problem.key_dim() <= 64 { narrow } else { wide };
+        Some(if within(ROOMY) { tokens } else { tokens + tokens / 2 })
     }
 
     /// Returns whether all chunks are computed at once. Chunks are then long.
@@ -156,6 +175,11 @@ impl LinearGpuChoice {
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
+    /// Returns an upper limit on the number of chunks of 16 tokens in all packed sequences together.
+    pub(super) fn short_chunks(&self, problem: &Problem) -> usize {
+        (problem.tokens() / CHUNK).saturating_add(problem.sequences())
+    }
+
     /// Returns the number of chunks per part, for [`Form::Scan`] and a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
@@ -174,6 +198,7 @@ impl LinearGpuChoice {
         };
         let (form, chunk) = match self.form {
             _ if tokens < self.recurrent_below => (Form::Recurrent, 1),
+            _ if tokens < self.fused_below => (Form::FusedChunk, CHUNK),
             // This case computes the state chunk by chunk, and then all tokens read the last state.
             Form::Parallel if problem.spec().direction == Direction::NonCausal => (Form::FusedChunk, CHUNK),
             Form::Parallel => (Form::Parallel, tokens.max(1)),
@@ -191,7 +216,7 @@ impl LinearGpuChoice {
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
                 // The norms of two rows, the factors of two gates, and the product with them.
-                Form::Chunk if self.is_long() => self.dims + 4,
+                Form::Chunk if chunk == LONG_CHUNK => self.dims + 4,
                 Form::Parallel => self.dims + 3,
                 _ => self.dims + 1,
             },

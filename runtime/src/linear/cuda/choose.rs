@@ -8,8 +8,9 @@
 //! 2. *Chunks at once.* Without a delta rule and with at most one gate per head, `chunk` computes all chunks of all
 //!    sequences at once, in three launches, with chunks of 64 tokens. Its bits differ from those of `fused-chunk`. It
 //!    fills the device even if there is a single sequence, but multiplies more and stores a state per chunk. So it is
-//!    chosen if the blocks of a sequence would leave most SMs idle ([`LinearGpuChoice::is_long_faster`]). For packed
-//!    sequences and for batches the choice is that of a sequence alone.
+//!    chosen if the blocks of a sequence would leave most SMs idle and the sequence is long enough to pay for three
+//!    launches ([`LinearGpuChoice::long_from`]). For packed sequences and for batches the choice is that of a sequence
+//!    alone ([`LinearGpuChoice::fused_below`]).
 //! 3. *Passes.* Other calls use `fused-chunk`, which passes over the tokens once. `scan` and `parallel` are only chosen
 //!    on request, and so is `chunk` with a delta rule or a gate per dim. There, `chunk` has the bits of `fused-chunk`, but
 //!    needs a second pass. It occupies SMs that `fused-chunk` leaves idle, but only long sequences of few heads gain from
@@ -113,16 +114,13 @@ pub fn choose(
     let own = columns.saturating_mul(heads).saturating_mul(sequences);
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
     let from = LinearGpuChoice::crossover(device.sms, columns.saturating_mul(heads));
+    let long_from = LinearGpuChoice::long_from(problem, columns.saturating_mul(heads), device.sms);
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,
         (None, _) if walk.steps => Form::Recurrent,
         (None, _) if options.parts.is_some() => Form::Scan,
         (None, None) if tokens < from => Form::Recurrent,
-        (None, None)
-            if LinearGpuChoice::is_long_faster(problem, columns.saturating_mul(heads), device.sms) =>
-        {
-            Form::Chunk
-        }
+        (None, None) if long_from.is_some_and(|long_from| tokens >= long_from) => Form::Chunk,
         (None, _) => Form::FusedChunk,
     };
     let is_long = has_long_chunks(problem, form);
@@ -151,6 +149,7 @@ pub fn choose(
             _ => CHUNK,
         },
         recurrent_below: if is_packed && form != Form::Recurrent && is_free { from } else { 0 },
+        fused_below: long_from.filter(|_| is_packed && is_long && is_free).unwrap_or(0),
         boundary,
         columns,
         parts: if several { longest.div_ceil(boundary).max(1) } else { 1 },
@@ -189,6 +188,7 @@ pub fn choose(
     let room = options.budget.unwrap_or(device.memory / 4);
     if layout.bytes > room && is_free && is_long {
         (choice.form, choice.chunk, choice.chunks) = (Form::FusedChunk, CHUNK, chunks_of(CHUNK));
+        choice.fused_below = 0;
         choice.shares = is_shared(choice.form);
         layout = RegionOffsets::of(problem, &choice).ok_or(overflow)?;
     }

@@ -13,7 +13,8 @@
 //!
 //! Each packed sequence is computed as if it were alone. Short sequences are computed token by token. If a call has
 //! both long and short sequences, a pass consists of the form's launches for the long sequences and a launch that
-//! updates the states of the short sequences.
+//! updates the states of the short sequences. If the form computes all chunks at once, sequences that are too short for
+//! this have launches of their own, which pass over short chunks in order.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -154,9 +155,14 @@ impl Call<'_> {
         if self.sequences.short {
             self.push(with_steps(with_states(args, initial, last, States::default())))?;
         }
+        if self.sequences.short_chunks > 0 {
+            let most = self.plan.choice.fused_below;
+            self.fold(marshal::with_short_chunks(args, &self.sequences, most), initial, last)?;
+        }
         if !self.sequences.long {
             return Ok(());
         }
+        let args = marshal::from_tokens(args, self.plan.choice.fused_below);
         let silent = with_answers(args, DeviceTensor::default(), TYPE_F32, DeviceTensor::default());
         match (self.plan.choice.form, args.output.data != 0) {
             (Form::Chunk, _) if self.plan.choice.is_long() => self.long(args, initial, last),
@@ -421,29 +427,45 @@ fn fill_sequences(
     let Some(count) = problem.spec().packed else {
         let longest = problem.tokens().div_ceil(CHUNK);
         let chunks = problem.tokens().div_ceil(plan.choice.prepared()) * problem.sequences();
-        return Ok((Sequences { table: 0, chunks, longest, short: false, long: true }, 0));
+        let all = Sequences { table: 0, chunks, longest, short: false, long: true, ..Sequences::default() };
+        return Ok((all, 0));
     };
     let frozen = workspace.graph.table / size_of::<LinearSequence>();
     let entries = workspace.open_table(plan.layout.table)?.cast::<LinearSequence>();
-    let mut all =
-        Sequences { table: workspace.scratch.address(), chunks: 0, longest: 0, short: false, long: false };
-    for index in 0..count {
-        let sequence = problem.sequence(cu_seqlens, index);
-        let entry = marshal::sequence(&sequence, all.chunks, plan.choice.part_chunks(sequence.tokens));
-        let own = sequence.tokens.div_ceil(plan.choice.prepared());
-        let is_short = sequence.tokens < plan.choice.recurrent_below;
-        (all.short, all.long) = (all.short || is_short, all.long || !is_short);
-        all.longest = all.longest.max(sequence.tokens.div_ceil(CHUNK));
-        all.chunks += if is_short { 0 } else { own };
+    let address = workspace.scratch.address();
+    let short_table = address + (count * size_of::<LinearSequence>()) as u64;
+    let mut all = Sequences { table: address, short_table, ..Sequences::default() };
+    let put = |index: usize, entry: LinearSequence| {
         if index < frozen {
             // SAFETY: *room*: a captured run has filled the first `frozen` entries of the table.
-            if unsafe { entries.add(index).read() } != entry {
-                return Err(DeviceError::Captured);
-            }
-            continue;
+            return if unsafe { entries.add(index).read() } == entry {
+                Ok(())
+            } else {
+                Err(DeviceError::Captured)
+            };
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No pending copy and no graph reads this entry.
+        // SAFETY: *room*: `index` is below the number of entries of the layout's table, which is aligned. No pending copy
+        // and no graph reads this entry.
         unsafe { entries.add(index).write(entry) };
+        Ok(())
+    };
+    let choice = &plan.choice;
+    for index in 0..count {
+        let sequence = problem.sequence(cu_seqlens, index);
+        let tokens = sequence.tokens;
+        put(index, marshal::sequence(&sequence, all.chunks, choice.part_chunks(tokens)))?;
+        if choice.fused_below > 0 {
+            put(count + index, marshal::sequence(&sequence, all.short_chunks, 1))?;
+        }
+        all.longest = all.longest.max(tokens.div_ceil(CHUNK));
+        if tokens < choice.recurrent_below {
+            all.short = true;
+        } else if tokens < choice.fused_below {
+            all.short_chunks += tokens.div_ceil(CHUNK);
+        } else {
+            all.long = true;
+            all.chunks += tokens.div_ceil(choice.prepared());
+        }
     }
     Ok((all, plan.layout.table))
 }

@@ -11,7 +11,8 @@ const ALIGNMENT: usize = 256;
 /// Offsets of a workspace's regions, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionOffsets {
-    /// Size of the table of sequences, which is at offset zero.
+    /// Size of the table of sequences, which is at offset zero. If packed sequences are computed in long and in short
+    /// chunks, there are two tables: one of the long chunks, then one of the short chunks.
     pub table: usize,
     /// Prepared data of the chunks: a record of f32 values for each output head and chunk, `[output heads, chunks,
     /// record]`.
@@ -112,15 +113,26 @@ impl RegionOffsets {
             true => [1, states, c.chunks, long_state(problem)?, 1, 4],
             false => [sequences, states, items, rows, row, 4],
         };
-        let record = if c.is_long() { LONG_RECORD } else { RECORD };
+        // Both kinds of chunks use the same memory, one after the other.
+        let record = match (c.is_long(), c.fused_below > 0) {
+            (true, true) => {
+                [c.chunks.checked_mul(LONG_RECORD)?, c.short_chunks(problem).checked_mul(RECORD)?]
+                    .into_iter()
+                    .max()?
+            }
+            (true, false) => c.chunks.checked_mul(LONG_RECORD)?,
+            (false, _) => c.chunks.checked_mul(RECORD)?,
+        };
         let transitions = [sequences, states, items, rows, padded(rows), 4];
-        let table = problem.spec().packed.map_or(0, |n| n.saturating_mul(size_of::<LinearSequence>()));
+        let tables = if c.fused_below > 0 { 2 } else { 1 };
+        let entries = problem.spec().packed.map_or(0, |n| n.saturating_mul(tables));
+        let table = entries.saturating_mul(size_of::<LinearSequence>());
         take(true, &[table])?;
         let output = &problem.spec().output;
         let written = [output.batch(), states, output.tokens(), padded(columns), 4];
         let layout = RegionOffsets {
             table,
-            records: take(records, &[heads, c.chunks, record, 4])? as u64,
+            records: take(records, &[heads, record, 4])? as u64,
             tiles: take(
                 records && problem.gates() == Gates::PerDim,
                 &[heads, c.chunks, TILE_ROWS, c.dims, 4],

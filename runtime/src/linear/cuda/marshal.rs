@@ -16,13 +16,17 @@ use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 const NEAR: i64 = 1 << 22;
 
 /// The sequences of a call, in the form that the kernels read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Sequences {
     /// Device address of the table of sequences. It is zero if sequences are not packed; each sequence then has all
     /// tokens.
     pub table: u64,
-    /// Total number of prepared chunks in all sequences.
+    /// Total number of prepared chunks in all sequences; of long chunks, if they are computed at once.
     pub chunks: usize,
+    /// Total number of chunks of 16 tokens in the sequences that are computed in these chunks although others have long
+    /// ones, and the device address of a table in which only the former have chunks.
+    pub short_chunks: usize,
+    pub short_table: u64,
     /// Number of chunks of 16 tokens in the longest sequence.
     pub longest: usize,
     /// `true` if some sequences are so short that they are computed token by token in every form. `long` is `true` if
@@ -168,6 +172,18 @@ fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
+}
+
+/// Returns `filled` for only the sequences of fewer than `most` tokens that are computed in short chunks although others
+/// are computed in long chunks.
+pub fn with_short_chunks(filled: LinearArgs, sequences: &Sequences, most: usize) -> LinearArgs {
+    let (table, chunks) = (sequences.short_table, int(sequences.short_chunks));
+    LinearArgs { sequences: table, chunks, most: int(most), ..filled }
+}
+
+/// Returns `filled` for only the sequences of at least `least` tokens.
+pub fn from_tokens(filled: LinearArgs, least: usize) -> LinearArgs {
+    LinearArgs { least: filled.least.max(int(least)), ..filled }
 }
 
 /// Returns `filled` for only the short sequences, which are computed token by token in every form.

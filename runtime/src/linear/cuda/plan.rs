@@ -128,7 +128,7 @@ impl GpuPlan {
         });
         let prepare = match choice.form {
             Form::Recurrent => None,
-            _ if choice.is_long() => None,
+            _ if choice.is_long() && choice.fused_below == 0 => None,
             form if is_quadratic(problem, form) => None,
             _ => Some(prepare.ok_or(DeviceError::NoKernel { role: "preparing linear attention" })?),
         };
