@@ -42,7 +42,8 @@ impl Progress {
             return Progress { bar: ProgressBar::hidden(), done: 0 };
         }
         let bar = ProgressBar::new(cases as u64 * STEPS as u64);
-        let template = "{bar:30} {percent:>3} %, {elapsed} done, about {eta} left: {msg}";
+        // The name is cut to the width of the terminal: a line that wraps would stay on the screen.
+        let template = "{bar:20} {percent:>3} %, {elapsed} done, about {eta} left: {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
