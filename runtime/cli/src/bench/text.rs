@@ -302,6 +302,13 @@ pub fn grid(cells: &[Cell]) -> String {
         }
     }
     for (dtype, heads) in kinds {
+        let of_grid = |cell: &Cell, tokens: usize| {
+            cell.shape.as_str() == super::grid::cell(heads as usize, tokens, None).to_string()
+        };
+        // Shapes with masks may lie outside the grid.
+        if !cells.iter().any(|cell| cell.samples > 0 && GRID.iter().any(|&tokens| of_grid(cell, tokens))) {
+            continue;
+        }
         let find = |tokens: usize, mask: Option<MaskForm>, method: &str| {
             let shape = super::grid::cell(heads as usize, tokens, mask).to_string();
             cells.iter().find(|cell| {

@@ -141,31 +141,30 @@ impl Family {
 /// Returns an error if the writer fails.
 pub fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
     writeln!(out, "{}; ns per token and head", family.title)?;
-    let names: String = Form::ALL.iter().map(|form| format!("{:>13} ", form.name())).collect();
-    writeln!(out, "{:>8} {names}{:>9}", "tokens", "rel L2")?;
+    let names: String = Form::ALL.iter().map(|form| format!("{:>11} ", form.name())).collect();
+    writeln!(out, "{:>7} {names}{:>8}", "tokens", "rel L2")?;
     let mut lengths: Vec<usize> = family.rows.iter().map(|row| row.tokens).collect();
     lengths.dedup();
     let mut marks = Vec::new();
     for tokens in lengths {
         let of = || family.rows.iter().filter(|row| row.tokens == tokens);
-        write!(out, "{tokens:>8} ")?;
+        write!(out, "{tokens:>7} ")?;
         for form in Form::ALL {
             match of().find(|row| row.form == form) {
                 Some(row) if row.samples > 0 => {
-                    write!(out, "{:>13.1}{}", row.ns_per_token, if row.chosen { '*' } else { ' ' })?;
+                    write!(out, "{:>11.1}{}", row.ns_per_token, if row.chosen { '*' } else { ' ' })?;
                 }
-                _ => write!(out, "{:>13} ", "-")?,
+                _ => write!(out, "{:>11} ", "-")?,
             }
         }
-        write!(out, "{:>9.1e}", of().map(|row| row.rel_l2).fold(0.0, larger))?;
+        write!(out, "{:>8.1e}", of().map(|row| row.rel_l2).fold(0.0, larger))?;
         // All forms of a row were measured at the same time.
         let disturbed = of().next().filter(|row| !row.clean);
-        let word = disturbed.map_or("", |row| if row.samples > 0 { " disturbed" } else { " refused" });
-        writeln!(out, "{word}")?;
+        writeln!(out, "{}", if disturbed.is_some() { " !" } else { "" })?;
         marks.extend(disturbed.into_iter().flat_map(|row| &row.marks));
     }
     for (mark, number) in counted(marks.into_iter().map(String::as_str)) {
-        writeln!(out, "not clean, {}: {mark}", count(number, "row"))?;
+        writeln!(out, "! {} not clean: {mark}", count(number, "row"))?;
     }
     for crossover in family.crossovers() {
         writeln!(out, "{crossover}")?;
@@ -229,9 +228,9 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[2].contains("100000.0*") && lines[2].ends_with("e-7"), "{text}");
-        assert!(lines[3].ends_with("e-7 refused") && lines[3].matches(" - ").count() == 5, "{text}");
-        assert!(lines[4].contains("100000.0 ") && lines[4].ends_with("e-7 disturbed"), "{text}");
-        assert_eq!(lines[5], "not clean, 2 rows: others take 1.20 cores; close x");
+        assert!(lines[3].ends_with("e-7 !") && lines[3].matches(" - ").count() == 5, "{text}");
+        assert!(lines[4].contains("100000.0 ") && lines[4].ends_with("e-7 !"), "{text}");
+        assert_eq!(lines[5], "! 2 rows not clean: others take 1.20 cores; close x");
         // The refused cell between the two others has no crossover.
         let crossovers = family.crossovers();
         let [found] = &crossovers[..] else { panic!("{text}") };

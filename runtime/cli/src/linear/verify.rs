@@ -60,6 +60,9 @@ pub struct LinearVerifyArgs {
     /// Print one JSON object for each form, and a summary
     #[arg(long)]
     pub json: bool,
+    /// Print kernels, metrics and bounds too
+    #[arg(long)]
+    pub verbose: bool,
     /// Semantics.
     #[command(flatten)]
     pub semantics: SemanticsArgs,
@@ -247,7 +250,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         if args.json {
             report::json(&mut out, &case)?;
         } else {
-            print(&mut out, &case, named.as_deref())?;
+            print(&mut out, &case, named.as_deref(), args.verbose)?;
         }
     }
     let failed = verdicts.iter().filter(|verdict| **verdict == Verdict::Fail).count();
@@ -272,35 +275,45 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Prints the verdict on one form, and the errors of its results.
-fn print(out: &mut Shown<impl Write>, case: &Case, answer: Option<&str>) -> Result<(), Error> {
+/// Prints the verdict on one form in a sentence. With `verbose`, also prints the kernel and the errors of its results.
+fn print(out: &mut Shown<impl Write>, case: &Case, answer: Option<&str>, verbose: bool) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
     out.paint(verdict.style(), &verdict.to_string())?;
-    write!(out, " {rule} {direction}, form {form}")?;
-    match answer {
-        Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
-        None => writeln!(
-            out,
-            " of chunks of {}: {}, {}, {}",
-            case.chunk,
-            case.backend,
-            case.kernel,
-            count(case.threads as u64, "thread")
-        )?,
+    write!(out, " {rule} {direction}, {form}: ")?;
+    if let Some(answer) = answer {
+        write!(out, "{}: ", crate::error::one_line(answer))?;
     }
-    writeln!(
-        out,
-        "  |dY| / |Y| {:.2e}, max |dY| {:.2e}; used {:.2e} of the bound, gain {:.3}; of {} elements {} beyond, {} without a \
-         bound, {} not finite",
-        judged.rel_l2,
-        judged.max_abs,
-        judged.used,
-        judged.gain,
-        judged.elements,
-        judged.beyond,
-        judged.unclaimed,
-        judged.not_finite
-    )?;
+    match verdict {
+        Verdict::Pass => writeln!(out, "every error is at most {:.2} % of its bound", 100.0 * judged.used)?,
+        Verdict::Fail => writeln!(
+            out,
+            "{} of {} are farther from the recurrence than rounding allows",
+            judged.beyond,
+            count(judged.elements, "number")
+        )?,
+        Verdict::NoClaim => {
+            writeln!(out, "{} of {} have no bound", judged.unclaimed, count(judged.elements, "number"))?;
+        }
+    }
+    if verbose {
+        let threads = count(case.threads as u64, "thread");
+        if answer.is_none() {
+            writeln!(out, "  chunks of {}, {}, {}, {threads}", case.chunk, case.backend, case.kernel)?;
+        }
+        writeln!(
+            out,
+            "  |dY| / |Y| {:.2e}, max |dY| {:.2e}; used {:.2e} of the bound, gain {:.3}; of {} elements {} beyond, {} without a \
+             bound, {} not finite",
+            judged.rel_l2,
+            judged.max_abs,
+            judged.used,
+            judged.gain,
+            judged.elements,
+            judged.beyond,
+            judged.unclaimed,
+            judged.not_finite
+        )?;
+    }
     if let (Verdict::Fail, Some(worst)) = (verdict, judged.worst) {
         let [sequence, head, token, column] = worst.place;
         let (axis, row) = if worst.tensor == "out" { ("head", "token") } else { ("state", "row") };
