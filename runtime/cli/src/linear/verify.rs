@@ -287,12 +287,12 @@ fn print(out: &mut Shown<impl Write>, case: &Case, answer: Option<&str>, verbose
         Verdict::Pass => writeln!(out, "every error is at most {:.2} % of its bound", 100.0 * judged.used)?,
         Verdict::Fail => writeln!(
             out,
-            "{} of {} are farther from the recurrence than rounding allows",
+            "rounding does not explain the errors of {} of {}",
             judged.beyond,
             count(judged.elements, "number")
         )?,
         Verdict::NoClaim => {
-            writeln!(out, "{} of {} have no bound", judged.unclaimed, count(judged.elements, "number"))?;
+            writeln!(out, "no bound for {} of {}", judged.unclaimed, count(judged.elements, "number"))?;
         }
     }
     if verbose {

@@ -200,6 +200,6 @@ fn a_busy_machine_marks_the_rows_of_both_outputs() {
     let output = desk.call(line);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(5), "{text}");
-    assert_eq!(text.lines().filter(|line| line.ends_with(" disturbed")).count(), 2, "{text}");
-    assert!(text.contains("\nnot clean, ") && text.contains(": others take "), "{text}");
+    assert_eq!(text.lines().filter(|line| line.ends_with(" !")).count(), 2, "{text}");
+    assert!(text.contains("\n! ") && text.contains(" not clean: others take "), "{text}");
 }
