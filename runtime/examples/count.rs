@@ -3,16 +3,16 @@
 //!
 //! Arguments are shapes `heads,tokens,d`. With `heads/kv_heads` in place of `heads`, query heads share the heads of keys
 //! and values. With `queries:keys` in place of `tokens`, the numbers of queries and keys differ. A shape may be followed
-//! by the name of a plan: `exact`, `budget` (an error budget that permits no skips), `half` (an error budget that permits
-//! skipping every other block of 64 keys), `gate` (all tiles pass the norm gate). Each shape is planned and bound. The
-//! bound plan runs once to touch all memory, and then twice more. Each of the last two runs is between `hint #0x7e` and
-//! `hint #0x7f`. One line per shape contains the name
-//! of the kernel and the share of skipped blocks. The output is checked against the f64 oracle, so that no wrong kernel
-//! is counted.
+//! by the name of a problem or of a plan: `causal` (aligned to the last query and key), `windows` (as many sequences as
+//! heads, three heads each, and a bias that the sequences share), `exact`, `budget` (an error budget that permits no
+//! skips), `half` (an error budget that permits skipping every other block of 64 keys), `gate` (all tiles pass the norm
+//! gate). Each shape is planned and bound. The bound plan runs once to touch all memory, and then twice more. Each of
+//! the last two runs is between `hint #0x7e` and `hint #0x7f`. One line per shape contains the name of the kernel and the
+//! share of skipped blocks. The output is checked against the f64 oracle, so that no wrong kernel is counted.
 
 use elsa_core::attention::reference;
 use elsa_core::attention::traversal::Schedule;
-use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
@@ -28,6 +28,8 @@ const TOLERANCE: f64 = 1e-5;
 const BUDGET: f32 = 1e-5;
 /// Number of keys per block.
 const BLOCK: usize = 64;
+/// Number of heads of each sequence of the problem `windows`.
+const WINDOW_HEADS: usize = 3;
 /// Score of the keys in every other block of the plan `half`. It is so low that the weights of these keys are within
 /// the budget.
 const LOW: f32 = -24.0;
@@ -55,14 +57,15 @@ fn main() -> Result<(), Failure> {
     for text in std::env::args().skip(1) {
         let refused = || {
             format!(
-                "{text}: allowed: heads[/kv_heads],[queries:]keys,d, each at least 1, and exact, budget, half or gate"
+                "{text}: allowed: heads[/kv_heads],[queries:]keys,d, each at least 1, and causal, windows (heads in \
+                 threes), exact, budget, half or gate"
             )
         };
         let words: Vec<&str> = text.split(',').collect();
         let (shape, name) = words.split_at(words.len().min(3));
         let plain = PlanOptions::default();
         let (scale, options) = match name {
-            [] | ["exact"] => (None, plain),
+            [] | ["exact" | "causal" | "windows"] => (None, plain),
             ["budget"] => (None, plain.error_budget(BUDGET)),
             ["half"] => (Some(1.0), plain.error_budget(BUDGET)),
             ["gate"] => (None, plain.schedule(Schedule { gate: true, ..Schedule::EXACT })),
@@ -76,9 +79,20 @@ fn main() -> Result<(), Failure> {
         let Ok([h, kv_heads, queries, n, d]) = <[usize; 5]>::try_from(numbers.map_err(|_| refused())?) else {
             return Err(refused().into());
         };
-        let view = View::dense("shape", Layout::Bhnd, &[h, queries, d], None)?;
-        let key = View::dense("shape", Layout::Bhnd, &[kv_heads, n, d], None)?;
-        let problem = Spec::new(DType::F32, view, key, key, view).scale(scale).check()?;
+        let (causal, windows) = (name == ["causal"], name == ["windows"]);
+        let sequences = if windows { h / WINDOW_HEADS } else { 1 };
+        if sequences == 0 || h % sequences != 0 || kv_heads % sequences != 0 {
+            return Err(refused().into());
+        }
+        let view = View::dense("shape", Layout::Bhnd, &[sequences, h / sequences, queries, d], None)?;
+        let key = View::dense("shape", Layout::Bhnd, &[sequences, kv_heads / sequences, n, d], None)?;
+        let kind = MaskKind::Additive(DType::F32);
+        let mask = MaskView::dense(kind, &[h / sequences, queries, n])?;
+        let problem = Spec::new(DType::F32, view, key, key, view)
+            .scale(scale)
+            .causal(causal.then_some(Alignment::BottomRight))
+            .mask(windows.then_some(mask))
+            .check()?;
         let wave =
             |view: &View, rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
         let (mut q, mut k, v) = (wave(&view, 0.37), wave(&key, 0.61), wave(&key, 0.89));
@@ -89,7 +103,12 @@ fn main() -> Result<(), Failure> {
             let low = |token: usize| if token % n / BLOCK % 2 == 1 { LOW } else { 0.0 };
             k.iter_mut().step_by(d).enumerate().for_each(|(token, k)| *k = low(token));
         }
-        let inputs = || Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+        let added: Vec<f32> = (0..mask.extent()).map(|i| (i as f32 * 0.23).cos()).collect();
+        let inputs = || {
+            let mut inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+            inputs.mask = windows.then_some(MaskElements::Additive(Elements::F32(&added)));
+            inputs
+        };
         let mut y = vec![0.0; view.count()];
         let plan = engine.plan(&problem, &options)?;
         let mut workspace = plan.workspace()?;
@@ -104,7 +123,8 @@ fn main() -> Result<(), Failure> {
         let mut truth = vec![0.0f64; d];
         for head in 0..h {
             let row = (head * 7 + queries / 2) % queries;
-            reference::row(&problem, &inputs(), 0, head, row, &mut truth);
+            let of_sequence = h / sequences;
+            reference::row(&problem, &inputs(), head / of_sequence, head % of_sequence, row, &mut truth);
             for (a, b) in y[(head * queries + row) * d..].iter().zip(&truth) {
                 let error = (f64::from(*a) - b).abs();
                 if error.is_nan() || error > TOLERANCE {

@@ -120,6 +120,9 @@ pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, wid
     // Bounds relative to the tile fit in 32 bits. Columns past the last row attend every key.
     const LANES: usize = 16;
     let bias = &mut bias[..keys.len() * width];
+    // Keys that every row attends keep their elements.
+    let (_, all) = sequence.ranges(rows.clone());
+    let all = all.start.saturating_sub(keys.start)..all.end.saturating_sub(keys.start);
     for first in (0..width).step_by(LANES) {
         let take = LANES.min(width - first);
         let mut start = [0i32; LANES];
@@ -132,7 +135,7 @@ pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, wid
                 end[column] = e.clamp(keys.start, keys.end).abs_diff(keys.start) as i32;
             }
         }
-        for (j, line) in bias.chunks_exact_mut(width).enumerate() {
+        for (j, line) in bias.chunks_exact_mut(width).enumerate().filter(|(j, _)| !all.contains(j)) {
             let j = j as i32;
             for ((b, s), e) in line[first..first + take].iter_mut().zip(&start).zip(&end) {
                 *b = if j >= *s && j < *e { *b } else { f32::NEG_INFINITY };

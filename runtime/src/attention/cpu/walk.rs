@@ -27,6 +27,7 @@
 //! 2. *Block bounds are counted from the first key of the sequence*, whichever range a tile attends, so a row executes
 //!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile
 //!    does not attend are skipped, and blocks that it fully attends need no bias.
+//!    The keys of a block after the last one that a tile attends are neither multiplied nor weighted.
 //! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] determines which states to merge. A tile keeps
 //!    one state per level of the tree, not one per segment.
 //! 4. *If the kernel can read the bias from the memory of the scores*, the bias is written there: a block then needs a
@@ -129,6 +130,15 @@ impl Walk<'_> {
     /// budget have them.
     fn left_out(&self, slot: usize) -> *mut f32 {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
+    }
+
+    /// Returns the keys of a block up to the last one that a row of the tile may attend by length, causality and window.
+    /// Later keys would have the weight zero. A tile that votes on skipping blocks sees all keys of the block, because
+    /// the vote depends on their number.
+    fn seen(&self, keys: &Range<usize>) -> Range<usize> {
+        let (any, _) = self.rows.sequence.ranges(self.rows.rows.clone());
+        let end = if self.budget.is_some() { keys.end } else { keys.end.min(any.end.max(keys.start)) };
+        keys.start..end
     }
 
     /// Returns `true` if the tile may wait for other tiles and take its steps together with them.
@@ -274,8 +284,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds the walk at `place`, whose block is `block`. If the waiting tiles have another bias or are as many as the
-    /// kernel takes, they take their step before.
+    /// Adds the walk at `place`, whose block is `block`. If the waiting tiles have another bias or number of keys, or are
+    /// as many as the kernel takes, they take their step before.
     ///
     /// # Safety
     /// - As for [`Waiting::step`]. The kernel takes steps together, and `block` stays valid until the step.
@@ -288,7 +298,8 @@ impl Waiting {
         segment: usize,
     ) {
         let most = c.kernel.spec.together.min(MOST_WAITING);
-        if self.places.len() >= most || self.block.is_some_and(|waiting| waiting.bias != block.bias) {
+        let differs = |waiting: Block| (waiting.bias, waiting.count) != (block.bias, block.count);
+        if self.places.len() >= most || self.block.is_some_and(differs) {
             // SAFETY: the callee's clauses are those of this function.
             unsafe { self.step(c, walks, segment) };
         }
@@ -452,11 +463,12 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                 None => addends::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
             };
             let Some(walk) = walks.get_mut(place) else { continue };
+            let seen = walk.seen(&keys);
             // SAFETY: the regions for biases and weights belong to this worker and have room for a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&cache, place)) }) else {
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &seen, in_place, (&cache, place)) }) else {
                 continue;
             };
-            let at = (&keys, segment);
+            let at = (&seen, segment);
             // SAFETY: the plan foresees, and keys and values have been measured. Blocks arrive in order.
             let unseen = choice.foresees && unsafe { walk.leaves_unseen(c, task.index, at, bias, counts) };
             if unseen {
@@ -488,10 +500,11 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                     known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
                         // The step reads the bias again. By then, the weights have overwritten the scores and this bias.
-                        let again = cover(c, &walk.rows, &keys, apart, (&cache, place));
+                        let again = cover(c, &walk.rows, &seen, apart, (&cache, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }
                 }
+                block.count = seen.len();
                 // A bias that is not a row shared by the queries is overwritten when the next tile needs one.
                 if walk.waits(c) && (bias.data.is_null() || bias.is_row) {
                     waiting.add(c, &mut walks, place, block, segment);

@@ -77,7 +77,8 @@ impl Counted {
 
 /// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n m d operations for n queries
 /// and m keys, 8 per FMA. `heads/kv_heads` and `queries:keys` are the forms of the counting program for shapes with
-/// shared heads and with few queries. `shape` may end with `,` and the name of a plan.
+/// shared heads and with few queries. `shape` may end with `,` and the name of a problem or a plan; of a `causal`
+/// problem, only the pairs of a query and a key that it attends count, the last query attending all keys.
 fn useful(shape: &str) -> Result<u64, String> {
     let words: Vec<&str> = shape.split(',').take(3).collect();
     let product = match words.as_slice() {
@@ -88,7 +89,13 @@ fn useful(shape: &str) -> Result<u64, String> {
                 [heads, queries, keys, d].into_iter().map(str::parse).collect();
             match (numbers, kv_heads.parse::<u64>()) {
                 (Ok(numbers), Ok(1..)) => {
-                    numbers.iter().try_fold(1u64, |product, factor| product.checked_mul(*factor))
+                    let masked = match numbers.as_slice() {
+                        [_, n, m, _] if shape.ends_with(",causal") && n <= m => n * (n - 1) / 2,
+                        _ => 0,
+                    };
+                    let (heads, pairs, d) = (numbers[0], numbers[1].checked_mul(numbers[2]), numbers[3]);
+                    let attended = pairs.and_then(|pairs| pairs.checked_sub(masked));
+                    attended.and_then(|pairs| pairs.checked_mul(heads)?.checked_mul(d))
                 }
                 _ => None,
             }
@@ -218,6 +225,7 @@ mod tests {
         assert_eq!(estimate(&Counted { vector_halves: 2, instructions: 69, ..call })[0], 25.0);
         assert_eq!(useful("2,64,32"), Ok(2 * 64 * 64 * 32 / 2));
         assert_eq!(useful("32/8,1:4096,128,exact"), Ok(32 * 4096 * 128 / 2));
+        assert_eq!(useful("3,4:6,32,causal"), Ok(3 * (3 + 4 + 5 + 6) * 32 / 2));
         let bad = [
             "",
             "1,2",
