@@ -14,7 +14,7 @@ use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
 use elsa_fuzz::stream::{Left, drain, fill};
 use elsa_fuzz::structs::{accepted, read, write};
-use elsa_fuzz::{gradients, limit_memory, series, task};
+use elsa_fuzz::{gradients, gradients_task, limit_memory, series, task};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
@@ -337,9 +337,16 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             23 | 24 => {
                 let (engine, p) = (pick(u, &known.engines, elsa_engine::default())?, problem(u)?);
                 let (inputs, _) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
-                if u.arbitrary()? {
-                    task::calls(u, engine, &p, &inputs, arenas[1])?;
-                    continue;
+                match u.int_in_range(0..=2)? {
+                    0 => {
+                        task::calls(u, engine, &p, &inputs, arenas[1])?;
+                        continue;
+                    }
+                    1 => {
+                        gradients_task::calls(u, engine, &p, &inputs, arenas)?;
+                        continue;
+                    }
+                    _ => {}
                 }
                 let made = gradients::calls(u, engine, &p, &inputs, &mut known.workspaces, arenas)?;
                 known.plans.extend(made.map(|plan| (plan, p)));
