@@ -23,7 +23,8 @@
  *   any thread             every function, at any time
  *   a log callback         every function except elsa_log_set, which returns ELSA_STATUS_BUSY, as does the workspace of
  *                          the call that sends the message
- *   read and write of a    every function
+ *   read, write and        every function
+ *   unit_finished of a
  *   stream
  *   parallel_for and its   every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
  *   tasks
@@ -46,8 +47,8 @@
  *  - write: a pointer to written memory is null or valid for writes, and nothing else uses it during the call;
  *  - tensors: memory named in elsa_inputs, elsa_outputs and their counterparts of other operators is as those structs
  *    describe until the run is complete;
- *  - callbacks: read and write of elsa_stream_data follow the rules of elsa_stream_run, and may be called until it
- *    returns.
+ *  - callbacks: read, write and unit_finished of elsa_stream_data follow the rules of elsa_stream_run, and may be called
+ *    until it returns.
  */
 #ifndef ELSA_H
 #define ELSA_H

@@ -11,8 +11,8 @@
 //!   during the call.
 //! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their counterparts for other operators is as those
 //!   structs describe, and satisfies *read* and *write*, until the run is done.
-//! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns. `read` may
-//!   be called by another thread and while `write` runs. Both stay within the memory passed to them, return, and do not
+//! - *callbacks*: `read`, `write` and `unit_finished` of `elsa_stream_data` may be called with `user` until the run returns. `read` may
+//!   be called by another thread and while `write` runs. All stay within the memory passed to them, return, and do not
 //!   unwind.
 //! - *hook*: any thread may call `parallel_for` of the options with `parallel_user` until the engine and everything
 //!   created from it are gone; `parallel_for` returns, and does not throw.

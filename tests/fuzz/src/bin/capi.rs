@@ -12,7 +12,7 @@ use elsa_core::state::misfit;
 use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
-use elsa_fuzz::stream::{Left, drain, fill};
+use elsa_fuzz::stream::{Left, drain, fill, note};
 use elsa_fuzz::structs::{accepted, read, write};
 use elsa_fuzz::{gradients, gradients_task, limit_memory, series, task};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -444,6 +444,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         block: *u.choose(&[64, 128, 256, 0, 65])?,
         outputs: u.int_in_range(0..=8)?,
         device_budget: if u.ratio(1, 8)? { u.arbitrary()? } else { 0 },
+        sizes: if u.ratio(1, 8)? { u.arbitrary()? } else { [0; 5] },
         ..elsa_stream_options::default()
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);
@@ -471,6 +472,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         cu_seqlens_q: list(u.int_in_range(0..=4)?, &lists[1]),
         cu_seqlens_k: list(u.int_in_range(0..=4)?, &lists[2]),
         first_unit: if u.ratio(1, 8)? { u.int_in_range(0..=9)? } else { 0 },
+        unit_finished: if u.arbitrary()? { Some(note) } else { None },
         ..elsa_stream_data::default()
     };
     let data = read(u, &data)?;

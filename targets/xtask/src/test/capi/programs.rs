@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 40] = [
+pub const PROGRAMS: [(&str, &str); 41] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -49,6 +49,7 @@ pub const PROGRAMS: [(&str, &str); 40] = [
     ("stack.c", ""),
     ("stream.c", ""),
     ("stream_ends.c", ""),
+    ("stream_resume.c", ""),
     ("stream.cpp", ""),
     ("stream.cpp", "-DELSA_THROW"),
     ("task.c", ""),
