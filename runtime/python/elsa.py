@@ -285,7 +285,7 @@ class _StreamOptions(_Sized):
     _fields_ = (
         [("host_budget", _SIZE), ("eta", ctypes.c_double), ("block", _SIZE)]
         + _each(_U32, "outputs reserved")
-        + [("device_budget", _SIZE)]
+        + [("device_budget", _SIZE), ("sizes", _SIZE * 5)]
     )
 
 
@@ -295,6 +295,7 @@ class _StreamInfo(_Sized):
         + [("kernel", ctypes.c_char_p)]
         + _each(_SIZE, "resident_rows chunk_keys units host_bytes fixed_bytes query_bytes key_bytes added_bytes")
         + _each(_SIZE, "output_bytes state_bytes resident_bytes workspace_bytes device_bytes")
+        + [("sizes", _SIZE * 5)]
     )
 
 
@@ -316,7 +317,7 @@ class _StreamData(_Sized):
         _each(_Callback, "read write")
         + [("user", ctypes.c_void_p)]
         + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
-        + [("first_unit", _SIZE)]
+        + [("first_unit", _SIZE), ("unit_finished", ctypes.c_void_p)]
     )
 
 

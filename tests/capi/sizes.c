@@ -147,12 +147,13 @@ static void never(elsa_status (*function)(void *), const void *from, size_t have
     }
 }
 
-/* Checks a struct that is read: longer ones are accepted if the rest is zero, and shorter ones are refused, except the size
-   `earlier` of an earlier header. */
-static void is_read_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t earlier) {
+/* Checks a struct that is read: longer ones are accepted if the rest is zero, and shorter ones are refused, except the sizes
+   `first` and `second` of earlier headers. */
+static void is_read_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t first, size_t second) {
     size_t size;
     for (size = sizeof(size_t); size < bytes; size += 4)
-        CHECK(status_of(function, value, bytes, size, 0) == (size == earlier ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
+        CHECK(status_of(function, value, bytes, size, 0) ==
+              (size == first || size == second ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
     CHECK(status_of(function, value, bytes, bytes, 0) == ELSA_STATUS_OK);
     for (size = bytes + 1; size < BEYOND; size += size < bytes + 9 ? 1 : 333) {
         CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_OK);
@@ -163,7 +164,7 @@ static void is_read_since(elsa_status (*function)(void *), const void *value, si
 }
 
 static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
-    is_read_since(function, value, bytes, bytes);
+    is_read_since(function, value, bytes, bytes, bytes);
 }
 
 /* Options of a program with the first header: other memory of the program follows them, and is not read. */
@@ -182,12 +183,12 @@ static void first_options(void) {
     CHECK(plan_options(&how) == ELSA_STATUS_ARGUMENT && strstr(elsa_last_error(), "schedule") != NULL);
 }
 
-/* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. `earlier` is the size in
-   an earlier header. */
-static void is_written_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t earlier) {
+/* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. `first` and `second` are
+   the sizes in earlier headers. */
+static void is_written_since(elsa_status (*function)(void *), const void *value, size_t bytes, size_t first, size_t second) {
     size_t size, i;
     for (size = sizeof(size_t); size <= bytes + BEHIND; size += 4) {
-        const int known = size == bytes || size == earlier;
+        const int known = size == bytes || size == first || size == second;
         unsigned char *block = (unsigned char *)malloc(size + BEHIND);
         CHECK(block != NULL);
         memset(block, FILL, size + BEHIND);
@@ -205,7 +206,7 @@ static void is_written_since(elsa_status (*function)(void *), const void *value,
 }
 
 static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
-    is_written_since(function, value, bytes, bytes);
+    is_written_since(function, value, bytes, bytes, bytes);
 }
 
 int main(void) {
@@ -238,7 +239,7 @@ int main(void) {
     CHECK(error() < 1e-5);
 
     is_read(engine_options, &options, sizeof options);
-    is_read_since(plan_options, &how, sizeof how, offsetof(elsa_plan_options, schedule));
+    is_read_since(plan_options, &how, sizeof how, offsetof(elsa_plan_options, schedule), sizeof how);
     first_options();
     is_read(problem, &plain.problem, sizeof plain.problem);
     is_read(inputs, &plain.in, sizeof plain.in);
@@ -255,9 +256,11 @@ int main(void) {
     callbacks.read = zeros;
     callbacks.write = nothing;
     OK(elsa_stream_create(engine, &plain.problem, &budget, &streamed));
-    is_read_since(stream_options, &budget, sizeof budget, offsetof(elsa_stream_options, device_budget));
-    is_read(stream_data, &callbacks, sizeof callbacks);
-    is_written_since(stream_info, &account, sizeof account, offsetof(elsa_stream_info, device_bytes));
+    is_read_since(stream_options, &budget, sizeof budget, offsetof(elsa_stream_options, device_budget),
+                  offsetof(elsa_stream_options, sizes));
+    is_read_since(stream_data, &callbacks, sizeof callbacks, offsetof(elsa_stream_data, unit_finished), sizeof callbacks);
+    is_written_since(stream_info, &account, sizeof account, offsetof(elsa_stream_info, device_bytes),
+                     offsetof(elsa_stream_info, sizes));
     is_written(stream_report, &passed, sizeof passed);
     OK(elsa_stream_destroy(streamed));
     is_written(engine_info, &on, sizeof on);

@@ -226,6 +226,37 @@ void endings(const elsa::engine &engine, const Data &x) {
     CHECK(caught == 2);
 }
 
+// A callable that receives finished units, and a second stream that resumes with the sizes of the first.
+void resumed(const elsa::engine &engine, const Data &x) {
+    const elsa::stream small = divided(engine, plain());
+    const elsa_stream_info info = small.describe().value();
+    Writes whole, found;
+    std::size_t finished = 0;
+    const auto counts = [&](std::size_t unit) { CHECK(unit == finished++); };
+    CHECK(small.run_noted(Reads(x), whole, counts).ok() && finished == info.units);
+    elsa::stream_report done;
+    const auto ends = [](std::size_t unit) -> std::int32_t { return unit == 1 ? 7 : 0; };
+    CHECK(small.run_noted(Reads(x), found, ends, &done).code() == ELSA_STATUS_CALLBACK && done.code == 7);
+    CHECK(done.finished == 1 && done.units == info.units);
+    const auto other = engine.stream(plain(), elsa::stream_options(info.host_bytes + (16 << 20))
+                                                  .with_outputs(ELSA_STREAM_OUT | ELSA_STREAM_LSE)
+                                                  .with_eta(0.1)
+                                                  .with_sizes(info));
+    CHECK(other.ok() && other->describe()->units == info.units);
+    elsa::stream_lists rest;
+    rest.first_unit = done.finished;
+    CHECK(other->run(Reads(x), found, &done, rest).ok() && done.finished == info.units);
+    CHECK(same(found.out, whole.out) && same(found.lse, whole.lse));
+    int caught = 0;
+    const auto throws = [](std::size_t) { throw Boom{4}; };
+    try {
+        CHECK(small.run_noted(Reads(x), found, throws).ok());
+    } catch (const Boom &boom) {
+        caught = boom.where;
+    }
+    CHECK(caught == 4);
+}
+
 // Checks rows of another type, or beyond the counts.
 void misuse(const elsa::engine &engine, const Data &x) {
     elsa_rows where = elsa_rows();
@@ -314,6 +345,7 @@ int main() {
     const elsa::engine engine = elsa::engine::create(options).value();
     answers(engine, x);
     endings(engine, x);
+    resumed(engine, x);
     misuse(engine, x);
     on_a_gpu(x);
     std::printf("%d checks\n", checks);

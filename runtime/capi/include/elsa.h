@@ -12,8 +12,9 @@
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
  * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
  * a static library. A library built as a slice has the functions of some features only. The features attention,
- * gradients, linear, series, stream and task have the names of the headers with their functions. Without attention,
- * elsa_workspace_certified and elsa_workspace_left_out of common.h are absent too.
+ * gradients, linear, series, stream and task have the names of the headers with their functions; those of
+ * gradients_task.h need both gradients and task. Without attention, elsa_workspace_certified and elsa_workspace_left_out
+ * of common.h are absent too.
  *
  * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
  * concurrent second call returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes,
@@ -22,7 +23,8 @@
  *   any thread             every function, at any time
  *   a log callback         every function except elsa_log_set, which returns ELSA_STATUS_BUSY, as does the workspace of
  *                          the call that sends the message
- *   read and write of a    every function
+ *   read, write and        every function
+ *   unit_finished of a
  *   stream
  *   parallel_for and its   every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
  *   tasks
@@ -45,8 +47,8 @@
  *  - write: a pointer to written memory is null or valid for writes, and nothing else uses it during the call;
  *  - tensors: memory named in elsa_inputs, elsa_outputs and their counterparts of other operators is as those structs
  *    describe until the run is complete;
- *  - callbacks: read and write of elsa_stream_data follow the rules of elsa_stream_run, and may be called until it
- *    returns.
+ *  - callbacks: read, write and unit_finished of elsa_stream_data follow the rules of elsa_stream_run, and may be called
+ *    until it returns.
  */
 #ifndef ELSA_H
 #define ELSA_H
@@ -54,6 +56,7 @@
 #include "elsa/attention.h"
 #include "elsa/common.h"
 #include "elsa/gradients.h"
+#include "elsa/gradients_task.h"
 #include "elsa/linear.h"
 #include "elsa/series.h"
 #include "elsa/stream.h"

@@ -60,9 +60,9 @@ growing! {
     elsa_chunk
     elsa_buffer_info
     elsa_rows
-    elsa_stream_options(device_budget)
-    elsa_stream_info(device_bytes)
-    elsa_stream_data
+    elsa_stream_options(device_budget sizes)
+    elsa_stream_info(device_bytes sizes)
+    elsa_stream_data(unit_finished)
     elsa_stream_report
     elsa_task_options
     elsa_task_info
@@ -70,6 +70,7 @@ growing! {
     elsa_gradients_options
     elsa_gradients_inputs
     elsa_gradients_outputs
+    elsa_gradients_shares
     elsa_linear_problem
     elsa_linear_options
     elsa_linear_info
@@ -218,9 +219,9 @@ mod tests {
         assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_rows>(), 12 * word + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_options>(), 4 * word + 8 + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_info>(), 15 * word + 2 * 4);
-        assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
+        assert_eq!(size_of::<elsa_stream_options>(), 9 * word + 8 + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_info>(), 20 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_data>(), 6 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
         assert_eq!(size_of::<elsa_task_options>(), 15 * word + 8 + 2 * 4);
         assert_eq!(size_of::<elsa_task_info>(), 6 * word + 2 * 8);
@@ -228,6 +229,7 @@ mod tests {
         assert_eq!(size_of::<elsa_gradients_options>(), 2 * word + 2 * 4);
         assert_eq!(size_of::<elsa_gradients_inputs>(), word + 14 * inputs);
         assert_eq!(size_of::<elsa_gradients_outputs>(), word + 3 * inputs);
+        assert_eq!(size_of::<elsa_gradients_shares>(), word + 3 * inputs);
         assert_eq!(size_of::<elsa_linear_problem>(), 2 * word + 14 * 4 + views);
         assert_eq!(size_of::<elsa_linear_options>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);

@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod gradients;
+pub mod gradients_task;
 pub mod linear;
 pub mod problems;
 pub mod series;

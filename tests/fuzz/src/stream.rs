@@ -7,7 +7,7 @@ use std::ffi::c_void;
 pub struct Left {
     /// Calls of [`fill`].
     pub reads: usize,
-    /// Calls of [`drain`].
+    /// Calls of [`drain`] and [`note`].
     pub writes: usize,
 }
 
@@ -64,4 +64,13 @@ pub unsafe extern "C" fn drain(
     // SAFETY: as above.
     std::hint::black_box(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.iter().max());
     counted(left)
+}
+
+/// Accepts the number of a finished unit.
+///
+/// # Safety
+/// `user` is a [`Left`].
+pub unsafe extern "C" fn note(user: *mut c_void, _unit: usize) -> i32 {
+    // SAFETY: only this callback and `drain`, which the same thread calls, use the field `writes`.
+    counted(unsafe { &mut (*user.cast::<Left>()).writes })
 }

@@ -9,17 +9,11 @@ use std::ptr::null;
 /// Largest number of elements for which states are allocated.
 const MOST: usize = 1 << 16;
 
-/// Creates a task of attention over the problem `p`, describes it, runs it over `inputs` and spreads its states.
+/// Returns options of a task, which are often valid.
 ///
 /// # Errors
 /// Returns an error if the input has ended.
-pub fn calls(
-    u: &mut Unstructured<'_>,
-    engine: elsa_engine,
-    p: &elsa_problem,
-    inputs: &elsa_inputs,
-    written: *mut u8,
-) -> Result<()> {
+pub fn options(u: &mut Unstructured<'_>) -> Result<elsa_task_options> {
     let mut options = elsa_task_options {
         number: u.int_in_range(0..=24)?,
         queries: u.int_in_range(0..=30)?,
@@ -31,6 +25,21 @@ pub fn calls(
     for level in options.chunks.iter_mut().take(if u.ratio(1, 32)? { 12 } else { 2 }) {
         *level = *u.choose(&[1, 3, 7, 13, 0, 6, usize::MAX])?;
     }
+    Ok(options)
+}
+
+/// Creates a task of attention over the problem `p`, describes it, runs it over `inputs` and spreads its states.
+///
+/// # Errors
+/// Returns an error if the input has ended.
+pub fn calls(
+    u: &mut Unstructured<'_>,
+    engine: elsa_engine,
+    p: &elsa_problem,
+    inputs: &elsa_inputs,
+    written: *mut u8,
+) -> Result<()> {
+    let options = options(u)?;
     let (given, how) = (read(u, p)?, read(u, &options)?);
     let mut task = elsa_task::default();
     // SAFETY (all calls below): structs have as many bytes as their sizes state; inputs and states are in memory of their

@@ -48,6 +48,12 @@ typedef struct {
    gives the required bytes. If the GPU shares the memory of the host, the smaller of both budgets applies.
    */
   size_t device_budget;
+  /*
+   Sizes of units and chunks: those of the elsa_stream_info of the run to resume, which may have run in another process.
+   All zeros means that the library chooses them. A process that uses more memory than the earlier one may need a larger
+   host_budget for the same sizes; a megabyte more is enough for the same program.
+   */
+  size_t sizes[5];
 } elsa_stream_options;
 
 /*
@@ -135,6 +141,10 @@ typedef struct {
    zero.
    */
   size_t device_bytes;
+  /*
+   Sizes of units and chunks, for a stream that resumes a run of this one. They are opaque, and never all zeros.
+   */
+  size_t sizes[5];
 } elsa_stream_info;
 
 /*
@@ -203,6 +213,14 @@ typedef int32_t (*elsa_stream_write)(void *user,
                                      size_t bytes);
 
 /*
+ Callback that receives the number of a unit, counted from zero, after write has received all its outputs. Units finish
+ in the order of their numbers. A program that resumes runs after a crash makes the outputs durable here, and then stores
+ unit + 1, from which another process resumes. A non-zero result ends the run, whose report contains it; the unit does not
+ count as finished. The thread of write calls it, and elsa_stream_run documents the rules for callbacks.
+ */
+typedef int32_t (*elsa_stream_unit_finished)(void *user, size_t unit);
+
+/*
  The data of a streamed run: callbacks and lists of lengths.
  */
 typedef struct {
@@ -219,7 +237,7 @@ typedef struct {
    */
   elsa_stream_write write;
   /*
-   First argument passed to both callbacks.
+   First argument passed to all callbacks.
    */
   void *user;
   /*
@@ -236,9 +254,14 @@ typedef struct {
   elsa_integers cu_seqlens_k;
   /*
    First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
-   that a callback ended, pass the field finished of that run's report.
+   that a callback ended, pass the field finished of that run's report. To resume a run of another process, pass the
+   number of units that its unit_finished has received, and give the stream the same sizes.
    */
   size_t first_unit;
+  /*
+   Callback that receives the number of each finished unit; may be null.
+   */
+  elsa_stream_unit_finished unit_finished;
 } elsa_stream_data;
 
 /*
@@ -255,7 +278,7 @@ typedef struct {
    */
   int32_t code;
   /*
-   Operand that the callback was reading or writing when it ended the run; 0 if no callback ended it.
+   Operand that the callback was reading or writing when it ended the run; 0 if unit_finished or no callback ended it.
    */
   elsa_operand operand;
   /*
@@ -434,12 +457,12 @@ elsa_status elsa_stream_describe(elsa_stream stream,
  of outputs as soon as they are final, unit by unit. All memory is allocated before the first chunk is computed. The
  report may be null.
 
- Threads: write is called by the thread that makes this call. read is called by a thread of the library, named
+ Threads: write and unit_finished are called by the thread that makes this call. read is called by a thread of the library, named
  elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
  caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
  has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
  computation. An input that several units need is read for each of them; every row of an output is written once. On a
- GPU, the thread that makes this call calls both.
+ GPU, the thread that makes this call calls all of them.
 
  Callbacks may take any time, and may call any function of this library, including elsa_stream_destroy and other runs
  of the same stream. They must return normally, without an exception, a longjmp or ending the thread, and preserve
@@ -447,7 +470,7 @@ elsa_status elsa_stream_describe(elsa_stream stream,
 
  A callback that returns a non-zero value ends the run early. After a failed read, nothing else is read, and the data
  read before it is still computed and written. After a failed write, nothing else is written, and at most two more
- chunks are read. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
+ chunks are read, and the same holds for unit_finished. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
  number of finished units. Another run of the same stream may resume after these units: see first_unit of
  elsa_stream_data. Any other failure leaves the report unchanged. Invalid data is detected before any callback is
  called, except an entry of bias_index outside the table, which is detected when it has been read.

@@ -32,6 +32,13 @@ struct stream_options : elsa_stream_options {
         eta = factor;
         return *this;
     }
+    // Sets the sizes of units and chunks to those of a run to resume, from its description.
+    stream_options &with_sizes(const elsa_stream_info &of_run) noexcept {
+        for (std::size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            sizes[i] = of_run.sizes[i];
+        }
+        return *this;
+    }
     // Lets a GPU compute, within this number of bytes of its memory.
     stream_options &with_device_budget(std::size_t bytes) noexcept {
         device_budget = bytes;
@@ -110,6 +117,11 @@ typedef rows<const void> rows_to_take;
 
 namespace detail {
 
+// Callable that receives finished units and ignores them.
+struct ignored {
+    void operator()(std::size_t) const noexcept {}
+};
+
 // Calls a callable and returns its result; void counts as 0.
 template <class Call, class Rows>
 auto said(Call &call, const Rows &of) -> std::enable_if_t<std::is_void<decltype(call(of))>::value, std::int32_t> {
@@ -166,12 +178,22 @@ public:
     template <class Read, class Write>
     status run(Read &&read, Write &&write, elsa_stream_report *report = nullptr,
                const stream_lists &lists = stream_lists()) const {
+        return run_noted(read, write, detail::ignored(), report, lists);
+    }
+
+    // Runs like run(), and calls finished(std::size_t) on this thread with the number of each unit whose outputs are all
+    // written; see unit_finished of elsa_stream_data.
+    template <class Read, class Write, class Finished>
+    status run_noted(Read &&read, Write &&write, Finished &&finished, elsa_stream_report *report = nullptr,
+                     const stream_lists &lists = stream_lists()) const {
         typedef std::remove_reference_t<Read> reads;
         typedef std::remove_reference_t<Write> writes;
+        typedef std::remove_reference_t<Finished> notes;
         struct both {
             detail::carried<reads> read;
             detail::carried<writes> write;
-        } calls = {{std::addressof(read), nullptr}, {std::addressof(write), nullptr}};
+            detail::carried<notes> finished;
+        } calls = {{std::addressof(read), nullptr}, {std::addressof(write), nullptr}, {std::addressof(finished), nullptr}};
         elsa_stream_data data;
         elsa_stream_data_init(&data);
         data.user = &calls;
@@ -181,14 +203,19 @@ public:
         data.write = [](void *user, const elsa_rows *where, const void *from, std::size_t bytes) noexcept -> std::int32_t {
             return static_cast<both *>(user)->write(rows_to_take(*where, from, bytes));
         };
+        data.unit_finished = [](void *user, std::size_t unit) noexcept -> std::int32_t {
+            return static_cast<both *>(user)->finished(unit);
+        };
         data.key_lengths = lists.key_lengths.get();
         data.cu_seqlens_q = lists.cu_seqlens_q.get();
         data.cu_seqlens_k = lists.cu_seqlens_k.get();
         data.first_unit = lists.first_unit;
         const status done(elsa_stream_run(get(), &data, report));
         // An exception of a write has ended the run; one of a concurrent read has not.
-        if (calls.write.thrown || calls.read.thrown) {
-            std::rethrow_exception(calls.write.thrown ? calls.write.thrown : calls.read.thrown);
+        for (const std::exception_ptr &thrown : {calls.write.thrown, calls.finished.thrown, calls.read.thrown}) {
+            if (thrown) {
+                std::rethrow_exception(thrown);
+            }
         }
         return done;
     }

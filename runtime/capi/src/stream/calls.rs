@@ -12,7 +12,7 @@ use crate::types::*;
 use crate::{convert, text};
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::Part;
-use elsa_runtime::{Backend, Engine, Fallback, StreamOptions, StreamPlan, StreamReport};
+use elsa_runtime::{Backend, Engine, Fallback, StreamOptions, StreamPlan, StreamReport, UnitSizes};
 use std::sync::Arc;
 
 /// Stream behind a handle.
@@ -112,6 +112,7 @@ pub unsafe extern "C" fn elsa_stream_describe(
                 return Ok(());
             }
         };
+        let UnitSizes { sequences, heads, tiles, vectors, chunk } = plan.choice().sizes();
         let account = plan.account();
         room.fill(elsa_stream_info {
             size: size_of::<elsa_stream_info>(),
@@ -131,6 +132,7 @@ pub unsafe extern "C" fn elsa_stream_describe(
             resident_bytes: account.of(Part::Resident),
             workspace_bytes: account.of(Part::Workspace),
             device_bytes: 0,
+            sizes: [sequences, heads, tiles, vectors, chunk],
         });
         Ok(())
     })
@@ -158,12 +160,12 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// of outputs as soon as they are final, unit by unit. All memory is allocated before the first chunk is computed. The
 /// report may be null.
 ///
-/// Threads: write is called by the thread that makes this call. read is called by a thread of the library, named
+/// Threads: write and unit_finished are called by the thread that makes this call. read is called by a thread of the library, named
 /// elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
 /// caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
 /// has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
 /// computation. An input that several units need is read for each of them; every row of an output is written once. On a
-/// GPU, the thread that makes this call calls both.
+/// GPU, the thread that makes this call calls all of them.
 ///
 /// Callbacks may take any time, and may call any function of this library, including elsa_stream_destroy and other runs
 /// of the same stream. They must return normally, without an exception, a longjmp or ending the thread, and preserve
@@ -171,7 +173,7 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 ///
 /// A callback that returns a non-zero value ends the run early. After a failed read, nothing else is read, and the data
 /// read before it is still computed and written. After a failed write, nothing else is written, and at most two more
-/// chunks are read. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
+/// chunks are read, and the same holds for unit_finished. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
 /// number of finished units. Another run of the same stream may resume after these units: see first_unit of
 /// elsa_stream_data. Any other failure leaves the report unchanged. Invalid data is detected before any callback is
 /// called, except an entry of bias_index outside the table, which is detected when it has been read.

@@ -4,7 +4,7 @@ use crate::convert::unknown;
 use crate::fault::Fault;
 use crate::types::*;
 use elsa_core::attention::plan::Written;
-use elsa_runtime::StreamOptions;
+use elsa_runtime::{StreamOptions, UnitSizes};
 
 pub(crate) fn options(o: &elsa_stream_options) -> Result<StreamOptions, Fault> {
     if o.reserved != 0 {
@@ -20,7 +20,12 @@ pub(crate) fn options(o: &elsa_stream_options) -> Result<StreamOptions, Fault> {
     let has = |output: elsa_stream_outputs| o.outputs & output != 0;
     let some =
         Written { output: has(ELSA_STREAM_OUT), lse: has(ELSA_STREAM_LSE), states: has(ELSA_STREAM_STATES) };
+    let [sequences, heads, tiles, vectors, chunk] = o.sizes;
+    let sizes = UnitSizes { sequences, heads, tiles, vectors, chunk };
+    // The sizes of a run on a GPU are those of a division.
+    let sizes = (o.sizes != [0; 5] && o.device_budget == 0).then_some(sizes);
     Ok(default
+        .sizes(sizes)
         .plan(default.plan.block(if o.block == 0 { default.plan.block } else { o.block }))
         .written(if o.outputs == 0 { default.written } else { some })
         .eta(if o.eta == 0.0 { default.eta } else { o.eta }))

@@ -6,8 +6,8 @@ use crate::text;
 use crate::types::*;
 use elsa_core::attention::{Lengths, Problem};
 use elsa_runtime::{
-    Engine, Fitted, GpuStream, KeysFrom, StreamBudget, StreamError, StreamOptions, StreamTimes, StreamWants,
-    peak_memory,
+    Engine, Fitted, GpuStream, KeysFrom, StreamBudget, StreamDivision, StreamError, StreamOptions,
+    StreamTimes, StreamWants, peak_memory,
 };
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -19,6 +19,7 @@ pub(crate) struct OnGpu {
     kernel: &'static str,
     resident_rows: usize,
     chunk_keys: usize,
+    division: StreamDivision,
     /// Number of units of a run; 0 if it depends on the lengths of a run.
     units: usize,
     /// Bytes of device memory and of page-locked memory.
@@ -58,11 +59,14 @@ impl OnGpu {
         let taken = peak_memory().unwrap_or(0);
         let pinned = Some(given.host_budget.saturating_sub(taken));
         let budget = StreamBudget { device: Some(given.device_budget), pinned };
+        let [rows, keys, splits, ..] = given.sizes;
+        let division = StreamDivision { rows, keys, splits };
         let wants = StreamWants {
             output: options.written.output,
             lse: options.written.lse,
             states: options.written.states,
             eta: options.eta,
+            division: (given.sizes != [0; 5]).then_some(division),
             ..StreamWants::new(KeysFrom::Function)
         };
         let stream = match GpuStream::fit(engine, problem, &wants, &budget) {
@@ -76,6 +80,7 @@ impl OnGpu {
             kernel: stream.kernel(),
             resident_rows: stream.resident_rows(),
             chunk_keys: stream.division().keys,
+            division: stream.division(),
             units: stream.count(&Lengths::default(), 0).map_or(0, |(units, _)| units),
             bytes: stream.bytes(),
             stream: Mutex::new(stream),
@@ -88,6 +93,7 @@ impl OnGpu {
 
     pub(crate) fn info(&self) -> elsa_stream_info {
         let [device_bytes, host_bytes] = self.bytes;
+        let StreamDivision { rows, keys, splits, .. } = self.division;
         elsa_stream_info {
             backend: ELSA_BACKEND_CUDA,
             kernel: text::name(self.kernel),
@@ -96,6 +102,7 @@ impl OnGpu {
             units: self.units,
             host_bytes,
             device_bytes,
+            sizes: [rows, keys, splits, 1, 1],
             ..elsa_stream_info::default()
         }
     }

@@ -21,14 +21,18 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Returns the operand for which a callback ended the run, and the value that the callback returned; `None` if the run
-/// failed for another reason.
+/// Returns the operand for which a callback ended the run, or 0 for `unit_finished`, and the value that the callback
+/// returned; `None` if the run failed for another reason.
 pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
-    let (StreamError::Read { operand, source, .. } | StreamError::Write { operand, source, .. }) = e else {
-        return None;
+    let (operand, source) = match e {
+        StreamError::Read { operand, source, .. } | StreamError::Write { operand, source, .. } => {
+            (*operand as elsa_operand, source)
+        }
+        StreamError::Note { source, .. } => (0, source),
+        _ => return None,
     };
     let ended = source.get_ref()?.downcast_ref::<Ended>()?;
-    Some((*operand as elsa_operand, ended.code))
+    Some((operand, ended.code))
 }
 
 /// Converts an excerpt to the struct that describes its rows to a callback.
@@ -74,9 +78,10 @@ pub(crate) struct Reader {
 // SAFETY: another thread may call the callback with its pointer (clause *callbacks*).
 unsafe impl Send for Reader {}
 
-/// Write callback with its first argument, and the number of units whose outputs it has received.
+/// Callbacks of outputs with their first argument, and the number of units whose outputs it has received.
 pub(crate) struct Writer {
     call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *const c_void, usize) -> i32,
+    note: elsa_stream_unit_finished,
     user: *mut c_void,
     /// Number of finished units, including the units before the first one of this run.
     pub finished: usize,
@@ -94,8 +99,8 @@ impl Reader {
 impl Writer {
     /// Returns the write callback in `data`, if it has one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Writer> {
-        let (user, finished) = (data.user, data.first_unit);
-        data.write.map(|call| Writer { call, user, finished, ended: None })
+        let (note, user, finished) = (data.unit_finished, data.user, data.first_unit);
+        data.write.map(|call| Writer { call, note, user, finished, ended: None })
     }
 }
 
@@ -129,6 +134,12 @@ impl RowSink<Operand> for Writer {
     }
 
     fn unit_finished(&mut self, unit: usize) -> io::Result<()> {
+        // SAFETY: the callback may be called (clause *callbacks*).
+        let code = self.note.map_or(0, |note| unsafe { note(self.user, unit) });
+        if code != 0 {
+            self.ended = Some((0, code));
+            return Err(io::Error::other(Ended { name: "unit_finished", code }));
+        }
         self.finished = unit + 1;
         Ok(())
     }

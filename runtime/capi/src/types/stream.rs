@@ -89,6 +89,12 @@ pub type elsa_stream_write = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *const c_void, bytes: usize) -> i32,
 >;
 
+/// Callback that receives the number of a unit, counted from zero, after write has received all its outputs. Units finish
+/// in the order of their numbers. A program that resumes runs after a crash makes the outputs durable here, and then stores
+/// unit + 1, from which another process resumes. A non-zero result ends the run, whose report contains it; the unit does not
+/// count as finished. The thread of write calls it, and elsa_stream_run documents the rules for callbacks.
+pub type elsa_stream_unit_finished = Option<unsafe extern "C" fn(user: *mut c_void, unit: usize) -> i32>;
+
 /// Options of a stream. All zeros selects the defaults, except that host_budget is required.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,6 +118,10 @@ pub struct elsa_stream_options {
     /// block must be 0, and the CPU never computes in its place. A stream that does not fit is rejected, and the message
     /// gives the required bytes. If the GPU shares the memory of the host, the smaller of both budgets applies.
     pub device_budget: usize,
+    /// Sizes of units and chunks: those of the elsa_stream_info of the run to resume, which may have run in another process.
+    /// All zeros means that the library chooses them. A process that uses more memory than the earlier one may need a larger
+    /// host_budget for the same sizes; a megabyte more is enough for the same program.
+    pub sizes: [usize; 5],
 }
 
 /// Handle of a stream. All zeros is the null handle. Copies refer to the same stream.
@@ -163,6 +173,8 @@ pub struct elsa_stream_info {
     /// Bytes of GPU memory; 0 on the CPU. On a GPU, host_bytes is the page-locked memory, and the fields that it sums are
     /// zero.
     pub device_bytes: usize,
+    /// Sizes of units and chunks, for a stream that resumes a run of this one. They are opaque, and never all zeros.
+    pub sizes: [usize; 5],
 }
 
 /// The data of a streamed run: callbacks and lists of lengths.
@@ -175,7 +187,7 @@ pub struct elsa_stream_data {
     pub read: elsa_stream_read,
     /// Callback that receives rows of outputs.
     pub write: elsa_stream_write,
-    /// First argument passed to both callbacks.
+    /// First argument passed to all callbacks.
     pub user: *mut c_void,
     /// Number of valid keys of each sequence, past included: [batch], each from 0 to past + keys.
     pub key_lengths: elsa_integers,
@@ -184,8 +196,11 @@ pub struct elsa_stream_data {
     /// Offsets of the packed sequences in the keys, [packed + 1]: from 0 to the number of keys, never decreasing.
     pub cu_seqlens_k: elsa_integers,
     /// First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
-    /// that a callback ended, pass the field finished of that run's report.
+    /// that a callback ended, pass the field finished of that run's report. To resume a run of another process, pass the
+    /// number of units that its unit_finished has received, and give the stream the same sizes.
     pub first_unit: usize,
+    /// Callback that receives the number of each finished unit; may be null.
+    pub unit_finished: elsa_stream_unit_finished,
 }
 
 /// Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and all other
@@ -197,7 +212,7 @@ pub struct elsa_stream_report {
     pub size: usize,
     /// Value returned by the callback that ended the run; 0 if none did.
     pub code: i32,
-    /// Operand that the callback was reading or writing when it ended the run; 0 if no callback ended it.
+    /// Operand that the callback was reading or writing when it ended the run; 0 if unit_finished or no callback ended it.
     pub operand: elsa_operand,
     /// Number of units of a complete run.
     pub units: usize,

@@ -12,9 +12,9 @@ use elsa_core::state::misfit;
 use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
-use elsa_fuzz::stream::{Left, drain, fill};
+use elsa_fuzz::stream::{Left, drain, fill, note};
 use elsa_fuzz::structs::{accepted, read, write};
-use elsa_fuzz::{gradients, limit_memory, series, task};
+use elsa_fuzz::{gradients, gradients_task, limit_memory, series, task};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
@@ -337,9 +337,16 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             23 | 24 => {
                 let (engine, p) = (pick(u, &known.engines, elsa_engine::default())?, problem(u)?);
                 let (inputs, _) = tensors(u, &p, arenas, (&mut lists, &mut index))?;
-                if u.arbitrary()? {
-                    task::calls(u, engine, &p, &inputs, arenas[1])?;
-                    continue;
+                match u.int_in_range(0..=2)? {
+                    0 => {
+                        task::calls(u, engine, &p, &inputs, arenas[1])?;
+                        continue;
+                    }
+                    1 => {
+                        gradients_task::calls(u, engine, &p, &inputs, arenas)?;
+                        continue;
+                    }
+                    _ => {}
                 }
                 let made = gradients::calls(u, engine, &p, &inputs, &mut known.workspaces, arenas)?;
                 known.plans.extend(made.map(|plan| (plan, p)));
@@ -437,6 +444,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         block: *u.choose(&[64, 128, 256, 0, 65])?,
         outputs: u.int_in_range(0..=8)?,
         device_budget: if u.ratio(1, 8)? { u.arbitrary()? } else { 0 },
+        sizes: if u.ratio(1, 8)? { u.arbitrary()? } else { [0; 5] },
         ..elsa_stream_options::default()
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);
@@ -464,6 +472,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         cu_seqlens_q: list(u.int_in_range(0..=4)?, &lists[1]),
         cu_seqlens_k: list(u.int_in_range(0..=4)?, &lists[2]),
         first_unit: if u.ratio(1, 8)? { u.int_in_range(0..=9)? } else { 0 },
+        unit_finished: if u.arbitrary()? { Some(note) } else { None },
         ..elsa_stream_data::default()
     };
     let data = read(u, &data)?;

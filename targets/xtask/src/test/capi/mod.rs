@@ -4,8 +4,9 @@
 //! end. The stage `host` compiles them with gcc and runs them. Programs that use a GPU, or test its failures, run on
 //! the stand-in driver, and one program runs under valgrind, which finds reads of uninitialised memory. The stages
 //! `asan` and `tsan` run the programs with sanitizers and a library that panics on request. The stage `boards` runs
-//! them on an emulated board. The stage `shipped` compiles them with clang and links them in every way that the shipped
-//! folder supports, and with a library for musl. Each header is also compiled alone, in every standard.
+//! them on an emulated board. The stage `shipped` compiles them with clang, runs the C programs under valgrind too, and
+//! links programs in every way that the shipped folder supports, and with a library for musl. Each header is also compiled
+//! alone, in every standard.
 
 pub mod abi;
 pub mod board;
@@ -39,7 +40,9 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
     programs::chosen(tree, ran, &Compilers::gcc(), dist, &home, |source, flags| {
         source != "stack.c" && (flags.is_empty() || [THROWS, UNWINDS].contains(&source))
     });
-    programs::under_valgrind(tree, ran, &home);
+    programs::under_valgrind(tree, ran, &Compilers::gcc(), dist, &home, |source| {
+        source == programs::READS_MEMORY
+    });
     programs::through_the_standin(tree, ran, dist, driver, &home);
     hpp::refused(tree, ran, &["g++"], dist)?;
     readme::adaptors(tree, ran, dist)?;
@@ -53,7 +56,7 @@ pub fn shipped(tree: &Tree) -> Ran {
         let (dist, home) = (dist(tree, ran, HOST)?, programs::home(tree, "shipped")?);
         dialects::check(tree, ran, &dialects::OTHER, &dist, &home)?;
         programs::chosen(tree, ran, &Compilers::clang(), &dist, &home, |_, _| true);
-        programs::under_valgrind(tree, ran, &home);
+        programs::under_valgrind(tree, ran, &Compilers::clang(), &dist, &home, |_| true);
         hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
         hpp::refused(tree, ran, &["clang++-19"], &dist)?;
         for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {

@@ -15,11 +15,20 @@ use std::time::Duration;
 pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite \
      --leak-check=full --suppressions=tests/capi/valgrind.supp";
 
-/// The program that runs under valgrind: it reads every byte of memory that the library allocates.
-const UNDER_VALGRIND: &str = "buffers.c";
+/// The program that the stage `host` runs under valgrind: it reads every byte of memory that the library allocates.
+pub const READS_MEMORY: &str = "buffers.c";
+/// Programs that do not run under valgrind, each with the reason.
+const NOT_UNDER_VALGRIND: [(&str, &str); 4] = [
+    ("fork.c", "the threads of a parent do not exist in its children, where their memory counts as lost"),
+    ("realtime.c", "it replaces the allocator, as valgrind does"),
+    ("stack.c", "it measures the stack, which valgrind uses too"),
+    ("stream_resume.c", "it kills its children"),
+];
+/// Flag for programs that run under valgrind: long programs then do less.
+const SHORTER: &str = "-DSLOW";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 39] = [
+pub const PROGRAMS: [(&str, &str); 41] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -30,6 +39,7 @@ pub const PROGRAMS: [(&str, &str); 39] = [
     ("bound.c", ""),
     ("fork.c", ""),
     ("gradients.c", ""),
+    ("gradients_task.c", ""),
     ("gradients.cpp", ""),
     ("gradients.cpp", "-DELSA_THROW"),
     ("left_out.c", ""),
@@ -48,6 +58,7 @@ pub const PROGRAMS: [(&str, &str); 39] = [
     ("stack.c", ""),
     ("stream.c", ""),
     ("stream_ends.c", ""),
+    ("stream_resume.c", ""),
     ("stream.cpp", ""),
     ("stream.cpp", "-DELSA_THROW"),
     ("task.c", ""),
@@ -219,10 +230,23 @@ fn compiled(
     compiled.count(ran).then_some(program)
 }
 
-/// Runs the program [`UNDER_VALGRIND`], which [`chosen`] has built, under valgrind.
-pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
-    let run = Run::new(tree, VALGRIND).arg(home.join(UNDER_VALGRIND));
-    checks(ran, &format!("{UNDER_VALGRIND} under valgrind"), run);
+/// Builds the C programs of [`PROGRAMS`] for whose source `choose` returns `true`, except [`NOT_UNDER_VALGRIND`], and runs
+/// them under valgrind.
+pub fn under_valgrind(
+    tree: &Tree,
+    ran: &mut Ran,
+    compilers: &Compilers,
+    dist: &Path,
+    home: &Path,
+    choose: impl Fn(&str) -> bool,
+) {
+    let excluded = |source: &str| NOT_UNDER_VALGRIND.iter().any(|(of, _)| *of == source);
+    let sources = PROGRAMS.iter().map(|(source, _)| *source).filter(|source| source.ends_with(".c"));
+    ran.each(sources.filter(|source| choose(source) && !excluded(source)).collect(), |ran, source| {
+        if let Some(program) = compiled(tree, ran, compilers, (source, SHORTER), dist, home) {
+            checks(ran, &format!("{source} under valgrind"), Run::new(tree, VALGRIND).arg(program));
+        }
+    });
 }
 
 /// Runs the programs of [`ON_A_GPU`] on the stand-in driver in the folder `driver`.
