@@ -25,12 +25,13 @@
 //! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
 //! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
 //! | `task` | `tensors` of `attention`: the memory of its inputs and states |
+//! | `files` | `task`: its handles, and its thread with a large stack; `elsa-files`: the format of the files, and their merge |
 //! | `stream` | in its folder, `rows`: its callbacks as source and sink of the runtime; `gpu`: streams that a GPU computes |
 //!
 //! # Features
 //!
-//! Each of the folders `attention`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the feature
-//! of its name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
+//! Each of the folders `attention`, `files`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the
+//! feature of its name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
 //! computes too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
@@ -38,6 +39,7 @@
 // What operators share, a library with some of them uses only in part.
 #![cfg_attr(
     not(all(
+        feature = "files",
         feature = "gradients",
         feature = "linear",
         feature = "series",
@@ -57,6 +59,8 @@ mod buffer;
 mod convert;
 mod engine;
 mod fault;
+#[cfg(feature = "files")]
+mod files;
 #[cfg(feature = "gradients")]
 mod gradients;
 mod growing;
@@ -89,6 +93,8 @@ pub use attention::*;
 pub use bound::*;
 pub use buffer::*;
 pub use engine::*;
+#[cfg(feature = "files")]
+pub use files::*;
 #[cfg(feature = "gradients")]
 pub use gradients::*;
 pub use library::*;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 31] = [
+const SOURCES: [&str; 33] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -13,6 +13,7 @@ const SOURCES: [&str; 31] = [
     "types/info",
     "types/stream",
     "types/task",
+    "types/files",
     "types/gradients",
     "types/linear",
     "types/series",
@@ -33,6 +34,7 @@ const SOURCES: [&str; 31] = [
     "attention/states",
     "stream/calls",
     "task/calls",
+    "files/calls",
     "gradients/calls",
     "linear/calls",
     "linear/certify",
@@ -52,7 +54,7 @@ struct Part {
 /// Header with the types and functions that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     COMMON,
     Part {
         name: "attention",
@@ -103,6 +105,13 @@ const PARTS: [Part; 7] = [
         what: "operators that treat every channel by itself",
         over: Some("common"),
         begins: &["convolution", "gate", "recurrence", "selective", "series", "taps"],
+    },
+    // Before `task`, whose prefix begins these names too.
+    Part {
+        name: "files",
+        what: "files of the states of tasks of quorums, and their merge",
+        over: Some("task"),
+        begins: &["task_file", "task_files", "task_merged"],
     },
     Part {
         name: "task",

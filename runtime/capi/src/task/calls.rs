@@ -11,22 +11,23 @@ use crate::pointer::{aligned, get, put};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_core::attention::StateOut;
-use elsa_core::quorum::{Division, Run};
+use elsa_core::quorum::{Division, Run, TaskPath};
 use elsa_runtime::{PlanError, TaskPlan, TaskReport, TaskTokens};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Task behind a handle.
 #[derive(Debug)]
-struct PlannedTask {
-    /// Number of tasks of the division.
-    tasks: u64,
+pub(crate) struct PlannedTask {
+    /// Division to which the task belongs, and the path of the task in it.
+    pub(crate) division: Division,
+    pub(crate) path: TaskPath,
     /// The plan is large, so it is on the heap.
     plan: Mutex<Box<TaskPlan>>,
 }
 
 impl PlannedTask {
     /// Locks the plan for one call, or returns ELSA_STATUS_BUSY if another call is using it.
-    fn lock(&self) -> Result<MutexGuard<'_, Box<TaskPlan>>, Fault> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Box<TaskPlan>>, Fault> {
         match self.plan.try_lock() {
             Ok(guard) => Ok(guard),
             // A run overwrites anything that an earlier one has left in the plan.
@@ -39,19 +40,25 @@ impl PlannedTask {
     }
 }
 
-static TASKS: Table<PlannedTask> = Table::new("task");
+pub(crate) static TASKS: Table<PlannedTask> = Table::new("task");
 
 /// Bytes of the stack on which tasks are planned. The lists of a task's runs take more than ELSA_STACK_BYTES, which is
 /// all that the calling thread may have.
 const STACK: usize = 1 << 20;
 
-/// Calls `plan` on a thread with a large stack, and returns its result on the heap.
-fn on_large_stack<T: Send>(plan: impl FnOnce() -> Result<T, PlanError> + Send) -> Result<Box<T>, Fault> {
+/// Calls `work` on a thread with a stack of `stack` bytes, and returns its result on the heap.
+pub(crate) fn on_large_stack<T: Send, E: Send>(
+    stack: usize,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<Box<T>, Fault>
+where
+    Fault: From<E>,
+{
     std::thread::scope(|scope| -> Result<Box<T>, Fault> {
-        let thread = std::thread::Builder::new().name("elsa-task".to_owned()).stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || plan().map(Box::new));
+        let thread = std::thread::Builder::new().name("elsa-task".to_owned()).stack_size(stack);
+        let thread = thread.spawn_scoped(scope, || work().map(Box::new));
         let thread = thread.map_err(|error| {
-            Fault::new(ELSA_STATUS_DEVICE, &format_args!("task: no thread to plan it: {error}"))
+            Fault::new(ELSA_STATUS_DEVICE, &format_args!("task: no thread for it: {error}"))
         })?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
     })
@@ -116,8 +123,8 @@ pub unsafe extern "C" fn elsa_task_create(
         let (problem, plan) = (convert::problem(&problem)?, convert::plan_options(&plan)?);
         let (division, number, held) = division(&options)?;
         let path = division.path(number).map_err(PlanError::Task)?;
-        let made = on_large_stack(|| TaskPlan::new(&engine, &problem, &division, &path, held, &plan))?;
-        let id = TASKS.insert(Arc::new(PlannedTask { tasks: division.tasks(), plan: Mutex::new(made) }))?;
+        let made = on_large_stack(STACK, || TaskPlan::new(&engine, &problem, &division, &path, held, &plan))?;
+        let id = TASKS.insert(Arc::new(PlannedTask { division, path, plan: Mutex::new(made) }))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(task, elsa_task { id }) };
         Ok(())
@@ -138,7 +145,7 @@ pub unsafe extern "C" fn elsa_task_describe(task: elsa_task, info: *mut elsa_tas
         let [query_total, key_total] = plan.totals();
         room.fill(elsa_task_info {
             size: size_of::<elsa_task_info>(),
-            tasks: task.tasks,
+            tasks: task.division.tasks(),
             queries: plan.task().query_tokens(),
             keys: plan.task().key_tokens(),
             query_total,

@@ -6,6 +6,7 @@
 
 mod data;
 mod engine;
+mod files;
 mod gradients;
 mod info;
 mod linear;
@@ -17,6 +18,7 @@ mod task;
 
 pub use data::*;
 pub use engine::*;
+pub use files::*;
 pub use gradients::*;
 pub use info::*;
 pub use linear::*;

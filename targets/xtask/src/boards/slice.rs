@@ -55,8 +55,8 @@ impl Slice {
                 return Err(format!("--features: {name}; allowed: {}", all.join(", ")));
             }
             if features.insert(name.clone()) {
-                // A feature of another package has a slash in its name.
-                open.extend(listed(&name).into_iter().filter(|needed| !needed.contains('/')));
+                // A feature of another package has a slash in its name, and a package follows a colon.
+                open.extend(listed(&name).into_iter().filter(|needed| !needed.contains(['/', ':'])));
             }
         }
         let absent = all.difference(&features).cloned().collect();
@@ -162,7 +162,7 @@ fn gpu_code(bytes: &[u8], wanted: bool) -> check::Found {
 mod tests {
     use super::*;
 
-    const LISTED: &str = "[features]\ndefault = ['a', 'b', 'c']\na = []\nb = ['a', 'other/b']\nc = []\n\
+    const LISTED: &str = "[features]\ndefault = ['a', 'b', 'c']\na = []\nb = ['a', 'other/b', 'dep:other']\nc = []\n\
         inject = []\n";
 
     #[test]
@@ -201,8 +201,12 @@ mod tests {
         assert!(!attention.contains("elsa_gradients_run"));
         let task = of(&["task"]);
         assert!(task.contains("elsa_task_run") && task.is_superset(&attention));
-        assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream", "task"]), whole);
-        let all: BTreeSet<String> = [stream, gradients, linear, series, task].into_iter().flatten().collect();
+        let files = of(&["files"]);
+        assert!(files.contains("elsa_task_files_merge") && files.is_superset(&task));
+        assert!(!task.contains("elsa_task_file_write"));
+        assert_eq!(of(&["cuda", "files", "gradients", "linear", "series", "stream"]), whole);
+        let all: BTreeSet<String> =
+            [stream, gradients, linear, series, files].into_iter().flatten().collect();
         assert_eq!(all, whole);
     }
 

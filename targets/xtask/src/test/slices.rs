@@ -18,7 +18,7 @@ use std::fs;
 ///
 /// A third of a program for the CPU is Rust's standard library, half of it the code that prints a backtrace; another
 /// sixth are the tables for unwinding, without which a panic would leave the library.
-const SLICES: [(&[&str], u64); 7] = [
+const SLICES: [(&[&str], u64); 8] = [
     (&["attention"], 1_150_000),
     (&["attention", "cuda"], 1_800_000),
     (&["attention", "stream"], check::ADDED),
@@ -26,6 +26,7 @@ const SLICES: [(&[&str], u64); 7] = [
     (&["linear"], check::ADDED),
     (&["series"], check::ADDED),
     (&["task"], check::ADDED),
+    (&["files"], check::ADDED),
 ];
 /// Compiler of the program, without exceptions and without types at run time.
 const COMPILER: &str = "aarch64-linux-gnu-g++ -std=c++14 -O2 -fno-exceptions -fno-rtti";

@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 39] = [
+pub const PROGRAMS: [(&str, &str); 40] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -51,6 +51,7 @@ pub const PROGRAMS: [(&str, &str); 39] = [
     ("stream.cpp", ""),
     ("stream.cpp", "-DELSA_THROW"),
     ("task.c", ""),
+    ("task_files.c", ""),
     ("task.cpp", ""),
     ("task.cpp", "-DELSA_THROW"),
     ("typed.cpp", ""),
@@ -180,7 +181,8 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`.
+/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`. One of them calls the
+/// tool of `dist`.
 pub fn chosen(
     tree: &Tree,
     ran: &mut Ran,
@@ -193,7 +195,7 @@ pub fn chosen(
     let programs = PROGRAMS.iter().rev().filter(|(source, flags)| choose(source, flags));
     ran.each(programs.collect(), |ran, (source, flags)| {
         if let Some(program) = compiled(tree, ran, compilers, (source, flags), dist, home) {
-            checks(ran, source, Run::new(tree, "").arg(program));
+            checks(ran, source, Run::new(tree, "").arg(program).env("ELSA_TOOL", dist.join("bin/elsa")));
         }
     });
 }
