@@ -6,6 +6,8 @@
 mod answer;
 mod error;
 mod members;
+#[cfg(test)]
+mod tests;
 mod windows;
 
 pub use answer::{Answer, Merged, Sought};
