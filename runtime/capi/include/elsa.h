@@ -12,7 +12,7 @@
  * returns ELSA_STATUS_UNSUPPORTED for nonzero fields that it does not know, and for output structs that are larger than
  * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
  * a static library. A library built as a slice has the functions of some features only. The features attention,
- * gradients, linear, series, stream and task have the names of the headers with their functions; those of
+ * files, gradients, linear, series, stream and task have the names of the headers with their functions; those of
  * gradients_task.h need both gradients and task. Without attention, elsa_workspace_certified and elsa_workspace_left_out
  * of common.h are absent too.
  *
@@ -55,6 +55,7 @@
 
 #include "elsa/attention.h"
 #include "elsa/common.h"
+#include "elsa/files.h"
 #include "elsa/gradients.h"
 #include "elsa/gradients_task.h"
 #include "elsa/linear.h"

@@ -67,6 +67,9 @@ growing! {
     elsa_task_options
     elsa_task_info
     elsa_task_report
+    elsa_task_file
+    elsa_task_files
+    elsa_task_merged
     elsa_gradients_options
     elsa_gradients_inputs
     elsa_gradients_outputs
@@ -226,6 +229,9 @@ mod tests {
         assert_eq!(size_of::<elsa_task_options>(), 15 * word + 8 + 2 * 4);
         assert_eq!(size_of::<elsa_task_info>(), 6 * word + 2 * 8);
         assert_eq!(size_of::<elsa_task_report>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_task_file>(), 5 * word);
+        assert_eq!(size_of::<elsa_task_files>(), 7 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_task_merged>(), 8 * word + 2 * 4);
         assert_eq!(size_of::<elsa_gradients_options>(), 2 * word + 2 * 4);
         assert_eq!(size_of::<elsa_gradients_inputs>(), word + 14 * inputs);
         assert_eq!(size_of::<elsa_gradients_outputs>(), word + 3 * inputs);

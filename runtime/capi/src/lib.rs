@@ -26,19 +26,21 @@
 //! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
 //! | `task` | `tensors` of `attention`: the memory of its inputs and states; `planned`: what all tasks share |
 //! | `gradients_task` | `tensors` of `gradients`: the memory of its calls; `planned` of `task` |
+//! | `files` | `task`: its handles, and its thread with a large stack; `elsa-files`: the format of the files, and their merge |
 //! | `stream` | in its folder, `rows`: its callbacks as source and sink of the runtime; `gpu`: streams that a GPU computes |
 //!
 //! # Features
 //!
-//! Each of the folders `attention`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the feature
-//! of its name, and `gradients_task` with both features of its name. Without them, the library lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
-//! computes too.
+//! Each of the folders `attention`, `files`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the
+//! feature of its name, and `gradients_task` with both features of its name. Without them, the library lacks its
+//! functions; the headers and the types stay the same. With the feature `cuda`, a GPU computes too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 // What operators share, a library with some of them uses only in part.
 #![cfg_attr(
     not(all(
+        feature = "files",
         feature = "gradients",
         feature = "linear",
         feature = "series",
@@ -58,6 +60,8 @@ mod buffer;
 mod convert;
 mod engine;
 mod fault;
+#[cfg(feature = "files")]
+mod files;
 #[cfg(feature = "gradients")]
 mod gradients;
 #[cfg(all(feature = "gradients", feature = "task"))]
@@ -92,6 +96,8 @@ pub use attention::*;
 pub use bound::*;
 pub use buffer::*;
 pub use engine::*;
+#[cfg(feature = "files")]
+pub use files::*;
 #[cfg(feature = "gradients")]
 pub use gradients::*;
 #[cfg(all(feature = "gradients", feature = "task"))]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 34] = [
+const SOURCES: [&str; 36] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -13,6 +13,7 @@ const SOURCES: [&str; 34] = [
     "types/info",
     "types/stream",
     "types/task",
+    "types/files",
     "types/gradients",
     "types/gradients_task",
     "types/linear",
@@ -34,6 +35,7 @@ const SOURCES: [&str; 34] = [
     "attention/states",
     "stream/calls",
     "task/calls",
+    "files/calls",
     "gradients/calls",
     "gradients_task/calls",
     "gradients_task/merge",
@@ -56,7 +58,7 @@ struct Part {
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: &[], begins: &["mask_kind"] };
 /// The parts. A name belongs to the first part with a prefix of it.
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     COMMON,
     Part {
         name: "gradients_task",
@@ -113,6 +115,13 @@ const PARTS: [Part; 8] = [
         what: "operators that treat every channel by itself",
         over: &["common"],
         begins: &["convolution", "gate", "recurrence", "selective", "series", "taps"],
+    },
+    // Before `task`, whose prefix begins these names too.
+    Part {
+        name: "files",
+        what: "files of the states of tasks of quorums, and their merge",
+        over: &["task"],
+        begins: &["task_file", "task_files", "task_merged"],
     },
     Part {
         name: "task",

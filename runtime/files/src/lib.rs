@@ -6,7 +6,7 @@
 //! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
 //! need little more memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
 //! [`Writer`] writes either all output tensors of a call or none, and [`Target`] writes any other file. [`task`] is the
-//! format of the states and gradient shares of quorum tasks.
+//! format of the states and gradient shares of quorum tasks, and [`merge`] merges these files.
 //!
 //! If a signal handler calls [`temporary::remove_all`], the process leaves no half-written file behind, unless the
 //! process is killed.
@@ -31,6 +31,7 @@ mod file;
 mod infos;
 mod load;
 mod memory;
+pub mod merge;
 pub mod npy;
 mod npz;
 mod outlet;

@@ -325,7 +325,7 @@ pub fn with_file<T>(
 }
 
 /// Builds the error for a tensor at `path` that cannot be read.
-fn failed(argument: &'static str, path: &Path, fault: Fault) -> FileError {
+pub(crate) fn failed(argument: &'static str, path: &Path, fault: Fault) -> FileError {
     let path = path.to_path_buf();
     match fault {
         Fault::Content(source) => FileError::Tensor { argument, path, source },

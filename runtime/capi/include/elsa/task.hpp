@@ -3,6 +3,7 @@
 #define ELSA_TASK_HPP
 
 #include "attention.hpp"
+#include "files.h"
 #include "task.h"
 
 #include <cstddef>
@@ -98,6 +99,30 @@ public:
         return status(elsa_task_run(get(), &inputs, &arrays, report));
     }
 
+    // Writes the states of the task's queries to the file `path`, which ends with .npz, for elsa::task_files and for the
+    // tool, elsa merge. `run` names the run: only files with the same name merge. key_lengths are those of the run that
+    // computed the states; empty if the problem has none.
+    status write_file(const elsa::states &of_task, const std::string &path, const std::string &run,
+                      const std::vector<std::int64_t> &key_lengths = {}) const {
+        const result<elsa_task_info> info = describe();
+        if (!info.ok()) {
+            return info.status();
+        }
+        if (of_task.rows() != sequences_ * info->queries || of_task.dim() != dim_) {
+            return other("of_task", of_task, info->queries);
+        }
+        elsa_task_file file;
+        elsa_task_file_init(&file);
+        file.path = path.c_str();
+        file.run = run.c_str();
+        if (!key_lengths.empty()) {
+            file.key_lengths.data = key_lengths.data();
+            file.key_lengths.count = key_lengths.size();
+        }
+        const elsa_states_in from = of_task.read();
+        return status(elsa_task_file_write(get(), &from, &file));
+    }
+
     // Returns the states of all queries: those of the task's queries, and the states of no keys. elsa::states::merge
     // merges them with those of other tasks.
     result<elsa::states> spread(const elsa::states &of_task) const {
@@ -124,6 +149,66 @@ private:
     }
 
     std::size_t sequences_ = 0, dim_ = 0;
+};
+
+// Files of all tasks of a quorum, and the answer to write: out, lse or both.
+class task_files {
+public:
+    explicit task_files(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+
+    // Requires that the files have the name of this run.
+    task_files &with_run(std::string name) {
+        run_ = std::move(name);
+        has_run_ = true;
+        return *this;
+    }
+
+    // Writes the output to the file `path`, which ends with .npy. layout is ELSA_LAYOUT_BHND or ELSA_LAYOUT_BNHD.
+    task_files &with_out(std::string path, elsa_layout layout = ELSA_LAYOUT_BHND) {
+        out_ = std::move(path);
+        layout_ = layout;
+        return *this;
+    }
+
+    // Writes the log-sum-exp of each row to the file `path`, which ends with .npy.
+    task_files &with_lse(std::string path) {
+        lse_ = std::move(path);
+        return *this;
+    }
+
+    // Limits the memory of the process during the merge, in bytes.
+    task_files &with_host_budget(std::size_t bytes) noexcept {
+        host_budget_ = bytes;
+        return *this;
+    }
+
+    // Merges the files and writes the answer.
+    result<elsa_task_merged> merge() const {
+        std::vector<const char *> paths;
+        for (const std::string &path : paths_) {
+            paths.push_back(path.c_str());
+        }
+        elsa_task_files files;
+        elsa_task_files_init(&files);
+        files.paths = paths.data();
+        files.count = paths.size();
+        files.run = has_run_ ? run_.c_str() : nullptr;
+        files.out = out_.empty() ? nullptr : out_.c_str();
+        files.lse = lse_.empty() ? nullptr : lse_.c_str();
+        files.host_budget = host_budget_;
+        files.layout = layout_;
+        elsa_task_merged merged;
+        elsa_task_merged_init(&merged);
+        const elsa_status code = elsa_task_files_merge(&files, &merged);
+        return detail::made<elsa_task_merged>(code, merged);
+    }
+
+private:
+    std::vector<std::string> paths_;
+    std::string run_, out_, lse_;
+    bool has_run_ = false;
+    std::size_t host_budget_ = 0;
+    elsa_layout layout_ = ELSA_LAYOUT_BHND;
 };
 
 } // inline namespace

@@ -9,7 +9,7 @@ use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::task::calls::division;
-use crate::task::planned::{self, Planned, on_large_stack, tokens};
+use crate::task::planned::{self, Planned, STACK, on_large_stack, tokens};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_core::attention::backward::BackwardProblem;
@@ -68,12 +68,12 @@ pub unsafe extern "C" fn elsa_gradients_task_create(
         let (division, number, held) = division(&options)?;
         let path = division.path(number).map_err(PlanError::Task)?;
         let types = Types::of(&plan, problem.forward().spec().dtype);
-        let made = on_large_stack(|| {
+        let made = on_large_stack(STACK, || {
             let plan =
                 BackwardTaskPlan::new(&engine, &problem, &division, &path, held, &plan_options(&plan))?;
-            Ok(TypedTask { plan, types })
+            Ok::<_, PlanError>(TypedTask { plan, types })
         })?;
-        let id = TASKS.insert(Arc::new(Planned::new(division.tasks(), made)))?;
+        let id = TASKS.insert(Arc::new(Planned::new(division, path, made)))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(task, elsa_gradients_task { id }) };
         Ok(())
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn elsa_gradients_task_describe(
         let room = unsafe { Room::new("info", info) }?;
         let task = TASKS.get(task.id)?;
         let plan = &task.lock()?.plan;
-        room.fill(planned::info(plan.task(), task.tasks, plan.totals(), plan.workspace_bytes()));
+        room.fill(planned::info(plan.task(), task.division.tasks(), plan.totals(), plan.workspace_bytes()));
         Ok(())
     })
 }

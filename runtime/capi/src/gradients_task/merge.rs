@@ -7,7 +7,7 @@ use crate::handles::Table;
 use crate::memory::{Buffer, Unchecked, apart};
 use crate::pointer::{aligned, put};
 use crate::task::calls::division;
-use crate::task::planned::{locked, on_large_stack};
+use crate::task::planned::{STACK, locked, on_large_stack};
 use crate::types::*;
 use elsa_core::attention::backward::{BackwardProblem, Operand};
 use elsa_core::dtype::DType;
@@ -120,9 +120,9 @@ pub unsafe extern "C" fn elsa_gradients_merge_add(
         }
         let spec = problem.forward().spec();
         let totals = [spec.query.tokens(), spec.key.tokens()];
-        on_large_stack(|| {
+        on_large_stack(STACK, || {
             let task = Task::new(division, &path, totals[0], totals[1]).map_err(PlanError::Task)?;
-            Ok(sums.push_slices(&task, data)?)
+            Ok::<(), PlanError>(sums.push_slices(&task, data)?)
         })?;
         *added += 1;
         Ok(())

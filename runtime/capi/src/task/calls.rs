@@ -8,7 +8,7 @@ use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
 use crate::memory::{Buffer, apart};
 use crate::pointer::{aligned, get, put};
-use crate::task::planned::{self, Planned, on_large_stack, tokens};
+use crate::task::planned::{self, Planned, STACK, on_large_stack, tokens};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_core::attention::StateOut;
@@ -16,7 +16,7 @@ use elsa_core::quorum::Division;
 use elsa_runtime::{PlanError, TaskPlan, TaskReport, TaskTokens};
 use std::sync::Arc;
 
-static TASKS: Table<Planned<TaskPlan>> = Table::new("task");
+pub(crate) static TASKS: Table<Planned<TaskPlan>> = Table::new("task");
 
 /// Returns the division of a task, its number, and the tokens that its tensors contain.
 pub(crate) fn division(o: &elsa_task_options) -> Result<(Division, u64, TaskTokens), Fault> {
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn elsa_task_create(
         let (problem, plan) = (convert::problem(&problem)?, convert::plan_options(&plan)?);
         let (division, number, held) = division(&options)?;
         let path = division.path(number).map_err(PlanError::Task)?;
-        let made = on_large_stack(|| TaskPlan::new(&engine, &problem, &division, &path, held, &plan))?;
-        let id = TASKS.insert(Arc::new(Planned::new(division.tasks(), made)))?;
+        let made = on_large_stack(STACK, || TaskPlan::new(&engine, &problem, &division, &path, held, &plan))?;
+        let id = TASKS.insert(Arc::new(Planned::new(division, path, made)))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(task, elsa_task { id }) };
         Ok(())
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn elsa_task_describe(task: elsa_task, info: *mut elsa_tas
         let room = unsafe { Room::new("info", info) }?;
         let task = TASKS.get(task.id)?;
         let plan = task.lock()?;
-        room.fill(planned::info(plan.task(), task.tasks, plan.totals(), plan.workspace_bytes()));
+        room.fill(planned::info(plan.task(), task.division.tasks(), plan.totals(), plan.workspace_bytes()));
         Ok(())
     })
 }

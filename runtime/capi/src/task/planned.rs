@@ -3,22 +3,22 @@
 use crate::fault::Fault;
 use crate::pointer::aligned;
 use crate::types::*;
-use elsa_core::quorum::{Run, Task};
-use elsa_runtime::PlanError;
+use elsa_core::quorum::{Division, Run, Task, TaskPath};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Plan of a task behind a handle.
 #[derive(Debug)]
 pub(crate) struct Planned<P> {
-    /// Number of tasks of the division.
-    pub tasks: u64,
+    /// Division to which the task belongs, and the path of the task in it.
+    pub division: Division,
+    pub path: TaskPath,
     /// The plan is large, so it is on the heap.
     plan: Mutex<Box<P>>,
 }
 
 impl<P> Planned<P> {
-    pub(crate) fn new(tasks: u64, plan: Box<P>) -> Planned<P> {
-        Planned { tasks, plan: Mutex::new(plan) }
+    pub(crate) fn new(division: Division, path: TaskPath, plan: Box<P>) -> Planned<P> {
+        Planned { division, path, plan: Mutex::new(plan) }
     }
 
     /// Locks the plan for one call, or returns ELSA_STATUS_BUSY if another call is using it.
@@ -42,17 +42,21 @@ pub(crate) fn locked<'a, T>(argument: &str, object: &'a Mutex<T>) -> Result<Mute
 
 /// Bytes of the stack on which tasks are planned. The lists of a task's runs take more than ELSA_STACK_BYTES, which is
 /// all that the calling thread may have.
-const STACK: usize = 1 << 20;
+pub(crate) const STACK: usize = 1 << 20;
 
-/// Calls `plan` on a thread with a large stack, and returns its result on the heap.
-pub(crate) fn on_large_stack<T: Send>(
-    plan: impl FnOnce() -> Result<T, PlanError> + Send,
-) -> Result<Box<T>, Fault> {
+/// Calls `work` on a thread with a stack of `stack` bytes, and returns its result on the heap.
+pub(crate) fn on_large_stack<T: Send, E: Send>(
+    stack: usize,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<Box<T>, Fault>
+where
+    Fault: From<E>,
+{
     std::thread::scope(|scope| -> Result<Box<T>, Fault> {
-        let thread = std::thread::Builder::new().name("elsa-task".to_owned()).stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || plan().map(Box::new));
+        let thread = std::thread::Builder::new().name("elsa-task".to_owned()).stack_size(stack);
+        let thread = thread.spawn_scoped(scope, || work().map(Box::new));
         let thread = thread.map_err(|error| {
-            Fault::new(ELSA_STATUS_DEVICE, &format_args!("task: no thread to plan it: {error}"))
+            Fault::new(ELSA_STATUS_DEVICE, &format_args!("task: no thread for it: {error}"))
         })?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
     })

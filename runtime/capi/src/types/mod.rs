@@ -6,6 +6,7 @@
 
 mod data;
 mod engine;
+mod files;
 mod gradients;
 mod gradients_task;
 mod info;
@@ -18,6 +19,7 @@ mod task;
 
 pub use data::*;
 pub use engine::*;
+pub use files::*;
 pub use gradients::*;
 pub use gradients_task::*;
 pub use info::*;

@@ -4,11 +4,11 @@ use super::args::BackwardArgs;
 use crate::error::Error;
 use crate::job::{Job, floats};
 use crate::task::load::{Rows, token_axis};
-use crate::task::origin::misfit;
 use crate::task::planned;
 use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_files::merge::misfit;
 use elsa_files::{
     Accept, FileError, Format, MemoryError, Stored, Tensor, TensorPath, leaves_enough, reserved, zeros,
 };

@@ -1,8 +1,7 @@
 //! `elsa merge`: merges the states of all tasks of a division into the full answer, or adds their shares of gradients.
 
 mod args;
-mod members;
-mod sums;
+mod refusal;
 mod windows;
 
 pub use args::MergeArgs;
@@ -14,12 +13,17 @@ use crate::report::{self, count, object};
 use crate::task::{origin, planned};
 use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
+use elsa_files::merge::{Member, Totals, check_run, reserved, shape, sums, tree};
 use elsa_files::task::{Kind, Whole};
 use elsa_files::{Array, Buffer, Content, Output, Writer, zeros};
 use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge, fixed_memory};
-use members::{Member, tree};
 use std::time::Instant;
-use sums::{Done, Sums, shape};
+
+/// Name of the argument that lists the files, for messages.
+const STATES: &str = "STATES";
+
+/// Totals over the input files, name of the first output file, and shape of its tensor.
+type Done = (Totals, String, Vec<usize>);
 
 /// A finished merge.
 pub struct Merged {
@@ -27,7 +31,7 @@ pub struct Merged {
     kind: Kind,
     /// The complete problem.
     whole: Whole,
-    sums: Sums,
+    totals: Totals,
     /// The first output, and the shape of its tensor.
     first: (String, Vec<usize>),
     tasks: usize,
@@ -62,9 +66,9 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
             // The shape has batch, heads, key heads, queries, keys, head size and head size of values.
             shape: merged.whole.shape,
             dtype: merged.whole.dtype().name(),
-            pairs: merged.sums.pairs as f64,
-            tokens: merged.sums.tokens,
-            bytes_read: merged.sums.bytes,
+            pairs: merged.totals.pairs as f64,
+            tokens: merged.totals.tokens,
+            bytes_read: merged.totals.bytes,
             ms: merged.ms,
         };
         report::json(&mut crate::foreign::stdout(), &report)?;
@@ -83,21 +87,16 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
 pub fn join(args: &MergeArgs, fixed: usize) -> Result<Merged, Error> {
     outputs_allowed(args)?;
     let start = Instant::now();
-    let mut members = members::reserved(args.states.len())?;
+    let mut members = reserved(STATES, args.states.len())?;
     for path in &args.states {
-        members.push(Member::open(path)?);
+        members.push(Member::open(STATES, path)?);
     }
     let (kind, whole) = tree(&mut members)?;
     args.check(kind)?;
-    if let Some(run) = args.run_id.as_ref().filter(|run| **run != whole.run) {
-        let (argument, found) = ("run-id", format!("{run:?}"));
-        let allowed = match whole.run.is_empty() {
-            true => "left out, as the files are of a run without a name".into(),
-            false => format!("{:?}, as the files have", whole.run),
-        };
-        return Err(Error::Argument { argument, found, allowed });
+    if let Some(run) = &args.run_id {
+        check_run("run-id", run, &whole)?;
     }
-    let (sums, first, shape) = match (kind, args.host_budget) {
+    let (totals, first, shape) = match (kind, args.host_budget) {
         (Kind::States, None) => states(args, &members, &whole)?,
         (Kind::States, Some(budget)) => windows::states(args, &members, &whole, [budget, fixed])?,
         (Kind::Gradients, None) => gradients(args, &members, &whole)?,
@@ -107,7 +106,7 @@ pub fn join(args: &MergeArgs, fixed: usize) -> Result<Merged, Error> {
         }
     };
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    Ok(Merged { kind, whole, sums, first: (first, shape), tasks: members.len(), ms })
+    Ok(Merged { kind, whole, totals, first: (first, shape), tasks: members.len(), ms })
 }
 
 /// Merges the states in the files, and writes the outputs.
@@ -121,15 +120,15 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     if let Some(path) = &args.state_out {
         writer.add_archive("state-out", path)?;
     }
-    let tokens = members::sums(members, Kind::States, whole)?;
+    let tokens = sums(members, Kind::States, whole)?;
     let [batch, heads, _, queries, _, _, dim] = whole.shape;
     let mut merge =
         TaskMerge::new(whole.sequences(), queries, dim, members.len()).map_err(planned("state-out"))?;
-    let sums = Sums::of(members, |member| {
+    let totals = Totals::of(members, |member| {
         let states = member.read(|description, task, file, length| description.states(task, file, length))?;
         member.check(&states, std::slice::from_ref(&(0..member.task.query_tokens())))?;
         merge.push(member.task.queries(), &states)?;
-        Ok(4 * (2 * states.m.len() + states.w.len()))
+        Ok::<_, Error>(4 * (2 * states.m.len() + states.w.len()))
     })?;
     let states = merge.finish();
 
@@ -162,7 +161,7 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     writer.commit(&contents)?;
     let first = args.out.as_ref().or(args.lse_out.as_ref()).map(ToString::to_string);
     let first = first.or(args.state_out.as_ref().map(|path| path.display().to_string()));
-    Ok((sums, first.unwrap_or_default(), shape))
+    Ok((totals, first.unwrap_or_default(), shape))
 }
 
 /// Adds the shares of gradients in the files, and writes the gradients.
@@ -183,12 +182,12 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
         }
         outputs.push((argument, source, shape, view));
     }
-    members::sums(members, Kind::Gradients, whole)?;
+    sums(members, Kind::Gradients, whole)?;
     let mut merge = GradientMerge::new(&whole.gradients(), members.len()).map_err(planned("shares-out"))?;
-    let sums = Sums::of(members, |member| {
+    let totals = Totals::of(members, |member| {
         let shares = member.read(|description, task, file, length| description.shares(task, file, length))?;
         merge.push(&member.task, &shares)?;
-        Ok(4 * (shares.query.len() + shares.key.len() + shares.value.len()))
+        Ok::<_, Error>(4 * (shares.query.len() + shares.key.len() + shares.value.len()))
     })?;
     let TaskGradients { query, key, value } = merge.finish();
     let (mut contents, mut first) = (Vec::new(), None);
@@ -202,5 +201,5 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
     }
     writer.commit(&contents)?;
     let (first, shape) = first.unwrap_or_default();
-    Ok((sums, first, shape))
+    Ok((totals, first, shape))
 }

@@ -2,7 +2,6 @@
 //! `elsa backward --state` checks it.
 
 use crate::error::Error;
-use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Task;
 use elsa_files::sums::{NAMES, Sums};
 use elsa_files::task::{MOST_NAME, bytes, integers, is_name, list};
@@ -82,20 +81,4 @@ pub fn check(
             "those of the forward pass of these tensors".into(),
         )),
     }
-}
-
-/// If `error` is about a number that no run writes to states of shape `[batch, heads, rows]`, describes this number.
-/// Returns two texts: the first has the array, the index and the value of the number, and the second has the allowed
-/// values. Returns `None` for other errors.
-#[must_use]
-pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
-    let ArgumentError::State { argument, row, found, allowed } = *error else { return None };
-    let array = match argument {
-        "state_m" => "m",
-        "state_s" => "S",
-        _ => "W",
-    };
-    let (sequence, row) = (row / rows.max(1), row % rows.max(1));
-    let place = [sequence / heads.max(1), sequence % heads.max(1), row];
-    Some((format!("{array} of row {place:?} holds {found}"), format!("{allowed}, as a run leaves it")))
 }

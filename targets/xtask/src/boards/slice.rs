@@ -56,8 +56,8 @@ impl Slice {
                 return Err(format!("--features: {name}; allowed: {}", all.join(", ")));
             }
             if features.insert(name.clone()) {
-                // A feature of another package has a slash in its name.
-                open.extend(listed(&name).into_iter().filter(|needed| !needed.contains('/')));
+                // A feature of another package has a slash in its name, and a package follows a colon.
+                open.extend(listed(&name).into_iter().filter(|needed| !needed.contains(['/', ':'])));
             }
         }
         let absent = all.difference(&features).cloned().collect();
@@ -163,7 +163,7 @@ fn gpu_code(bytes: &[u8], wanted: bool) -> check::Found {
 mod tests {
     use super::*;
 
-    const LISTED: &str = "[features]\ndefault = ['a', 'b', 'c']\na = []\nb = ['a', 'other/b']\nc = []\n\
+    const LISTED: &str = "[features]\ndefault = ['a', 'b', 'c']\na = []\nb = ['a', 'other/b', 'dep:other']\nc = []\n\
         inject = []\n";
 
     #[test]
@@ -202,13 +202,16 @@ mod tests {
         assert!(!attention.contains("elsa_gradients_run"));
         let task = of(&["task"]);
         assert!(task.contains("elsa_task_run") && task.is_superset(&attention));
-        assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream", "task"]), whole);
+        let files = of(&["files"]);
+        assert!(files.contains("elsa_task_files_merge") && files.is_superset(&task));
+        assert!(!task.contains("elsa_task_file_write"));
+        assert_eq!(of(&["cuda", "files", "gradients", "linear", "series", "stream"]), whole);
         let both = of(&["gradients", "task"]);
         assert!(both.contains("elsa_gradients_task_run") && both.contains("elsa_gradients_merge_add"));
         for one in [&gradients, &task] {
             assert!(both.is_superset(one) && one.iter().all(|name| !name.starts_with("elsa_gradients_task")));
         }
-        let all: BTreeSet<String> = [stream, both, linear, series].into_iter().flatten().collect();
+        let all: BTreeSet<String> = [stream, both, files, linear, series].into_iter().flatten().collect();
         assert_eq!(all, whole);
     }
 

@@ -22,7 +22,7 @@ pub fn musl(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::target(tree, TRIPLE)?;
     let (zig, home) = (setup::zig(tree)?, tree.target.join("links/musl"));
     // A static program cannot open a GPU's driver.
-    let slice = Slice::named(tree, &["gradients", "linear", "series", "stream", "task"])?;
+    let slice = Slice::named(tree, &["files", "gradients", "linear", "series", "stream"])?;
     let abi = slice.abi(tree)?;
     let run = Run::new(tree, "cargo-zigbuild build --profile slice -p elsa-capi --no-default-features");
     let run = run.arg("--features").arg(slice.joined(",")).arg("--target").arg(TRIPLE).front(zig.clone());

@@ -27,6 +27,7 @@ const SLICES: [(&[&str], u64); 8] = [
     (&["linear"], check::ADDED),
     (&["series"], check::ADDED),
     (&["task"], check::ADDED),
+    (&["files"], check::ADDED),
 ];
 /// Compiler of the program, without exceptions and without types at run time.
 const COMPILER: &str = "aarch64-linux-gnu-g++ -std=c++14 -O2 -fno-exceptions -fno-rtti";

@@ -28,7 +28,7 @@ const NOT_UNDER_VALGRIND: [(&str, &str); 4] = [
 const SHORTER: &str = "-DSLOW";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 41] = [
+pub const PROGRAMS: [(&str, &str); 42] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -62,6 +62,7 @@ pub const PROGRAMS: [(&str, &str); 41] = [
     ("stream.cpp", ""),
     ("stream.cpp", "-DELSA_THROW"),
     ("task.c", ""),
+    ("task_files.c", ""),
     ("task.cpp", ""),
     ("task.cpp", "-DELSA_THROW"),
     ("typed.cpp", ""),
@@ -191,7 +192,8 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`.
+/// Builds and runs those programs in [`PROGRAMS`] for whose source and flags `choose` returns `true`. One of them calls the
+/// tool of `dist`.
 pub fn chosen(
     tree: &Tree,
     ran: &mut Ran,
@@ -204,7 +206,7 @@ pub fn chosen(
     let programs = PROGRAMS.iter().rev().filter(|(source, flags)| choose(source, flags));
     ran.each(programs.collect(), |ran, (source, flags)| {
         if let Some(program) = compiled(tree, ran, compilers, (source, flags), dist, home) {
-            checks(ran, source, Run::new(tree, "").arg(program));
+            checks(ran, source, Run::new(tree, "").arg(program).env("ELSA_TOOL", dist.join("bin/elsa")));
         }
     });
 }
