@@ -18,7 +18,7 @@ use std::fs;
 ///
 /// A third of a program for the CPU is Rust's standard library, half of it the code that prints a backtrace; another
 /// sixth are the tables for unwinding, without which a panic would leave the library.
-const SLICES: [(&[&str], u64); 8] = [
+const SLICES: [(&[&str], u64); 9] = [
     (&["attention"], 1_150_000),
     (&["attention", "cuda"], 1_800_000),
     (&["attention", "stream"], check::ADDED),
