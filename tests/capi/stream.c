@@ -213,7 +213,8 @@ static void larger_than_memory(void) {
     OK(elsa_stream_run(stream, &data, &done));
     CHECK(done.read_bytes == (2 * (size_t)LONG + 1) * sizeof(float) * D && done.written_bytes == sizeof answer);
     CHECK(done.parts == (LONG + info.chunk_keys - 1) / info.chunk_keys && most_at_once <= info.key_bytes);
-    CHECK(answer[0] == ODD_VALUE / 2.0f && answer[1] == 0 && answer[D - 1] == 0);
+    /* Not every kernel computes the weight 1 for a score of zero; the weights of all keys are equal. */
+    CHECK(fabs(answer[0] - ODD_VALUE / 2.0) < 1e-5 && answer[1] == 0 && answer[D - 1] == 0);
     OK(elsa_stream_destroy(stream));
 }
 

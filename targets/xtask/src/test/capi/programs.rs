@@ -18,11 +18,10 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 /// The program that the stage `host` runs under valgrind: it reads every byte of memory that the library allocates.
 pub const READS_MEMORY: &str = "buffers.c";
 /// Programs that do not run under valgrind, each with the reason.
-const NOT_UNDER_VALGRIND: [(&str, &str); 4] = [
+const NOT_UNDER_VALGRIND: [(&str, &str); 3] = [
     ("fork.c", "the threads of a parent do not exist in its children, where their memory counts as lost"),
     ("realtime.c", "it replaces the allocator, as valgrind does"),
     ("stack.c", "it measures the stack, which valgrind uses too"),
-    ("stream_resume.c", "it kills its children"),
 ];
 /// Flag for programs that run under valgrind: long programs then do less.
 const SHORTER: &str = "-DSLOW";
