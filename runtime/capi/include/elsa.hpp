@@ -4,8 +4,8 @@
 // value; compilers warn if either is discarded. A failed result has no value: accessing it prints the message and ends
 // the program by std::abort. With ELSA_THROW defined before this header, the access throws an elsa::error instead, and
 // elsa::or_throw turns results and statuses into exceptions. Nothing else throws, except std::bad_alloc on allocation
-// of elsa::states and messages, and exceptions of callables passed to elsa::stream::run. Translation units with and
-// without ELSA_THROW may be linked into one program.
+// of elsa::states, elsa::task_files and messages, and exceptions of callables passed to elsa::stream::run. Translation
+// units with and without ELSA_THROW may be linked into one program.
 //
 // Element types are checked at compile time: float, elsa::f16, elsa::bf16, and types for which a program specialises
 // elsa::element. The structs of elsa.h may be used as well; the caller is then responsible for types.

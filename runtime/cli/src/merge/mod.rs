@@ -18,12 +18,10 @@ use elsa_files::task::{Kind, Whole};
 use elsa_files::{Array, Buffer, Content, Output, Writer, zeros};
 use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge, fixed_memory};
 use std::time::Instant;
+use windows::Done;
 
 /// Name of the argument that lists the files, for messages.
 const STATES: &str = "STATES";
-
-/// Totals over the input files, name of the first output file, and shape of its tensor.
-type Done = (Totals, String, Vec<usize>);
 
 /// A finished merge.
 pub struct Merged {

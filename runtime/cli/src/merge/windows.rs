@@ -1,6 +1,5 @@
 //! Merges the states of tasks within a memory budget.
 
-use super::Done;
 use super::args::MergeArgs;
 use crate::error::Error;
 use crate::flag::flag;
@@ -9,10 +8,13 @@ use crate::stream::Outputs;
 use elsa_core::attention::Operand;
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
-use elsa_files::merge::{Budget, Member, Rows, shape, sums, windows};
+use elsa_files::merge::{Budget, Member, Rows, Totals, shape, sums, windows};
 use elsa_files::task::{Kind, Whole};
 use elsa_files::{FileError, Writer};
 use elsa_runtime::Sink;
+
+/// Totals over the input files, name of the first output file, and shape of its tensor.
+pub type Done = (Totals, String, Vec<usize>);
 
 /// Returns an error for an output that a merge within a budget does not write.
 ///
