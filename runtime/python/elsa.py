@@ -1403,8 +1403,13 @@ LeftOut = collections.namedtuple(
 )
 
 
+def _more(packed=0, states=False, cache=(False, False), certify=False, budget=0.0, schedule=(0, 0.0), half=False):
+    """Returns `more` of `_Attention.fill`."""
+    return cache + (packed, certify, states, budget, schedule, half)
+
+
 # What `fill` of `_Attention` uses for `more` if it is None.
-_NOTHING_MORE = False, False, 0, False, False, 0.0, (0, 0.0)
+_NOTHING_MORE = _more()
 
 
 class _Attention(_Prepared):
@@ -1423,10 +1428,10 @@ class _Attention(_Prepared):
 
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
         """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
-        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, and
-        the results of `_scheduled`."""
+        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, the
+        results of `_scheduled`, and whether a GPU may sum in float16."""
         arrays, problem = self.arrays, self.problem
-        append, present, packed, certify, states, budget, schedule = more or _NOTHING_MORE
+        append, present, packed, certify, states, budget, schedule, half = more or _NOTHING_MORE
         problem.dtype, queries = self.rows("q"), arrays["q"]
         for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
             if name == "out" and name not in arrays:
@@ -1473,7 +1478,9 @@ class _Attention(_Prepared):
                 problem.packed, self.lengths = packed, ("cu_seqlens_q", "cu_seqlens_k")
             if certify:
                 self.options.certify, self.channels = 1, shape[-1]
-            if budget or schedule != _NOTHING_MORE[-1]:
+            if half:
+                self.options.half_scores = 1
+            if budget or schedule != (0, 0.0):
                 self.options.error_budget, self.shares = budget, shape[:-1]
                 self.options.schedule = schedule[0]
                 setattr(self.options, "lambda", schedule[1])
@@ -1613,6 +1620,7 @@ def attention(
     certify=False,
     error_budget=0.0,
     schedule=None,
+    half_scores=False,
 ):
     """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
     `present`, `certify`, and `error_budget` or `schedule` add, in this order.
@@ -1654,6 +1662,8 @@ def attention(
     schedule  "flash", "vfa", "vsa" or "blasst", or ("vsa", lambda) or ("blasst", lambda): another order of the keys and other
               references than those of "exact", for research, computed slowly on the CPU. The last two skip blocks of keys
               whose weights, relative to a reference, are below lambda, by default 0.001. Adds a LeftOut, as error_budget.
+    half_scores   True lets a GPU sum short chains of products of float16 tensors in float16: faster, less accurate, and NaN if
+              such a sum is beyond 65504. A CPU and calls of other types ignore it.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
@@ -1673,14 +1683,16 @@ def attention(
         or certify
         or error_budget
         or schedule
+        or half_scores
     ):
         added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
-        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify or error_budget or schedule:
+        plain = past is present is cu_seqlens_q is cu_seqlens_k is None
+        if not plain or certify or error_budget or schedule or half_scores:
             names, tensors, written, cache = _cached(names, tensors, out, past, present)
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
             proved, budget = bool(certify), _number("error_budget", error_budget) or 0.0
-            more = cache + (packed, proved, False, budget, _scheduled(schedule))
+            more = _more(packed, False, cache, proved, budget, _scheduled(schedule), bool(half_scores))
             if packed and key_lengths is not None:
                 raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
             _waits("certify", proved, q)
@@ -2168,7 +2180,7 @@ def gradients(
             raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
         lengths = (_lengths(key_lengths),)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(packed))
     return _call(_Gradients, names, tensors, options, engine, 0, lengths)
 
 
@@ -2236,7 +2248,7 @@ def partial(
             setattr(chunk, name + "_total", total)
     options = _rules(scale, softcap, causal, window, windows)
     lengths = (chunk,) if key_lengths is None else (chunk, _lengths(key_lengths))
-    options += (key_lengths is not None, False, (False, False, 0, False, True, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(states=True))
     return States(*_call(_Partial, names, tensors, options, engine, 0, lengths))
 
 
@@ -2548,7 +2560,7 @@ class _Store(object):
 StreamReport = collections.namedtuple(
     "StreamReport",
     "units finished parts read_bytes written_bytes total_ms read_ms compute_ms wait_ms overlap "
-    "host_bytes fixed_bytes resident_rows chunk_keys kernel",
+    "host_bytes fixed_bytes resident_rows chunk_keys kernel device_bytes",
 )
 
 
@@ -2577,9 +2589,10 @@ def stream(
     eta=0.0,
     block=0,
     engine=None,
+    device_budget=0,
 ):
     """Computes attention over tensors that may be larger than memory, piece by piece, and waits. Returns a StreamReport. The
-    output has the bits of `attention` on the CPU.
+    output has the bits of `attention` on the CPU, unless a GPU computes.
 
     q, k, v, mask, bias, bias_table, bias_index, past   sources: arrays of numpy or tensors of torch in host memory, above all
               memory maps; or other objects with `shape`, `dtype` and `source[slices]`, which returns a new or existing
@@ -2589,10 +2602,12 @@ def stream(
     host_budget   most bytes of memory of the process during the call, with all that it uses at the start.
     eta       length of a chunk of keys as a multiple of the default; 0 is 1.
     block     keys of a block: 64, 128 or 256; 0 is 64.
+    device_budget   most bytes of GPU memory; 0 means that the CPU computes. Otherwise the GPU of `engine`, by default the first
+              one, computes, with `block` 0. `host_budget` then limits the page-locked memory too.
     The other arguments are those of `attention`.
 
-    One thread reads the sources and another writes the sinks, at the same time. What they raise ends the call, as the cause of a
-    StreamError, whose method `resume` writes the rest. Numpy is required.
+    One thread reads the sources and another writes the sinks, at the same time; for a GPU, one thread does both in turn. What
+    they raise ends the call, as the cause of a StreamError, whose method `resume` writes the rest. Numpy is required.
     """
     try:
         import numpy
@@ -2613,7 +2628,7 @@ def stream(
             raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     packed, bounds = _bounds(cu_seqlens_q, cu_seqlens_k)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(packed))
     described = _Streamed(stores, options)
     shape = described.arrays["out"].shape
     for name in ("lse", "state_m", "state_s", "state_w"):
@@ -2623,7 +2638,7 @@ def stream(
             raise ArgumentError(f"{name}: {found}; allowed: float32 {list(allowed)}")
     settings = _StreamOptions()
     settings.host_budget, settings.block = _count("host_budget", host_budget), _count("block", block)
-    settings.eta = _number("eta", eta) or 0.0
+    settings.eta, settings.device_budget = _number("eta", eta) or 0.0, _count("device_budget", device_budget)
     settings.outputs = sum([bit for name, bit in _WANTED.items() if name in stores])
     if not settings.outputs:
         raise ArgumentError("out: None; allowed: a sink for the output, the log-sum-exp or the states")
@@ -2633,7 +2648,8 @@ def stream(
         lists["key_lengths"] = _lengths(key_lengths)
     for name, numbers in lists.items():
         setattr(data, name, _Integers(ctypes.addressof(numbers), len(numbers)))
-    return _Stream(engine or _engine_for(None), described.problem, settings, data, stores, lists).run()
+    engine = engine or _engine_for(0 if settings.device_budget else None)
+    return _Stream(engine, described.problem, settings, data, stores, lists).run()
 
 
 class _Stream(object):

@@ -95,6 +95,7 @@ class StreamReport(NamedTuple):
     resident_rows: int
     chunk_keys: int
     kernel: str
+    device_bytes: int
 
 class Engine:
     backend: str
@@ -140,6 +141,7 @@ def attention(
     certify: bool = False,
     error_budget: float = 0.0,
     schedule: Optional[Union[_Schedule, Tuple[_Schedule, float]]] = None,
+    half_scores: bool = False,
 ) -> Any: ...
 def gradients(
     q: _T,
@@ -230,6 +232,7 @@ def stream(
     eta: float = 0.0,
     block: int = 0,
     engine: Optional[Engine] = None,
+    device_budget: int = 0,
 ) -> StreamReport: ...
 def sdpa(
     query: _T,
