@@ -1,5 +1,5 @@
 // Gradients by elsa.hpp: causal attention with grouped heads against sums in f64, over float and over f16, bound calls,
-// and refusals. With and without ELSA_THROW.
+// tasks of quorums, and refusals. With and without ELSA_THROW.
 #include "common.hpp"
 
 namespace {
@@ -75,6 +75,52 @@ struct Found {
     }
 };
 
+// Computes the gradients as 21 tasks, whose shares a merge adds.
+template <class T>
+void tasks(const elsa::engine &engine, const elsa::gradients_inputs<T, float> &in, const Expected &want) {
+    const elsa::problem<T> p = described<T>();
+    const elsa::gradients_merge merge = elsa::gradients_merge::create(p, elsa::task_options({3, 7}, 0)).value();
+    std::uint64_t count = 1, pairs = 0;
+    Found found;
+    for (std::uint64_t number = 0; number < count; number++) {
+        CHECK(merge.finish(found.outputs()).message().find("merge: ") == 0);
+        const auto task = engine.gradients_task<float>(p, elsa::task_options({3, 7}, number)).value();
+        const elsa_task_info info = task.describe().value();
+        count = info.tasks;
+        pairs += info.pairs;
+        const elsa::task_tokens list = task.tokens().value();
+        CHECK(list.queries.size() == info.queries && list.keys.size() == info.keys && list.keys.size() < tokens);
+        elsa::gradients_shares part = task.shares().value();
+        CHECK(part.d_q.size() == heads * info.queries * dim && part.d_k.size() == groups * info.keys * dim);
+        elsa::task_report done;
+        CHECK(task.run(in, part.write(), &done).ok() && (done.calls + done.skipped > 0 || info.pairs == 0));
+        CHECK(merge.add(number, part).ok());
+        CHECK(merge.add(number, part).code() == ELSA_STATUS_ARGUMENT);
+        if (info.queries > 0) {
+            part.d_q.pop_back();
+            CHECK(task.run(in, part.write()).message().find("d_q: ") == 0);
+        }
+    }
+    CHECK(count == 21 && pairs == tokens * tokens);
+    CHECK(merge.finish(found.outputs()).ok());
+    CHECK(found.distance_from(want) < 1e-5);
+
+    // Refusals, and a task whose types the caller checks.
+    const elsa_problem &plain = p;
+    CHECK(engine.gradients_task(plain, elsa::task_options({7}, 0)).ok());
+    CHECK(engine.gradients_task<float>(p, elsa::task_options({7}, 7)).status().code() == ELSA_STATUS_ARGUMENT);
+    CHECK(engine.gradients_task<float>(p, elsa::task_options({7}, 0).with_gathered(tokens, tokens)).message().find("the task") !=
+          std::string::npos);
+    elsa::problem<T> other = p;
+    other.dtype = 99;
+    CHECK(engine.gradients_task<float>(other, elsa::task_options({7}, 0)).message().find("dtype: ") == 0);
+    elsa::gradients_inputs<T, float> masked = in;
+    const std::vector<float> added(tokens);
+    masked.mask = added;
+    const auto task = engine.gradients_task<float>(p, elsa::task_options({7}, 0)).value();
+    CHECK(task.run(masked, task.shares()->write()).message().find("mask: elements of kind") == 0);
+}
+
 void answers(const elsa::engine &engine) {
     const Data x;
     const Expected want = differentiated(x);
@@ -106,6 +152,7 @@ void answers(const elsa::engine &engine) {
     elsa::report done;
     CHECK(plan.run(room, with, found.outputs(), &done).ok() && done.workers > 0);
     CHECK(found.distance_from(want) < 1e-5);
+    tasks(engine, with, want);
 
     // By log-sum-exp, through a bound call, and in other outputs.
     with.state_m = with.state_s = elsa::input<float>();
@@ -161,6 +208,7 @@ void halves(const elsa::engine &engine) {
     Found found;
     CHECK(plan.run(room, with, found.outputs()).ok());
     CHECK(found.distance_from(differentiated(x)) < 1e-5);
+    tasks(engine, with, differentiated(x));
 }
 
 } // namespace

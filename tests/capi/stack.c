@@ -155,6 +155,34 @@ static void run(void) {
     CHECK(elsa_run(plan, room, &in, &to, &report) == ELSA_STATUS_ARGUMENT);
 }
 
+/* The only task of a division, and the sum of its shares. */
+static void gradients_of_tasks(const elsa_gradients_inputs *read) {
+    static elsa_task_options how;
+    static elsa_gradients_task made;
+    static elsa_gradients_merge merge;
+    static elsa_gradients_outputs written;
+    static elsa_gradients_shares shares;
+    static float d_q[COUNT], d_k[COUNT], d_v[COUNT];
+    const size_t bytes = now->heads * now->dim * sizeof *d_q;
+    elsa_task_options_init(&how);
+    elsa_gradients_outputs_init(&written);
+    elsa_gradients_shares_init(&shares);
+    how.chunks[0] = 1;
+    written.d_q = output(d_q, now->queries * bytes);
+    written.d_k = output(d_k, now->keys * bytes);
+    written.d_v = output(d_v, now->keys * bytes);
+    shares.d_q = input(d_q, now->queries * bytes);
+    shares.d_k = input(d_k, now->keys * bytes);
+    shares.d_v = input(d_v, now->keys * bytes);
+    OK(elsa_gradients_task_create(engine, &problem, NULL, &how, &made));
+    OK(elsa_gradients_task_run(made, read, &written, NULL));
+    OK(elsa_gradients_merge_create(&problem, &how, &merge));
+    OK(elsa_gradients_merge_add(merge, 0, &shares));
+    OK(elsa_gradients_merge_finish(merge, &written));
+    OK(elsa_gradients_merge_destroy(merge));
+    OK(elsa_gradients_task_destroy(made));
+}
+
 /* The gradients of the kind, unless it has a past. */
 static void gradients(void) {
     static elsa_gradients_inputs read;
@@ -192,6 +220,7 @@ static void gradients(void) {
     OK(elsa_plan_warm(made, scratch));
     OK(elsa_workspace_destroy(scratch));
     OK(elsa_plan_destroy(made));
+    gradients_of_tasks(&read);
 }
 
 /* A task of the kind, unless it has a past. */

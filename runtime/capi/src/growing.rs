@@ -70,6 +70,7 @@ growing! {
     elsa_gradients_options
     elsa_gradients_inputs
     elsa_gradients_outputs
+    elsa_gradients_shares
     elsa_linear_problem
     elsa_linear_options
     elsa_linear_info
@@ -228,6 +229,7 @@ mod tests {
         assert_eq!(size_of::<elsa_gradients_options>(), 2 * word + 2 * 4);
         assert_eq!(size_of::<elsa_gradients_inputs>(), word + 14 * inputs);
         assert_eq!(size_of::<elsa_gradients_outputs>(), word + 3 * inputs);
+        assert_eq!(size_of::<elsa_gradients_shares>(), word + 3 * inputs);
         assert_eq!(size_of::<elsa_linear_problem>(), 2 * word + 14 * 4 + views);
         assert_eq!(size_of::<elsa_linear_options>(), 4 * word + 2 * 4);
         assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);

@@ -24,13 +24,14 @@
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs; `fault`: status, message, the panic wall; `text`: strings for C |
 //! | `engine`, `plan`, `bound`, `workspace`, `buffer` | `handles`: numbers that name objects; `objects`: plans, workspaces and bound calls behind handles; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
 //! | `attention`, `gradients`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations, here and in each folder; `tensors` in each folder: the memory of a call; `memory`: the memory of one tensor |
-//! | `task` | `tensors` of `attention`: the memory of its inputs and states |
+//! | `task` | `tensors` of `attention`: the memory of its inputs and states; `planned`: what all tasks share |
+//! | `gradients_task` | `tensors` of `gradients`: the memory of its calls; `planned` of `task` |
 //! | `stream` | in its folder, `rows`: its callbacks as source and sink of the runtime; `gpu`: streams that a GPU computes |
 //!
 //! # Features
 //!
 //! Each of the folders `attention`, `gradients`, `linear`, `series`, `stream` and `task` is compiled only with the feature
-//! of its name. The library then lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
+//! of its name, and `gradients_task` with both features of its name. Without them, the library lacks its functions; the headers and the types stay the same. With the feature `cuda`, a GPU
 //! computes too.
 
 // The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
@@ -59,6 +60,8 @@ mod engine;
 mod fault;
 #[cfg(feature = "gradients")]
 mod gradients;
+#[cfg(all(feature = "gradients", feature = "task"))]
+mod gradients_task;
 mod growing;
 mod handles;
 mod lend;
@@ -91,6 +94,8 @@ pub use buffer::*;
 pub use engine::*;
 #[cfg(feature = "gradients")]
 pub use gradients::*;
+#[cfg(all(feature = "gradients", feature = "task"))]
+pub use gradients_task::*;
 pub use library::*;
 #[cfg(feature = "linear")]
 pub use linear::*;

@@ -4,6 +4,7 @@
 
 #include "attention.hpp"
 #include "gradients.hpp"
+#include "gradients_task.hpp"
 #include "linear.hpp"
 #include "series.hpp"
 #include "stream.hpp"
@@ -100,8 +101,7 @@ public:
         if (!types.ok()) {
             return types;
         }
-        elsa_gradients_options with = options;
-        with.out_is_f32 = with.d_out_is_f32 = element<O>::dtype == ELSA_DTYPE_F32 ? 1 : 0;
+        const elsa_gradients_options with = with_results<O>(options);
         elsa_plan handle = elsa_plan();
         const elsa_status code = elsa_gradients_plan_create(get(), &problem, &with, &handle);
         if (code != ELSA_STATUS_OK) {
@@ -112,6 +112,19 @@ public:
     result<untyped_gradients_plan> gradients_plan(const elsa_problem &problem,
                                                   const elsa_gradients_options &options = gradients_options()) const {
         return plan_of<untyped_gradients_plan>(elsa::status(), elsa_gradients_plan_create, problem, options);
+    }
+
+    // Creates a task of gradients of a quorum, whose inputs out and d_out are of type O:
+    // gradients_task<float>(problem, task_options({7}, number)).
+    template <class O, class T>
+    result<elsa::gradients_task<T, O>> gradients_task(const elsa::problem<T> &problem, const elsa_task_options &options,
+                                                      const elsa_gradients_options &plan = gradients_options()) const {
+        const elsa::status types = typed<T>(problem);
+        return types.ok() ? task_of<elsa::gradients_task<T, O>>(problem, options, with_results<O>(plan)) : types;
+    }
+    result<untyped_gradients_task> gradients_task(const elsa_problem &problem, const elsa_task_options &options,
+                                                  const elsa_gradients_options &plan = gradients_options()) const {
+        return task_of<untyped_gradients_task>(problem, options, plan);
     }
 
     template <class T, class G>
@@ -186,6 +199,24 @@ private:
         elsa_plan handle = elsa_plan();
         const elsa_status code = function(get(), &problem, &options, &handle);
         return detail::made<Plan>(code, handle);
+    }
+
+    template <class Task>
+    result<Task> task_of(const elsa_problem &problem, const elsa_task_options &options,
+                         const elsa_gradients_options &plan) const {
+        elsa_gradients_task handle = elsa_gradients_task();
+        const elsa_status code = elsa_gradients_task_create(get(), &problem, &plan, &options, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return Task(handle, problem);
+    }
+
+    // Returns options for results of the forward pass of type O.
+    template <class O>
+    static elsa_gradients_options with_results(elsa_gradients_options options) noexcept {
+        options.out_is_f32 = options.d_out_is_f32 = element<O>::dtype == ELSA_DTYPE_F32 ? 1 : 0;
+        return options;
     }
 
     // Checks that the program has not changed the types that the problem's class has set.

@@ -1,6 +1,6 @@
-//! Gradients of softmax attention. Every C function that needs the feature `gradients` is in this folder.
+//! Gradients of softmax attention. Every C function that needs the feature `gradients` alone is in this folder.
 
 mod calls;
-mod tensors;
+pub(crate) mod tensors;
 
 pub use calls::*;

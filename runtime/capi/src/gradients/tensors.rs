@@ -28,6 +28,19 @@ pub(crate) struct Types {
     upstream: DType,
 }
 
+impl Types {
+    /// Returns the types that `options` select for a problem of type `dtype`.
+    pub(crate) fn of(options: &elsa_gradients_options, dtype: DType) -> Types {
+        let of = |is_f32: u32| if is_f32 == 0 { dtype } else { DType::F32 };
+        Types { output: of(options.out_is_f32), upstream: of(options.d_out_is_f32) }
+    }
+}
+
+/// Returns the options of the runtime.
+pub(crate) fn plan_options(options: &elsa_gradients_options) -> BackwardPlanOptions {
+    BackwardPlanOptions::default().budget((options.budget != 0).then_some(options.budget))
+}
+
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
 fn fields(
     i: &elsa_gradients_inputs,
@@ -64,9 +77,11 @@ struct Tensors {
 }
 
 /// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap, and that the
-/// statistics are either the states or log-sum-exp.
+/// statistics are either the states or log-sum-exp. The outputs have the views of `written`, which is `problem`, or the
+/// problem of a task's shares.
 fn check(
     problem: &BackwardProblem,
+    written: &BackwardProblem,
     types: Types,
     inputs: &elsa_gradients_inputs,
     outputs: &elsa_gradients_outputs,
@@ -88,7 +103,8 @@ fn check(
     let fields = fields(inputs, outputs);
     let memory = |operand: Operand| {
         let dtype = if operand == Operand::Upstream { types.upstream } else { types.output };
-        (problem.memory(operand, dtype), operand.is_statistic())
+        let of = if operand.is_written() { written } else { problem };
+        (of.memory(operand, dtype), operand.is_statistic())
     };
     let operands = buffers(&fields, Operand::Output, memory, |_| None)?;
     let lists = lists(problem.forward(), of_lengths(inputs))?;
@@ -96,19 +112,20 @@ fn check(
     Ok(Tensors { operands, lists })
 }
 
-/// Returns the tensors of a call in host memory.
+/// Returns the tensors of a call in host memory. The outputs have the views of `written`, as in [`check`].
 ///
 /// # Safety
 /// For `'a`, all bytes of every input are readable and nothing writes to them; all bytes of every output are writable and
 /// nothing else uses them.
 #[inline(never)]
-unsafe fn host<'a>(
+pub(crate) unsafe fn host<'a>(
     problem: &BackwardProblem,
+    written: &BackwardProblem,
     types: Types,
     inputs: &elsa_gradients_inputs,
     outputs: &elsa_gradients_outputs,
 ) -> Result<(BackwardInputs<'a>, Gradients<'a>), Fault> {
-    let tensors = check(problem, types, inputs, outputs)?;
+    let tensors = check(problem, written, types, inputs, outputs)?;
     let spec = problem.forward().spec();
     let at = |operand| &tensors.operands[operand];
     // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for its element type: that
@@ -166,11 +183,8 @@ impl Called for Backward {
         options: &elsa_gradients_options,
     ) -> Result<PlanOf<Backward>, Fault> {
         let problem = BackwardProblem::new(&convert::problem(problem)?)?;
-        let dtype = |is_f32: u32| if is_f32 == 0 { problem.forward().spec().dtype } else { DType::F32 };
-        let types = Types { output: dtype(options.out_is_f32), upstream: dtype(options.d_out_is_f32) };
-        let budget = (options.budget != 0).then_some(options.budget);
-        let plan = engine.backward_plan(&problem, &BackwardPlanOptions::default().budget(budget))?;
-        Ok(Typed { plan, types })
+        let plan = engine.backward_plan(&problem, &plan_options(options))?;
+        Ok(Typed { plan, types: Types::of(options, problem.forward().spec().dtype) })
     }
 
     fn warm(plan: &BackwardPlan, workspace: &mut BackwardWorkspace) -> Result<Report, RunError> {
@@ -189,7 +203,7 @@ impl Called for Backward {
         (): (),
     ) -> Result<(BackwardInputs<'a>, Gradients<'a>), Fault> {
         // SAFETY: the caller keeps the clause *tensors*.
-        unsafe { host(of.plan.problem(), of.types, inputs, outputs) }
+        unsafe { host(of.plan.problem(), of.plan.problem(), of.types, inputs, outputs) }
     }
 
     unsafe fn lists<'a>(of: &PlanOf<Backward>, i: &elsa_gradients_inputs) -> Result<Lengths<'a>, Fault> {

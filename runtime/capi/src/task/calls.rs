@@ -8,57 +8,18 @@ use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
 use crate::memory::{Buffer, apart};
 use crate::pointer::{aligned, get, put};
+use crate::task::planned::{self, Planned, on_large_stack, tokens};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_core::attention::StateOut;
-use elsa_core::quorum::{Division, Run};
+use elsa_core::quorum::Division;
 use elsa_runtime::{PlanError, TaskPlan, TaskReport, TaskTokens};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
-/// Task behind a handle.
-#[derive(Debug)]
-struct PlannedTask {
-    /// Number of tasks of the division.
-    tasks: u64,
-    /// The plan is large, so it is on the heap.
-    plan: Mutex<Box<TaskPlan>>,
-}
-
-impl PlannedTask {
-    /// Locks the plan for one call, or returns ELSA_STATUS_BUSY if another call is using it.
-    fn lock(&self) -> Result<MutexGuard<'_, Box<TaskPlan>>, Fault> {
-        match self.plan.try_lock() {
-            Ok(guard) => Ok(guard),
-            // A run overwrites anything that an earlier one has left in the plan.
-            Err(TryLockError::Poisoned(guard)) => Ok(PoisonError::into_inner(guard)),
-            Err(TryLockError::WouldBlock) => Err(Fault::new(
-                ELSA_STATUS_BUSY,
-                &"task: at work in another call; allowed: one call at a time",
-            )),
-        }
-    }
-}
-
-static TASKS: Table<PlannedTask> = Table::new("task");
-
-/// Bytes of the stack on which tasks are planned. The lists of a task's runs take more than ELSA_STACK_BYTES, which is
-/// all that the calling thread may have.
-const STACK: usize = 1 << 20;
-
-/// Calls `plan` on a thread with a large stack, and returns its result on the heap.
-fn on_large_stack<T: Send>(plan: impl FnOnce() -> Result<T, PlanError> + Send) -> Result<Box<T>, Fault> {
-    std::thread::scope(|scope| -> Result<Box<T>, Fault> {
-        let thread = std::thread::Builder::new().name("elsa-task".to_owned()).stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || plan().map(Box::new));
-        let thread = thread.map_err(|error| {
-            Fault::new(ELSA_STATUS_DEVICE, &format_args!("task: no thread to plan it: {error}"))
-        })?;
-        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
-    })
-}
+static TASKS: Table<Planned<TaskPlan>> = Table::new("task");
 
 /// Returns the division of a task, its number, and the tokens that its tensors contain.
-fn division(o: &elsa_task_options) -> Result<(Division, u64, TaskTokens), Fault> {
+pub(crate) fn division(o: &elsa_task_options) -> Result<(Division, u64, TaskTokens), Fault> {
     let levels = o.chunks.iter().position(|chunks| *chunks == 0).unwrap_or(o.chunks.len());
     let (chunks, rest) = o.chunks.split_at(levels);
     if let Some(found) = rest.iter().find(|chunks| **chunks != 0) {
@@ -117,7 +78,7 @@ pub unsafe extern "C" fn elsa_task_create(
         let (division, number, held) = division(&options)?;
         let path = division.path(number).map_err(PlanError::Task)?;
         let made = on_large_stack(|| TaskPlan::new(&engine, &problem, &division, &path, held, &plan))?;
-        let id = TASKS.insert(Arc::new(PlannedTask { tasks: division.tasks(), plan: Mutex::new(made) }))?;
+        let id = TASKS.insert(Arc::new(Planned::new(division.tasks(), made)))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(task, elsa_task { id }) };
         Ok(())
@@ -135,17 +96,7 @@ pub unsafe extern "C" fn elsa_task_describe(task: elsa_task, info: *mut elsa_tas
         let room = unsafe { Room::new("info", info) }?;
         let task = TASKS.get(task.id)?;
         let plan = task.lock()?;
-        let [query_total, key_total] = plan.totals();
-        room.fill(elsa_task_info {
-            size: size_of::<elsa_task_info>(),
-            tasks: task.tasks,
-            queries: plan.task().query_tokens(),
-            keys: plan.task().key_tokens(),
-            query_total,
-            key_total,
-            pairs: u64::try_from(plan.task().pair_count()).unwrap_or(u64::MAX),
-            workspace_bytes: plan.workspace_bytes(),
-        });
+        room.fill(planned::info(plan.task(), task.tasks, plan.totals(), plan.workspace_bytes()));
         Ok(())
     })
 }
@@ -165,22 +116,9 @@ pub unsafe extern "C" fn elsa_task_tokens(
     key_count: usize,
 ) -> elsa_status {
     call(|| {
-        for (name, array, count) in [("queries", queries, query_count), ("keys", keys, key_count)] {
-            if count > 0 {
-                aligned(name, array)?;
-            }
-        }
         let task = TASKS.get(task.id)?;
-        let plan = task.lock()?;
-        let task = plan.task();
-        for (runs, array, count) in [(task.queries(), queries, query_count), (task.keys(), keys, key_count)] {
-            let tokens = runs.iter().map(Run::span).flat_map(|span| span.start..span.start + span.tokens);
-            for (at, token) in tokens.take(count).enumerate() {
-                // SAFETY: the array is writable for count numbers (clause of this function), and at < count.
-                unsafe { array.add(at).write(token) };
-            }
-        }
-        Ok(())
+        // SAFETY: the caller keeps the clause of this function.
+        unsafe { tokens(task.lock()?.task(), (queries, query_count), (keys, key_count)) }
     })
 }
 

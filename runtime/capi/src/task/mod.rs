@@ -1,5 +1,6 @@
-//! Tasks of quorums. Every C function that needs the feature `task` is in this folder.
+//! Tasks of quorums. Every C function that needs the feature `task` alone is in this folder.
 
-mod calls;
+pub(crate) mod calls;
+pub(crate) mod planned;
 
 pub use calls::*;

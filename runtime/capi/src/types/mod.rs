@@ -7,6 +7,7 @@
 mod data;
 mod engine;
 mod gradients;
+mod gradients_task;
 mod info;
 mod linear;
 mod numbers;
@@ -18,6 +19,7 @@ mod task;
 pub use data::*;
 pub use engine::*;
 pub use gradients::*;
+pub use gradients_task::*;
 pub use info::*;
 pub use linear::*;
 pub use numbers::*;

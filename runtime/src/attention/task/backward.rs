@@ -116,6 +116,18 @@ impl BackwardTaskPlan {
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 
+    /// Returns the backward problem of the task's tensors.
+    #[must_use]
+    pub const fn problem(&self) -> &BackwardProblem {
+        &self.problem
+    }
+
+    /// Returns a backward problem whose gradients have the views of the task's shares, which are dense.
+    #[must_use]
+    pub const fn shares(&self) -> &BackwardProblem {
+        &self.shares
+    }
+
     /// Returns the task, which contains its runs of queries and keys and states which runs are paired.
     #[must_use]
     pub fn task(&self) -> &Task {

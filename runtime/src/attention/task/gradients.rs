@@ -148,9 +148,17 @@ impl GradientMerge {
     /// Returns an error if the shares do not have the task's sizes, if a token of the task is outside the complete
     /// problem, or if there are more tasks than [`GradientMerge::new`] made room for.
     pub fn push(&mut self, task: &Task, shares: &TaskGradients) -> Result<(), ArgumentError> {
+        self.push_slices(task, shares.each())
+    }
+
+    /// Adds the shares of the next task, which are the gradients of its queries, keys and values, in the order and layout of
+    /// [`TaskGradients`]. Allocates nothing.
+    ///
+    /// # Errors
+    /// Returns the errors of [`GradientMerge::push`], and then adds nothing.
+    pub fn push_slices(&mut self, task: &Task, shares: [&[f32]; 3]) -> Result<(), ArgumentError> {
         let own = self.sizes.of(task);
-        for ((argument, sizes), found) in ["d_q", "d_k", "d_v"].into_iter().zip(own.each()).zip(shares.each())
-        {
+        for ((argument, sizes), found) in ["d_q", "d_k", "d_v"].into_iter().zip(own.each()).zip(shares) {
             let (found, allowed) = (found.len(), sizes.into_iter().fold(1, usize::saturating_mul));
             if found != allowed {
                 let (axis, of) = ("elements", "the task");
@@ -172,7 +180,7 @@ impl GradientMerge {
         let slot = self.stack.push(self.next, |slot| add(slots, slot));
         self.next += 1;
         let places = own.each().into_iter().zip(self.sizes.each());
-        let data = self.slots[slot].each_mut().into_iter().zip(shares.each());
+        let data = self.slots[slot].each_mut().into_iter().zip(shares);
         for ((runs, ([sequences, tokens, dim], [_, total, _])), (to, from)) in
             runs.into_iter().zip(places).zip(data)
         {
@@ -191,10 +199,21 @@ impl GradientMerge {
     /// Returns the gradients of the complete problem; zeros if there was no task.
     #[must_use]
     pub fn finish(mut self) -> TaskGradients {
-        let slots = &mut self.slots;
-        self.stack.finish(|slot| add(slots, slot));
-        // There is at least one slot, whatever the number of tasks is.
+        self.sums();
         self.slots.swap_remove(0)
+    }
+
+    /// Returns the gradients of the complete problem, like [`GradientMerge::finish`], and keeps the memory: the next task
+    /// that is pushed is the first one of another sum. Allocates nothing.
+    pub fn sums(&mut self) -> &TaskGradients {
+        // There is at least one slot, whatever the number of tasks is.
+        let slots = &mut self.slots;
+        if !self.stack.finish(|slot| add(slots, slot)) {
+            slots[0].each_mut().into_iter().for_each(|sums| sums.fill(0.0));
+        }
+        self.stack.clear();
+        self.next = 0;
+        &self.slots[0]
     }
 }
 

@@ -17,7 +17,8 @@ use std::path::PathBuf;
 
 /// The manifest of the C library.
 const MANIFEST: &str = "runtime/capi/Cargo.toml";
-/// Folder with a folder of sources for each feature that adds functions.
+/// Folder with a folder of sources for each feature that adds functions, and for functions that need several features, whose
+/// names the name of the folder joins by underscores.
 const SOURCES: &str = "runtime/capi/src";
 /// Name of a driver function that a library with GPU kernels looks up. A library without them has no code for a GPU.
 const DRIVER: &[u8] = b"cuInit";
@@ -76,15 +77,15 @@ impl Slice {
     /// Returns the interface of the slice: that of the whole library, without the functions of absent features.
     pub fn abi(&self, tree: &Tree) -> Result<Abi, String> {
         let mut abi = Abi::read(tree)?;
-        for feature in &self.absent {
-            let folder = tree.root.join(SOURCES).join(feature);
-            // The feature `cuda` adds no function.
-            let sources = if folder.is_dir() { files::below(&folder, &["rs"])? } else { Vec::new() };
-            for source in sources {
-                for name in defined(&files::text(&source)?) {
-                    if !abi.functions.remove(name) {
-                        return Err(format!("{}: {name}; allowed: functions of elsa.map", source.display()));
-                    }
+        let root = tree.root.join(SOURCES);
+        for source in files::below(&root, &["rs"])? {
+            let folder = source.strip_prefix(&root).ok().and_then(|source| source.iter().next()?.to_str());
+            if !folder.is_some_and(|folder| folder.split('_').any(|feature| self.absent.contains(feature))) {
+                continue;
+            }
+            for name in defined(&files::text(&source)?) {
+                if !abi.functions.remove(name) {
+                    return Err(format!("{}: {name}; allowed: functions of elsa.map", source.display()));
                 }
             }
         }
@@ -202,7 +203,12 @@ mod tests {
         let task = of(&["task"]);
         assert!(task.contains("elsa_task_run") && task.is_superset(&attention));
         assert_eq!(of(&["attention", "cuda", "gradients", "linear", "series", "stream", "task"]), whole);
-        let all: BTreeSet<String> = [stream, gradients, linear, series, task].into_iter().flatten().collect();
+        let both = of(&["gradients", "task"]);
+        assert!(both.contains("elsa_gradients_task_run") && both.contains("elsa_gradients_merge_add"));
+        for one in [&gradients, &task] {
+            assert!(both.is_superset(one) && one.iter().all(|name| !name.starts_with("elsa_gradients_task")));
+        }
+        let all: BTreeSet<String> = [stream, both, linear, series].into_iter().flatten().collect();
         assert_eq!(all, whole);
     }
 

@@ -18,11 +18,12 @@ use std::fs;
 ///
 /// A third of a program for the CPU is Rust's standard library, half of it the code that prints a backtrace; another
 /// sixth are the tables for unwinding, without which a panic would leave the library.
-const SLICES: [(&[&str], u64); 7] = [
+const SLICES: [(&[&str], u64); 8] = [
     (&["attention"], 1_150_000),
     (&["attention", "cuda"], 1_800_000),
     (&["attention", "stream"], check::ADDED),
     (&["gradients"], check::ADDED),
+    (&["gradients", "task"], check::ADDED),
     (&["linear"], check::ADDED),
     (&["series"], check::ADDED),
     (&["task"], check::ADDED),

@@ -19,7 +19,7 @@ pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9
 const UNDER_VALGRIND: &str = "buffers.c";
 
 /// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
-pub const PROGRAMS: [(&str, &str); 39] = [
+pub const PROGRAMS: [(&str, &str); 40] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -30,6 +30,7 @@ pub const PROGRAMS: [(&str, &str); 39] = [
     ("bound.c", ""),
     ("fork.c", ""),
     ("gradients.c", ""),
+    ("gradients_task.c", ""),
     ("gradients.cpp", ""),
     ("gradients.cpp", "-DELSA_THROW"),
     ("left_out.c", ""),
