@@ -46,9 +46,9 @@ except ImportError:
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
-    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
-    "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "gradients_task", "merge_gradients", "Engine", "States", "Certificate",
+    "LinearCertificate", "LeftOut", "Shares", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
@@ -265,6 +265,10 @@ class _GradientsOutputs(_Sized):
     _fields_ = _each(_Memory, "d_q d_k d_v")
 
 
+class _GradientsShares(_Sized):
+    _fields_ = _each(_Memory, "d_q d_k d_v")
+
+
 class _TaskOptions(_Sized):
     _fields_ = (
         [("chunks", _SIZE * 12), ("number", ctypes.c_uint64)]
@@ -434,6 +438,14 @@ def _open():
             ("elsa_task_destroy", [handle]),
             ("elsa_gradients_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_gradients_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_gradients_task_create", [handle, pointer, pointer, pointer, pointer]),
+            ("elsa_gradients_task_describe", [handle, pointer]),
+            ("elsa_gradients_task_run", [handle, pointer, pointer, pointer]),
+            ("elsa_gradients_task_destroy", [handle]),
+            ("elsa_gradients_merge_create", [pointer, pointer, pointer]),
+            ("elsa_gradients_merge_add", [handle, ctypes.c_uint64, pointer]),
+            ("elsa_gradients_merge_finish", [handle, pointer]),
+            ("elsa_gradients_merge_destroy", [handle]),
             ("elsa_stream_create", [handle, pointer, pointer, pointer]),
             ("elsa_stream_describe", [handle, pointer]),
             ("elsa_stream_run", [handle, pointer, pointer]),
@@ -2128,8 +2140,12 @@ class _Gradients(_Attention):
                 array.copy()
             self.memory(name, 4 * _product(rows))
         for name in ("q", "k", "v"):
-            self.numbers("d_" + name, arrays[name].shape)
+            self.numbers("d_" + name, self.of(name))
         self.runs = any(0 not in arrays[name].shape for name in self.returned)
+
+    def of(self, name):
+        """Returns the shape of the gradient of a tensor."""
+        return self.arrays[name].shape
 
 
 def gradients(
@@ -2164,13 +2180,7 @@ def gradients(
     The other arguments are those of `attention`. Tensors must be in host memory; a copy is made of those that are not dense.
     A mask and a bias get no gradients.
     """
-    if (lse is None) == (states is None):
-        raise ArgumentError(f"lse: {'None, as is' if lse is None else 'given with'} states; allowed: one of them")
-    statistics = (("lse", lse),)
-    if states is not None:
-        if not isinstance(states, (tuple, list)) or len(states) not in (2, 3):
-            raise ArgumentError(f"states: {states!r:.60}; allowed: States, or (m, s)")
-        statistics = tuple(zip(("state_m", "state_s"), states))
+    statistics = _statistics(lse, states)
     _in_host_memory("gradients", q)
     added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
     names, tensors = _with(("q", "k", "v", "out", "d_out"), (q, k, v, out, d_out), *statistics + added)
@@ -2182,6 +2192,17 @@ def gradients(
     options = _rules(scale, softcap, causal, window, windows)
     options += (key_lengths is not None, False, _more(packed))
     return _call(_Gradients, names, tensors, options, engine, 0, lengths)
+
+
+def _statistics(lse, states):
+    """Returns the log-sum-exp or the states of a forward pass, with their names."""
+    if (lse is None) == (states is None):
+        raise ArgumentError(f"lse: {'None, as is' if lse is None else 'given with'} states; allowed: one of them")
+    if states is None:
+        return (("lse", lse),)
+    if not isinstance(states, (tuple, list)) or len(states) not in (2, 3):
+        raise ArgumentError(f"states: {states!r:.60}; allowed: States, or (m, s)")
+    return tuple(zip(("state_m", "state_s"), states))
 
 
 class _Partial(_Attention):
@@ -2259,22 +2280,26 @@ def _rules(scale, softcap, causal, window, windows):
 
 
 class _TaskPlan(object):
-    """A task of the library. Its workspace is a part of it."""
+    """A task of the library. Its workspace is a part of it. A task of gradients has the options `plan`."""
 
-    def __init__(self, engine, problem, task):
+    def __init__(self, engine, problem, task, plan=None):
         self.handle, self.info = _Handle(), _TaskInfo()
-        given = ctypes.byref(problem), None, ctypes.byref(task)
-        _check(_lib.elsa_task_create(engine._handle, *given, ctypes.byref(self.handle)))
-        _check(_lib.elsa_task_describe(self.handle, ctypes.byref(self.info)))
+        prefix, given = "elsa_task_", None
+        if plan is not None:
+            prefix, given = "elsa_gradients_task_", ctypes.byref(plan)
+        given = ctypes.byref(problem), given, ctypes.byref(task)
+        create, describe, self.destroy = [getattr(_lib, prefix + name) for name in ("create", "describe", "destroy")]
+        _check(create(engine._handle, *given, ctypes.byref(self.handle)))
+        _check(describe(self.handle, ctypes.byref(self.info)))
         self.long, self.engine = _is_long(problem, engine.backend, engine), engine._handle
 
     def serves(self, plan):
         """Returns whether the task is the workspace of `plan`, as `_Workspace` does."""
         return plan is self
 
-    def __del__(self, destroy=_lib.elsa_task_destroy):
+    def __del__(self):
         if self.handle.id:
-            destroy(self.handle)
+            self.destroy(self.handle)
 
 
 def _divided(chunks, number, totals):
@@ -2381,7 +2406,135 @@ def task_tokens(chunks, number, queries, keys=None):
     return tuple([list(numbers) for numbers in lists])
 
 
+class _GradientsTask(_Gradients):
+    """A task of the gradients of a division, which returns shares for its tokens."""
+
+    def __init__(self, engine, kind, key, descriptions):
+        super().__init__(engine, kind, key, descriptions)
+        problem, options, plan, runs = self.task
+        plan = _TaskPlan(engine, problem, options, plan)
+
+        def run(handle, workspace, inputs, outputs, report):
+            return _lib.elsa_gradients_task_run(handle, inputs, outputs, report)
+
+        self.plan, self.run, self.runs, self.place = plan, run, runs, _Place()
+        self.place.workspace = plan
+
+    def fill(self, levels, number, totals, *rules):
+        self.division = levels, number, totals
+        super().fill(*rules)
+        self.task = self.problem, _task_options(levels, number, totals), self.options, self.runs
+        # The library plans a task in another way than a call.
+        self.runs = None
+
+    def of(self, name):
+        levels, number, totals = self.division
+        shape = self.arrays[name].shape
+        if totals is not None:
+            return shape
+        tokens = task_tokens(levels, number, self.arrays["q"].shape[-2], self.arrays["k"].shape[-2])
+        return shape[:-2] + (len(tokens[name != "q"]),) + shape[-1:]
+
+
+# Shares of the gradients of queries, keys and values that a task has computed: float32, for the tokens of the task.
+Shares = collections.namedtuple("Shares", "d_q d_k d_v")
+
+
+def gradients_task(
+    q,
+    k,
+    v,
+    out,
+    d_out,
+    chunks,
+    number,
+    lse=None,
+    states=None,
+    mask=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    totals=None,
+    engine=None,
+):
+    """Computes one task of a division of `gradients` among boards, over the pairs of queries and keys of `task` with the same
+    chunks and number. Returns Shares for the tokens of the task, in the order of `task_tokens`. `merge_gradients` adds the
+    Shares of all tasks.
+
+    out, d_out, lse, states   as for `gradients`, of attention of all pairs, such as a result of `merge` and `finish`.
+    The other arguments are those of `task`; with `totals`, out, d_out, lse and states contain only the queries of the task.
+    """
+    statistics = _statistics(lse, states)
+    _in_host_memory("gradients_task", q)
+    names, tensors = ("q", "k", "v", "out", "d_out"), (q, k, v, out, d_out)
+    names, tensors = _with(names, tensors, *statistics + (("mask", mask),))
+    options = _divided(chunks, number, totals) + _rules(scale, softcap, causal, window, None)
+    options += (key_lengths is not None, False)
+    # `_calls` leaves a call with lists, even empty ones, to the interpreter.
+    lengths = () if key_lengths is None else (_lengths(key_lengths),)
+    return Shares(*_call(_GradientsTask, names, tensors, options, engine, 0, lengths))
+
+
+def merge_gradients(shares, chunks, queries, keys=None):
+    """Adds the Shares of all tasks of a division, in the order of their numbers. Returns (d_q, d_k, d_v), float32. `queries` and
+    `keys` are the numbers of all tokens; None for keys means as many as queries. Tensors must be in host memory."""
+    shares, levels = list(shares), _divided(chunks, 0, None)[0]
+    totals = _count("queries", queries), _count("keys", queries if keys is None else keys)
+    if not shares:
+        raise ArgumentError("shares: none; allowed: those of every task")
+    merge, problem, results = None, _Problem(), []
+    try:
+        for number, share in enumerate(shares):
+            name = f"shares[{number}]"
+            if not isinstance(share, (tuple, list)) or len(share) != 3:
+                raise ArgumentError(f"{name}: {share!r:.60}; allowed: Shares, (d_q, d_k, d_v)")
+            held = [_held(f"{name}.{of}", tensor) for of, tensor in zip(Shares._fields, share)]
+            if merge is None:
+                for view, (_, kind, described, array), tokens in zip("qkv", held, totals + totals[1:]):
+                    shape = array.shape
+                    if not 2 <= len(shape) <= 4:
+                        raise ArgumentError(f"{array.name}: {len(shape)} axes; allowed: 2, 3, 4")
+                    shape = shape[:-2] + (tokens, shape[-1])
+                    whole = _Array(array.name, kind, "float32", shape, _dense(shape), None)
+                    setattr(problem, view, whole.view(*(None,) * (4 - len(shape)) + tuple(range(len(shape)))))
+                    results.append(kind.maker(described, "float32", shape, None)())
+                problem.out = problem.q
+                view = problem.out
+                view.shape[3] = problem.v.shape[3]
+                view.strides[:] = [_product(view.shape[n + 1 :]) for n in range(4)]
+                handle, options = _Handle(), _task_options(levels, 0, None)
+                given = ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle)
+                _check(_lib.elsa_gradients_merge_create(*given))
+                merge = handle
+            part = _GradientsShares()
+            for of, (tensor, kind, _, array) in zip(Shares._fields, held):
+                setattr(part, of, _Memory(kind.address(tensor), 4 * _product(array.shape)))
+            _check(_lib.elsa_gradients_merge_add(merge, number, ctypes.byref(part)))
+        outputs = _GradientsOutputs()
+        for of, result, (_, kind, _, _) in zip(Shares._fields, results, held):
+            setattr(outputs, of, _Memory(kind.address(result), 4 * _product(tuple(result.shape))))
+        _check(_lib.elsa_gradients_merge_finish(merge, ctypes.byref(outputs)))
+    finally:
+        if merge is not None:
+            _lib.elsa_gradients_merge_destroy(merge)
+    return tuple(results)
+
+
 _STATE = {"float32": (0, 4)}
+
+
+def _held(label, tensor):
+    """Checks a float32 tensor in host memory. Returns it, dense, the class that reads it, its description and its _Array."""
+    kind = _kind(label, type(tensor))
+    kind.check(label, tensor)
+    described = kind.descriptions((tensor,))[0]
+    array = _Array(label, kind, *kind.of(label, type(tensor), described))
+    array.type(_STATE)
+    if array.device is not None:
+        raise ArgumentError(f"{label}: in memory of a GPU; allowed: host memory, as Tensor.cpu() makes it")
+    return tensor if array.dense() else kind.dense(tensor), kind, described, array
 
 
 def _state(name, state):
@@ -2394,13 +2547,8 @@ def _state(name, state):
         kind = _kind(label, type(tensor))
         if tensors and kind is not _kind(name, type(tensors[0])):
             raise ArgumentError(f"{label}: of another library than {name}.m; allowed: the same")
-        kind.check(label, tensor)
-        described = kind.descriptions((tensor,))[0]
-        array = _Array(label, kind, *kind.of(label, type(tensor), described))
-        array.type(_STATE)
-        if array.device is not None:
-            raise ArgumentError(f"{label}: in memory of a GPU; allowed: host memory, as Tensor.cpu() makes it")
-        tensors.append(tensor if array.dense() else kind.dense(tensor))
+        tensor, _, described, array = _held(label, tensor)
+        tensors.append(tensor)
         makers.append(kind.maker(described, "float32", array.shape, None))
     rows, sums, weighted = [tuple(tensor.shape) for tensor in tensors]
     if sums != rows or weighted[:-1] != rows or not weighted:

@@ -5,9 +5,9 @@ from typing import Any, Dict, Iterable, List, Literal, NamedTuple, Optional, Seq
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
-    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
-    "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "gradients_task", "merge_gradients", "Engine", "States", "Certificate",
+    "LinearCertificate", "LeftOut", "Shares", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]
 
 # An array of numpy or a tensor of torch; all tensors of a call are of one library.
@@ -78,6 +78,11 @@ class LeftOut(NamedTuple):
     p99: float
     mean: float
     share: Any
+
+class Shares(NamedTuple):
+    d_q: Any
+    d_k: Any
+    d_v: Any
 
 class StreamReport(NamedTuple):
     units: int
@@ -165,6 +170,28 @@ def gradients(
     cu_seqlens_k: Any = None,
     engine: Optional[Engine] = None,
 ) -> Tuple[_T, _T, _T]: ...
+def gradients_task(
+    q: _T,
+    k: _T,
+    v: _T,
+    out: _T,
+    d_out: _T,
+    chunks: Union[int, Sequence[int]],
+    number: int,
+    lse: Optional[_T] = None,
+    states: Optional[Tuple[Any, ...]] = None,
+    mask: Optional[_T] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    totals: Optional[_Pair] = None,
+    engine: Optional[Engine] = None,
+) -> Shares: ...
+def merge_gradients(
+    shares: Iterable[Tuple[Any, Any, Any]], chunks: Union[int, Sequence[int]], queries: int, keys: Optional[int] = None
+) -> Tuple[Any, Any, Any]: ...
 def task(
     q: _T,
     k: _T,
