@@ -46,9 +46,9 @@ except ImportError:
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
-    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
-    "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "gradients_task", "merge_gradients", "Engine", "States", "Certificate",
+    "LinearCertificate", "LeftOut", "Shares", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
@@ -265,6 +265,10 @@ class _GradientsOutputs(_Sized):
     _fields_ = _each(_Memory, "d_q d_k d_v")
 
 
+class _GradientsShares(_Sized):
+    _fields_ = _each(_Memory, "d_q d_k d_v")
+
+
 class _TaskOptions(_Sized):
     _fields_ = (
         [("chunks", _SIZE * 12), ("number", ctypes.c_uint64)]
@@ -435,6 +439,14 @@ def _open():
             ("elsa_task_destroy", [handle]),
             ("elsa_gradients_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_gradients_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_gradients_task_create", [handle, pointer, pointer, pointer, pointer]),
+            ("elsa_gradients_task_describe", [handle, pointer]),
+            ("elsa_gradients_task_run", [handle, pointer, pointer, pointer]),
+            ("elsa_gradients_task_destroy", [handle]),
+            ("elsa_gradients_merge_create", [pointer, pointer, pointer]),
+            ("elsa_gradients_merge_add", [handle, ctypes.c_uint64, pointer]),
+            ("elsa_gradients_merge_finish", [handle, pointer]),
+            ("elsa_gradients_merge_destroy", [handle]),
             ("elsa_stream_create", [handle, pointer, pointer, pointer]),
             ("elsa_stream_describe", [handle, pointer]),
             ("elsa_stream_run", [handle, pointer, pointer]),
@@ -1404,8 +1416,13 @@ LeftOut = collections.namedtuple(
 )
 
 
+def _more(packed=0, states=False, cache=(False, False), certify=False, budget=0.0, schedule=(0, 0.0), half=False):
+    """Returns `more` of `_Attention.fill`."""
+    return cache + (packed, certify, states, budget, schedule, half)
+
+
 # What `fill` of `_Attention` uses for `more` if it is None.
-_NOTHING_MORE = False, False, 0, False, False, 0.0, (0, 0.0)
+_NOTHING_MORE = _more()
 
 
 class _Attention(_Prepared):
@@ -1424,10 +1441,10 @@ class _Attention(_Prepared):
 
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
         """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
-        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, and
-        the results of `_scheduled`."""
+        number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, the
+        results of `_scheduled`, and whether a GPU may sum in float16."""
         arrays, problem = self.arrays, self.problem
-        append, present, packed, certify, states, budget, schedule = more or _NOTHING_MORE
+        append, present, packed, certify, states, budget, schedule, half = more or _NOTHING_MORE
         problem.dtype, queries = self.rows("q"), arrays["q"]
         for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
             if name == "out" and name not in arrays:
@@ -1474,7 +1491,9 @@ class _Attention(_Prepared):
                 problem.packed, self.lengths = packed, ("cu_seqlens_q", "cu_seqlens_k")
             if certify:
                 self.options.certify, self.channels = 1, shape[-1]
-            if budget or schedule != _NOTHING_MORE[-1]:
+            if half:
+                self.options.half_scores = 1
+            if budget or schedule != (0, 0.0):
                 self.options.error_budget, self.shares = budget, shape[:-1]
                 self.options.schedule = schedule[0]
                 setattr(self.options, "lambda", schedule[1])
@@ -1614,6 +1633,7 @@ def attention(
     certify=False,
     error_budget=0.0,
     schedule=None,
+    half_scores=False,
 ):
     """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
     `present`, `certify`, and `error_budget` or `schedule` add, in this order.
@@ -1655,6 +1675,8 @@ def attention(
     schedule  "flash", "vfa", "vsa" or "blasst", or ("vsa", lambda) or ("blasst", lambda): another order of the keys and other
               references than those of "exact", for research, computed slowly on the CPU. The last two skip blocks of keys
               whose weights, relative to a reference, are below lambda, by default 0.001. Adds a LeftOut, as error_budget.
+    half_scores   True lets a GPU sum short chains of products of float16 tensors in float16: faster, less accurate, and NaN if
+              such a sum is beyond 65504. A CPU and calls of other types ignore it.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
@@ -1674,14 +1696,16 @@ def attention(
         or certify
         or error_budget
         or schedule
+        or half_scores
     ):
         added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
-        if not (past is present is cu_seqlens_q is cu_seqlens_k is None) or certify or error_budget or schedule:
+        plain = past is present is cu_seqlens_q is cu_seqlens_k is None
+        if not plain or certify or error_budget or schedule or half_scores:
             names, tensors, written, cache = _cached(names, tensors, out, past, present)
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
             proved, budget = bool(certify), _number("error_budget", error_budget) or 0.0
-            more = cache + (packed, proved, False, budget, _scheduled(schedule))
+            more = _more(packed, False, cache, proved, budget, _scheduled(schedule), bool(half_scores))
             if packed and key_lengths is not None:
                 raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
             _waits("certify", proved, q)
@@ -2117,8 +2141,12 @@ class _Gradients(_Attention):
                 array.copy()
             self.memory(name, 4 * _product(rows))
         for name in ("q", "k", "v"):
-            self.numbers("d_" + name, arrays[name].shape)
+            self.numbers("d_" + name, self.of(name))
         self.runs = any(0 not in arrays[name].shape for name in self.returned)
+
+    def of(self, name):
+        """Returns the shape of the gradient of a tensor."""
+        return self.arrays[name].shape
 
 
 def gradients(
@@ -2153,13 +2181,7 @@ def gradients(
     The other arguments are those of `attention`. Tensors must be in host memory; a copy is made of those that are not dense.
     A mask and a bias get no gradients.
     """
-    if (lse is None) == (states is None):
-        raise ArgumentError(f"lse: {'None, as is' if lse is None else 'given with'} states; allowed: one of them")
-    statistics = (("lse", lse),)
-    if states is not None:
-        if not isinstance(states, (tuple, list)) or len(states) not in (2, 3):
-            raise ArgumentError(f"states: {states!r:.60}; allowed: States, or (m, s)")
-        statistics = tuple(zip(("state_m", "state_s"), states))
+    statistics = _statistics(lse, states)
     _in_host_memory("gradients", q)
     added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
     names, tensors = _with(("q", "k", "v", "out", "d_out"), (q, k, v, out, d_out), *statistics + added)
@@ -2169,8 +2191,19 @@ def gradients(
             raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
         lengths = (_lengths(key_lengths),)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(packed))
     return _call(_Gradients, names, tensors, options, engine, 0, lengths)
+
+
+def _statistics(lse, states):
+    """Returns the log-sum-exp or the states of a forward pass, with their names."""
+    if (lse is None) == (states is None):
+        raise ArgumentError(f"lse: {'None, as is' if lse is None else 'given with'} states; allowed: one of them")
+    if states is None:
+        return (("lse", lse),)
+    if not isinstance(states, (tuple, list)) or len(states) not in (2, 3):
+        raise ArgumentError(f"states: {states!r:.60}; allowed: States, or (m, s)")
+    return tuple(zip(("state_m", "state_s"), states))
 
 
 class _Partial(_Attention):
@@ -2237,7 +2270,7 @@ def partial(
             setattr(chunk, name + "_total", total)
     options = _rules(scale, softcap, causal, window, windows)
     lengths = (chunk,) if key_lengths is None else (chunk, _lengths(key_lengths))
-    options += (key_lengths is not None, False, (False, False, 0, False, True, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(states=True))
     return States(*_call(_Partial, names, tensors, options, engine, 0, lengths))
 
 
@@ -2248,22 +2281,26 @@ def _rules(scale, softcap, causal, window, windows):
 
 
 class _TaskPlan(object):
-    """A task of the library. Its workspace is a part of it."""
+    """A task of the library. Its workspace is a part of it. A task of gradients has the options `plan`."""
 
-    def __init__(self, engine, problem, task):
+    def __init__(self, engine, problem, task, plan=None):
         self.handle, self.info = _Handle(), _TaskInfo()
-        given = ctypes.byref(problem), None, ctypes.byref(task)
-        _check(_lib.elsa_task_create(engine._handle, *given, ctypes.byref(self.handle)))
-        _check(_lib.elsa_task_describe(self.handle, ctypes.byref(self.info)))
+        prefix, given = "elsa_task_", None
+        if plan is not None:
+            prefix, given = "elsa_gradients_task_", ctypes.byref(plan)
+        given = ctypes.byref(problem), given, ctypes.byref(task)
+        create, describe, self.destroy = [getattr(_lib, prefix + name) for name in ("create", "describe", "destroy")]
+        _check(create(engine._handle, *given, ctypes.byref(self.handle)))
+        _check(describe(self.handle, ctypes.byref(self.info)))
         self.long, self.engine = _is_long(problem, engine.backend, engine), engine._handle
 
     def serves(self, plan):
         """Returns whether the task is the workspace of `plan`, as `_Workspace` does."""
         return plan is self
 
-    def __del__(self, destroy=_lib.elsa_task_destroy):
+    def __del__(self):
         if self.handle.id:
-            destroy(self.handle)
+            self.destroy(self.handle)
 
 
 def _divided(chunks, number, totals):
@@ -2370,7 +2407,135 @@ def task_tokens(chunks, number, queries, keys=None):
     return tuple([list(numbers) for numbers in lists])
 
 
+class _GradientsTask(_Gradients):
+    """A task of the gradients of a division, which returns shares for its tokens."""
+
+    def __init__(self, engine, kind, key, descriptions):
+        super().__init__(engine, kind, key, descriptions)
+        problem, options, plan, runs = self.task
+        plan = _TaskPlan(engine, problem, options, plan)
+
+        def run(handle, workspace, inputs, outputs, report):
+            return _lib.elsa_gradients_task_run(handle, inputs, outputs, report)
+
+        self.plan, self.run, self.runs, self.place = plan, run, runs, _Place()
+        self.place.workspace = plan
+
+    def fill(self, levels, number, totals, *rules):
+        self.division = levels, number, totals
+        super().fill(*rules)
+        self.task = self.problem, _task_options(levels, number, totals), self.options, self.runs
+        # The library plans a task in another way than a call.
+        self.runs = None
+
+    def of(self, name):
+        levels, number, totals = self.division
+        shape = self.arrays[name].shape
+        if totals is not None:
+            return shape
+        tokens = task_tokens(levels, number, self.arrays["q"].shape[-2], self.arrays["k"].shape[-2])
+        return shape[:-2] + (len(tokens[name != "q"]),) + shape[-1:]
+
+
+# Shares of the gradients of queries, keys and values that a task has computed: float32, for the tokens of the task.
+Shares = collections.namedtuple("Shares", "d_q d_k d_v")
+
+
+def gradients_task(
+    q,
+    k,
+    v,
+    out,
+    d_out,
+    chunks,
+    number,
+    lse=None,
+    states=None,
+    mask=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    totals=None,
+    engine=None,
+):
+    """Computes one task of a division of `gradients` among boards, over the pairs of queries and keys of `task` with the same
+    chunks and number. Returns Shares for the tokens of the task, in the order of `task_tokens`. `merge_gradients` adds the
+    Shares of all tasks.
+
+    out, d_out, lse, states   as for `gradients`, of attention of all pairs, such as a result of `merge` and `finish`.
+    The other arguments are those of `task`; with `totals`, out, d_out, lse and states contain only the queries of the task.
+    """
+    statistics = _statistics(lse, states)
+    _in_host_memory("gradients_task", q)
+    names, tensors = ("q", "k", "v", "out", "d_out"), (q, k, v, out, d_out)
+    names, tensors = _with(names, tensors, *statistics + (("mask", mask),))
+    options = _divided(chunks, number, totals) + _rules(scale, softcap, causal, window, None)
+    options += (key_lengths is not None, False)
+    # `_calls` leaves a call with lists, even empty ones, to the interpreter.
+    lengths = () if key_lengths is None else (_lengths(key_lengths),)
+    return Shares(*_call(_GradientsTask, names, tensors, options, engine, 0, lengths))
+
+
+def merge_gradients(shares, chunks, queries, keys=None):
+    """Adds the Shares of all tasks of a division, in the order of their numbers. Returns (d_q, d_k, d_v), float32. `queries` and
+    `keys` are the numbers of all tokens; None for keys means as many as queries. Tensors must be in host memory."""
+    shares, levels = list(shares), _divided(chunks, 0, None)[0]
+    totals = _count("queries", queries), _count("keys", queries if keys is None else keys)
+    if not shares:
+        raise ArgumentError("shares: none; allowed: those of every task")
+    merge, problem, results = None, _Problem(), []
+    try:
+        for number, share in enumerate(shares):
+            name = f"shares[{number}]"
+            if not isinstance(share, (tuple, list)) or len(share) != 3:
+                raise ArgumentError(f"{name}: {share!r:.60}; allowed: Shares, (d_q, d_k, d_v)")
+            held = [_held(f"{name}.{of}", tensor) for of, tensor in zip(Shares._fields, share)]
+            if merge is None:
+                for view, (_, kind, described, array), tokens in zip("qkv", held, totals + totals[1:]):
+                    shape = array.shape
+                    if not 2 <= len(shape) <= 4:
+                        raise ArgumentError(f"{array.name}: {len(shape)} axes; allowed: 2, 3, 4")
+                    shape = shape[:-2] + (tokens, shape[-1])
+                    whole = _Array(array.name, kind, "float32", shape, _dense(shape), None)
+                    setattr(problem, view, whole.view(*(None,) * (4 - len(shape)) + tuple(range(len(shape)))))
+                    results.append(kind.maker(described, "float32", shape, None)())
+                problem.out = problem.q
+                view = problem.out
+                view.shape[3] = problem.v.shape[3]
+                view.strides[:] = [_product(view.shape[n + 1 :]) for n in range(4)]
+                handle, options = _Handle(), _task_options(levels, 0, None)
+                given = ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle)
+                _check(_lib.elsa_gradients_merge_create(*given))
+                merge = handle
+            part = _GradientsShares()
+            for of, (tensor, kind, _, array) in zip(Shares._fields, held):
+                setattr(part, of, _Memory(kind.address(tensor), 4 * _product(array.shape)))
+            _check(_lib.elsa_gradients_merge_add(merge, number, ctypes.byref(part)))
+        outputs = _GradientsOutputs()
+        for of, result, (_, kind, _, _) in zip(Shares._fields, results, held):
+            setattr(outputs, of, _Memory(kind.address(result), 4 * _product(tuple(result.shape))))
+        _check(_lib.elsa_gradients_merge_finish(merge, ctypes.byref(outputs)))
+    finally:
+        if merge is not None:
+            _lib.elsa_gradients_merge_destroy(merge)
+    return tuple(results)
+
+
 _STATE = {"float32": (0, 4)}
+
+
+def _held(label, tensor):
+    """Checks a float32 tensor in host memory. Returns it, dense, the class that reads it, its description and its _Array."""
+    kind = _kind(label, type(tensor))
+    kind.check(label, tensor)
+    described = kind.descriptions((tensor,))[0]
+    array = _Array(label, kind, *kind.of(label, type(tensor), described))
+    array.type(_STATE)
+    if array.device is not None:
+        raise ArgumentError(f"{label}: in memory of a GPU; allowed: host memory, as Tensor.cpu() makes it")
+    return tensor if array.dense() else kind.dense(tensor), kind, described, array
 
 
 def _state(name, state):
@@ -2383,13 +2548,8 @@ def _state(name, state):
         kind = _kind(label, type(tensor))
         if tensors and kind is not _kind(name, type(tensors[0])):
             raise ArgumentError(f"{label}: of another library than {name}.m; allowed: the same")
-        kind.check(label, tensor)
-        described = kind.descriptions((tensor,))[0]
-        array = _Array(label, kind, *kind.of(label, type(tensor), described))
-        array.type(_STATE)
-        if array.device is not None:
-            raise ArgumentError(f"{label}: in memory of a GPU; allowed: host memory, as Tensor.cpu() makes it")
-        tensors.append(tensor if array.dense() else kind.dense(tensor))
+        tensor, _, described, array = _held(label, tensor)
+        tensors.append(tensor)
         makers.append(kind.maker(described, "float32", array.shape, None))
     rows, sums, weighted = [tuple(tensor.shape) for tensor in tensors]
     if sums != rows or weighted[:-1] != rows or not weighted:
@@ -2549,7 +2709,7 @@ class _Store(object):
 StreamReport = collections.namedtuple(
     "StreamReport",
     "units finished parts read_bytes written_bytes total_ms read_ms compute_ms wait_ms overlap "
-    "host_bytes fixed_bytes resident_rows chunk_keys kernel",
+    "host_bytes fixed_bytes resident_rows chunk_keys kernel device_bytes",
 )
 
 
@@ -2578,9 +2738,10 @@ def stream(
     eta=0.0,
     block=0,
     engine=None,
+    device_budget=0,
 ):
     """Computes attention over tensors that may be larger than memory, piece by piece, and waits. Returns a StreamReport. The
-    output has the bits of `attention` on the CPU.
+    output has the bits of `attention` on the CPU, unless a GPU computes.
 
     q, k, v, mask, bias, bias_table, bias_index, past   sources: arrays of numpy or tensors of torch in host memory, above all
               memory maps; or other objects with `shape`, `dtype` and `source[slices]`, which returns a new or existing
@@ -2590,10 +2751,12 @@ def stream(
     host_budget   most bytes of memory of the process during the call, with all that it uses at the start.
     eta       length of a chunk of keys as a multiple of the default; 0 is 1.
     block     keys of a block: 64, 128 or 256; 0 is 64.
+    device_budget   most bytes of GPU memory; 0 means that the CPU computes. Otherwise the GPU of `engine`, by default the first
+              one, computes, with `block` 0. `host_budget` then limits the page-locked memory too.
     The other arguments are those of `attention`.
 
-    One thread reads the sources and another writes the sinks, at the same time. What they raise ends the call, as the cause of a
-    StreamError, whose method `resume` writes the rest. Numpy is required.
+    One thread reads the sources and another writes the sinks, at the same time; for a GPU, one thread does both in turn. What
+    they raise ends the call, as the cause of a StreamError, whose method `resume` writes the rest. Numpy is required.
     """
     try:
         import numpy
@@ -2614,7 +2777,7 @@ def stream(
             raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     packed, bounds = _bounds(cu_seqlens_q, cu_seqlens_k)
     options = _rules(scale, softcap, causal, window, windows)
-    options += (key_lengths is not None, False, (False, False, packed, False, False, 0.0, (0, 0.0)))
+    options += (key_lengths is not None, False, _more(packed))
     described = _Streamed(stores, options)
     shape = described.arrays["out"].shape
     for name in ("lse", "state_m", "state_s", "state_w"):
@@ -2624,7 +2787,7 @@ def stream(
             raise ArgumentError(f"{name}: {found}; allowed: float32 {list(allowed)}")
     settings = _StreamOptions()
     settings.host_budget, settings.block = _count("host_budget", host_budget), _count("block", block)
-    settings.eta = _number("eta", eta) or 0.0
+    settings.eta, settings.device_budget = _number("eta", eta) or 0.0, _count("device_budget", device_budget)
     settings.outputs = sum([bit for name, bit in _WANTED.items() if name in stores])
     if not settings.outputs:
         raise ArgumentError("out: None; allowed: a sink for the output, the log-sum-exp or the states")
@@ -2634,7 +2797,8 @@ def stream(
         lists["key_lengths"] = _lengths(key_lengths)
     for name, numbers in lists.items():
         setattr(data, name, _Integers(ctypes.addressof(numbers), len(numbers)))
-    return _Stream(engine or _engine_for(None), described.problem, settings, data, stores, lists).run()
+    engine = engine or _engine_for(0 if settings.device_budget else None)
+    return _Stream(engine, described.problem, settings, data, stores, lists).run()
 
 
 class _Stream(object):

@@ -5,9 +5,9 @@ from typing import Any, Dict, Iterable, List, Literal, NamedTuple, Optional, Seq
 
 __all__ = [
     "attention", "partial", "merge", "finish", "stream", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch",
-    "gradients", "task", "task_tokens", "Engine", "States", "Certificate", "LinearCertificate", "LeftOut", "StreamReport",
-    "version", "backends", "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError",
-    "CancelledError", "StreamError", "LibraryError",
+    "gradients", "task", "task_tokens", "gradients_task", "merge_gradients", "Engine", "States", "Certificate",
+    "LinearCertificate", "LeftOut", "Shares", "StreamReport", "version", "backends", "ElsaError", "ArgumentError",
+    "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]
 
 # An array of numpy or a tensor of torch; all tensors of a call are of one library.
@@ -79,6 +79,11 @@ class LeftOut(NamedTuple):
     mean: float
     share: Any
 
+class Shares(NamedTuple):
+    d_q: Any
+    d_k: Any
+    d_v: Any
+
 class StreamReport(NamedTuple):
     units: int
     finished: int
@@ -95,6 +100,7 @@ class StreamReport(NamedTuple):
     resident_rows: int
     chunk_keys: int
     kernel: str
+    device_bytes: int
 
 class Engine:
     backend: str
@@ -140,6 +146,7 @@ def attention(
     certify: bool = False,
     error_budget: float = 0.0,
     schedule: Optional[Union[_Schedule, Tuple[_Schedule, float]]] = None,
+    half_scores: bool = False,
 ) -> Any: ...
 def gradients(
     q: _T,
@@ -163,6 +170,28 @@ def gradients(
     cu_seqlens_k: Any = None,
     engine: Optional[Engine] = None,
 ) -> Tuple[_T, _T, _T]: ...
+def gradients_task(
+    q: _T,
+    k: _T,
+    v: _T,
+    out: _T,
+    d_out: _T,
+    chunks: Union[int, Sequence[int]],
+    number: int,
+    lse: Optional[_T] = None,
+    states: Optional[Tuple[Any, ...]] = None,
+    mask: Optional[_T] = None,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    causal: _Causal = False,
+    window: Optional[_Sides] = None,
+    key_lengths: Any = None,
+    totals: Optional[_Pair] = None,
+    engine: Optional[Engine] = None,
+) -> Shares: ...
+def merge_gradients(
+    shares: Iterable[Tuple[Any, Any, Any]], chunks: Union[int, Sequence[int]], queries: int, keys: Optional[int] = None
+) -> Tuple[Any, Any, Any]: ...
 def task(
     q: _T,
     k: _T,
@@ -230,6 +259,7 @@ def stream(
     eta: float = 0.0,
     block: int = 0,
     engine: Optional[Engine] = None,
+    device_budget: int = 0,
 ) -> StreamReport: ...
 def sdpa(
     query: _T,

@@ -6,7 +6,7 @@ use crate::cache::{Cache, Prepared};
 use crate::engines;
 use crate::error::OperatorError;
 use crate::lent;
-use crate::operation::{GeometryOf, Operation};
+use crate::operation::{GeometryOf, Operation, Provider};
 use crate::shapes::{INPUTS, OUTPUTS, Shapes, type_name};
 use crate::signature::Declared;
 use crate::tensors::Addresses;
@@ -16,13 +16,6 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// Execution provider of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Provider {
-    Cpu,
-    Cuda,
-}
 
 /// A node of a session, of any operator. Sessions may call it from several threads at once.
 pub(crate) trait Computes {
@@ -133,6 +126,7 @@ impl<O: Operation> Kernel<O> {
                 again.ok_or(OperatorError::Missing { argument, other: "the operator" })?
             }
         };
+        O::check_outputs(&self.attributes, self.provider, &shapes)?;
         let mut workspace = prepared.workspace()?;
         // SAFETY: the clause of this function.
         let given = unsafe { self.given(&prepared.geometry, &shapes, &values, &outputs)? };
@@ -149,6 +143,9 @@ impl<O: Operation> Kernel<O> {
                 } else {
                     bound.run()?;
                 }
+                drop(bound);
+                // SAFETY: *tensors*: as above; the outputs that the run has written are not used here.
+                unsafe { O::finish(workspace.get(), &given)? };
             }
             Provider::Cuda => {
                 // SAFETY: *handle*: the stream is that of the call, and outlives it.
@@ -210,7 +207,7 @@ impl<O: Operation> Kernel<O> {
             Provider::Cpu => engines::cpu(self.api.lends())?,
             Provider::Cuda => engines::cuda()?,
         };
-        let plan = O::plan(&engine, &geometry.problem)?;
+        let plan = O::plan(&engine, &self.attributes, &geometry.problem)?;
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 

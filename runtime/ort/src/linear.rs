@@ -4,7 +4,7 @@
 use crate::attributes::{Node, heads, integer, number, value};
 use crate::error::OperatorError;
 use crate::operation::{self, DeviceOf, HostOf, Operation};
-use crate::shapes::{FLOAT, Given, Shapes, output};
+use crate::shapes::{FLOAT, Given, Shapes, output, outputs};
 use crate::signature::{Declared, Parameter, Signature};
 use crate::tensors::Addresses;
 use elsa_core::argument::ArgumentError;
@@ -27,6 +27,8 @@ pub(crate) struct Attributes {
     direction: Direction,
 }
 
+/// Index of the input with the bounds of packed sequences.
+const BOUNDS: usize = 6;
 /// Index of the output with the last states.
 const PRESENT: usize = 1;
 
@@ -90,6 +92,7 @@ impl Operation for LinearAttention {
             Parameter::optional(Operand::Decay.argument(), Declared::Any),
             Parameter::optional(Operand::Beta.argument(), Declared::Any),
             Parameter::optional(Operand::PastState.argument(), Declared::Any),
+            Parameter::optional("cu_seqlens", Declared::OnHost),
         ],
         outputs: &[
             Parameter::required(Operand::Output.argument(), Declared::Main),
@@ -170,10 +173,13 @@ impl Operation for LinearAttention {
             (false, true) => Rule::Delta,
             (true, true) => Rule::GatedDelta,
         };
-        let kept = [batch, states, query.dim(), dim];
+        let bounds = shapes.given(BOUNDS, "cu_seqlens");
+        spec.packed = bounds.map(|bounds| bounds.sequences()).transpose()?;
+        let (sequences, of) = spec.packed.map_or((batch, "q"), |sequences| (sequences, "cu_seqlens"));
+        let kept = [sequences, states, query.dim(), dim];
         if let Some(past) = optional(Operand::PastState) {
             let axes = ["batch", "heads", "d_k", "d_v"];
-            let of = ["q", "v", "q", "v"];
+            let of = [of, "v", "q", "v"];
             let wanted = std::array::from_fn(|i| (axes[i], kept[i], of[i]));
             past.check_f32::<4>("4: batch, heads, d_k, d_v", wanted)?;
             spec.past_state = Some(View::dense(past.argument, Layout::Bhnd, &kept, None)?);
@@ -184,12 +190,11 @@ impl Operation for LinearAttention {
         spec.scale = attributes.scale;
         spec.normalize = attributes.normalize;
         spec.direction = attributes.direction;
-        let outputs =
-            [output(out, q.shape.element, sizes)?, output(present, FLOAT, &kept)?, Default::default()];
+        let outputs = outputs([output(out, q.shape.element, sizes)?, output(present, FLOAT, &kept)?]);
         Ok(operation::Geometry { problem: spec.check()?, placement: (), outputs })
     }
 
-    fn plan(engine: &Engine, problem: &Problem) -> Result<LinearPlan, PlanError> {
+    fn plan(engine: &Engine, _: &Attributes, problem: &Problem) -> Result<LinearPlan, PlanError> {
         engine.linear_plan(problem, &LinearPlanOptions::default())
     }
 
@@ -203,7 +208,7 @@ impl Operation for LinearAttention {
                 decay: given.elements(Operand::Decay as usize),
                 beta: given.elements(Operand::Beta as usize),
                 past_state: given.numbers(Operand::PastState as usize),
-                cu_seqlens: None,
+                cu_seqlens: given.integers(BOUNDS),
             };
             let outputs =
                 Outputs { output: given.elements_mut(0), present_state: given.numbers_mut(PRESENT) };
@@ -219,7 +224,8 @@ impl Operation for LinearAttention {
             decay: given.device(Operand::Decay as usize),
             beta: given.device(Operand::Beta as usize),
             past_state: given.device(Operand::PastState as usize),
-            cu_seqlens: None,
+            // SAFETY: the clause of this function; the bounds are in host memory.
+            cu_seqlens: unsafe { given.integers(BOUNDS) },
         };
         let outputs = LinearDeviceOutputs {
             output: given.device_output(0),
@@ -275,9 +281,9 @@ mod tests {
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
             attributes in attributes(),
-            inputs in prop::array::uniform9(shape()),
+            inputs in prop::array::uniform10(shape()),
             usual in prop::bool::weighted(0.7),
-            outputs in any::<[bool; 3]>(),
+            outputs in any::<[bool; 8]>(),
         ) {
             let query = inputs[0].0;
             let inputs = std::array::from_fn(|i| {

@@ -7,8 +7,15 @@ use crate::error::OperatorError;
 use crate::shapes::{OUTPUTS, Shapes};
 use crate::signature::Signature;
 use crate::tensors::Addresses;
-use elsa_runtime::operators::{Operator, Plan};
+use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{Engine, PlanError};
+
+/// Execution provider of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Cpu,
+    Cuda,
+}
 
 /// The problem of a call, the places of its operands in the inputs, and the shapes of its outputs.
 #[derive(Clone, Debug)]
@@ -67,11 +74,35 @@ pub(crate) trait Operation: Sized + 'static {
         argument
     }
 
+    /// Checks that the outputs of a node agree with its attributes, its inputs and its provider. `shapes` states which
+    /// outputs the runtime has allocated; the geometry may have counted outputs that the node omits.
+    ///
+    /// # Errors
+    /// Returns an error that names an output.
+    fn check_outputs(_: &Self::Attributes, _: Provider, _: &Shapes) -> Result<(), OperatorError> {
+        Ok(())
+    }
+
     /// Plans a problem.
     ///
     /// # Errors
     /// Returns the errors of the engine.
-    fn plan(engine: &Engine, problem: &ProblemOf<Self>) -> Result<Plan<Self::Engine>, PlanError>;
+    fn plan(
+        engine: &Engine,
+        attributes: &Self::Attributes,
+        problem: &ProblemOf<Self>,
+    ) -> Result<Plan<Self::Engine>, PlanError>;
+
+    /// Writes outputs in host memory that a run leaves in its workspace.
+    ///
+    /// # Errors
+    /// Returns the errors of the engine.
+    ///
+    /// # Safety
+    /// - The caller keeps the clause *tensors* of [`crate::tensors`].
+    unsafe fn finish(_: &mut Workspace<Self::Engine>, _: &Addresses<'_>) -> Result<(), OperatorError> {
+        Ok(())
+    }
 
     /// Returns the tensors of a call in host memory.
     ///

@@ -4,8 +4,8 @@
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
 use crate::host::{Exception, Exceptions};
-use crate::kernel::{Computes, Kernel, Provider};
-use crate::operation::Operation;
+use crate::kernel::{Computes, Kernel};
+use crate::operation::{Operation, Provider};
 use crate::shapes::FLOAT;
 use crate::signature::{Declared, Parameter, Signature};
 use ort_sys::{

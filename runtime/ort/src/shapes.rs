@@ -6,9 +6,9 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::DType;
 
 /// Largest number of inputs of an operator.
-pub(crate) const INPUTS: usize = 9;
+pub(crate) const INPUTS: usize = 10;
 /// Largest number of outputs of an operator.
-pub(crate) const OUTPUTS: usize = 3;
+pub(crate) const OUTPUTS: usize = 8;
 
 /// Key of a plan in the cache: the shapes of the inputs and, for each output, whether the node has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +89,11 @@ pub(crate) fn output(
     Ok(shape_of(element, sizes).ok_or(ArgumentError::TooLarge { argument, shape })?)
 }
 
+/// Returns the shapes of the outputs of an operator that has only the outputs `first`.
+pub(crate) fn outputs<const N: usize>(first: [TensorShape; N]) -> [TensorShape; OUTPUTS] {
+    std::array::from_fn(|i| first.get(i).copied().unwrap_or_default())
+}
+
 /// Returns an error if a size differs from the size that another argument determines.
 pub(crate) fn same(
     argument: &'static str,
@@ -161,6 +166,19 @@ impl Given<'_> {
             Ok(axes) if self.shape.rank == N => Ok(axes),
             _ => Err(self.wrong_rank(allowed)),
         }
+    }
+
+    /// Returns the number of packed sequences, of which the input is the list of bounds.
+    pub fn sequences(&self) -> Result<usize, OperatorError> {
+        if self.shape.element != INT64 {
+            return Err(self.wrong_type("i64"));
+        }
+        let [bounds] = self.axes("1: the bounds of the sequences")?;
+        bounds.checked_sub(2).map(|more| more + 1).ok_or_else(|| OperatorError::Value {
+            argument: self.argument,
+            found: format!("{bounds} entries"),
+            allowed: "at least 2, the bounds of 1 sequence",
+        })
     }
 
     /// Checks that the input is f32 and has the shape `wanted`. Each size has the name of its axis and the argument that

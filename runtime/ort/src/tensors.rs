@@ -6,7 +6,7 @@
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
-use crate::shapes::{FLOAT, INPUTS, OUTPUTS, Shapes, count, float};
+use crate::shapes::{FLOAT, INPUTS, INT64, OUTPUTS, Shapes, count, float};
 use crate::signature::Signature;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::DeviceElements;
@@ -108,6 +108,16 @@ impl<'a> Addresses<'a> {
     /// - The caller keeps this module's clause *tensors*.
     pub unsafe fn numbers(&self, i: usize) -> Option<&'a [f32]> {
         let shape = self.shapes.input(i).filter(|shape| shape.element == FLOAT)?;
+        // SAFETY: the clause of this function.
+        Some(unsafe { slice_of(self.inputs[i].cast_const().cast(), count(shape)) })
+    }
+
+    /// Returns the elements of input `i`; `None` if the call does not have the input, or if its elements are not i64.
+    ///
+    /// # Safety
+    /// - The caller keeps this module's clause *tensors*, for an input in host memory.
+    pub unsafe fn integers(&self, i: usize) -> Option<&'a [i64]> {
+        let shape = self.shapes.input(i).filter(|shape| shape.element == INT64)?;
         // SAFETY: the clause of this function.
         Some(unsafe { slice_of(self.inputs[i].cast_const().cast(), count(shape)) })
     }

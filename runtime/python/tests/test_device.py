@@ -9,6 +9,7 @@ import collections
 import ctypes
 import gc
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -363,6 +364,62 @@ class Device(unittest.TestCase):
         self.refused(unsupported, "task: given for tensors of a GPU; ", lambda: elsa.task(*given[:3], chunks=7, number=0))
         differentiate = lambda: elsa.gradients(*given[:3], out=given[0], d_out=given[0], lse=given[0])
         self.refused(unsupported, "gradients: given for tensors of a GPU; ", differentiate)
+
+    def test_half_scores(self):
+        """Sums of 64 products of 40,000 are beyond the range of f16. All keys have the same score, and all values are 1."""
+        large, ones = [np.full((1, 1, 128, 64), x, np.float16) for x in (200, 1)]
+        given, engine = [Tensor(large), Tensor(large), Tensor(ones)], elsa.Engine("cuda")
+        for half in (False, True, False):
+            found = elsa.attention(*given, half_scores=half).numpy()
+            for found in (elsa.attention(large, large, ones, engine=engine, half_scores=half), found):
+                self.assertTrue(np.isnan(found).all() if half else (found == 1).all(), found)
+        # The option concerns neither a CPU nor other types.
+        self.assertTrue((elsa.attention(large, large, ones, half_scores=True) == 1).all())
+        wide = [x.astype(np.float32) for x in (large, large, ones)]
+        self.assertLess(np.abs(elsa.attention(*wide, half_scores=True, engine=engine) - 1).max(), 1e-5)
+
+    def test_a_stream_within_a_budget_of_gpu_memory(self):
+        random = np.random.RandomState(6)
+        q, k, v = [random.standard_normal((1, n, rows, 16)).astype(np.float32) for n, rows in ((4, 300), (2, 4000), (2, 4000))]
+        scores = q.astype(np.float64).reshape(1, 2, 600, 16) @ k.astype(np.float64).swapaxes(2, 3) / 4
+        scores = np.where(np.tri(300, 4000, 3700, dtype=bool), scores.reshape(1, 4, 300, 4000), -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = (weights / weights.sum(-1, keepdims=True)).reshape(1, 2, 600, 4000)
+        wanted = (weights @ v.astype(np.float64)).reshape(q.shape)
+        run = lambda out, **options: elsa.stream(q, k, v, out, 1 << 34, causal="bottom_right", eta=0.05, **options)
+        with self.assertRaises(elsa.OutOfMemoryError) as caught:
+            run(np.zeros_like(q), device_budget=1)
+        budget = 2 * int(re.match("device_budget: 1 bytes; allowed: at least ([0-9]+)", str(caught.exception)).group(1))
+        for engine in (None, elsa.Engine("cuda")):
+            out = np.full_like(q, 7)
+            report = run(out, device_budget=budget, engine=engine)
+            self.assertLess(np.abs(out - wanted).max(), 1e-5)
+            self.assertTrue(1 < report.units == report.finished and report.chunk_keys < 4000, report)
+            self.assertTrue(0 < report.device_bytes <= budget and report.kernel.startswith("attention_f32"), report)
+
+        class Fails(object):
+            shape, dtype, left = q.shape, q.dtype, 1
+
+            def __setitem__(self, box, piece):
+                self.left -= 1
+                if self.left < 0:
+                    raise OSError("full")
+                out[box] = piece
+
+        out, sink = np.full_like(q, 7), Fails()
+        with self.assertRaisesRegex(elsa.StreamError, "^out: OSError: full; ") as caught:
+            run(sink, device_budget=budget)
+        self.assertGreater(np.abs(out - wanted).max(), 1)
+        sink.left = 1000
+        caught.exception.resume()
+        self.assertLess(np.abs(out - wanted).max(), 1e-5)
+        self.assertEqual(run(out).device_bytes, 0)
+        for kind, message, options in (
+            (elsa.ArgumentError, "block: 64; ", {"block": 64, "device_budget": budget}),
+            (elsa.ArgumentError, "device_budget: -1; ", {"device_budget": -1}),
+            (elsa.UnsupportedError, "backend: no GPU", {"device_budget": budget, "engine": elsa.Engine("scalar")}),
+        ):
+            self.refused(kind, message, lambda: run(out, **options))
 
     def test_refused(self):
         bad = elsa.ArgumentError

@@ -75,6 +75,42 @@ class Gradients(Case):
                     for x, exact in zip(found, wanted):
                         self.near(x, exact, 1e-5)
 
+    def test_tasks_add_up_to_the_gradients(self):
+        q, k, v = tensors(2, 4, 61, 83, kv_heads=2, v_dim=12)
+        d_out, mask = upstream(q, v), np.random.RandomState(6).uniform(size=(2, 1, 61, 83)) < 0.7
+        keep = mask & (np.arange(83) <= np.arange(61)[:, None] + 22)
+        wanted, rules = differentiate(q, k, v, d_out, keep=keep), {"mask": mask, "causal": "bottom_right"}
+        for chunks, tasks, engine in ((7, 7, None), ([3, 3], 9, SCALAR)):
+            states = [elsa.task(q, k, v, chunks, n, engine=engine, **rules) for n in range(tasks)]
+            whole = elsa.merge(states)
+            out, lse = elsa.finish(whole)
+            shares, gathered = [], []
+            for n in range(tasks):
+                given = {"engine": engine, "lse": lse} if n % 2 else {"engine": engine, "states": whole}
+                shares.append(elsa.gradients_task(q, k, v, out, d_out, chunks, n, **given, **rules))
+                queries, keys = elsa.task_tokens(chunks, n, 61, 83)
+                self.assertEqual(shares[n].d_q.shape[2], len(queries))
+                given = {"engine": engine, "lse": lse[:, :, queries], "totals": (61, 83), "causal": "bottom_right"}
+                rows = [x[:, :, queries].copy() for x in (q, out, d_out)]
+                columns = [x[:, :, keys].copy() for x in (k, v)]
+                gathered.append(elsa.gradients_task(
+                    rows[0], *columns, *rows[1:], chunks, n, mask=mask[:, :, queries][..., keys].copy(), **given
+                ))  # fmt: skip
+            for parts in (shares, gathered):
+                for x, exact in zip(elsa.merge_gradients(parts, chunks, 61, 83), wanted):
+                    self.near(x, exact, 1e-5)
+        for message, parts in (
+            ("shares: none; ", []),
+            ("shares[0]: ", [shares[0][:2]]),
+            ("shares[0].d_q: float64; ", [[x.astype(np.float64) for x in shares[0]]]),
+            ("", shares[:-1]),
+            ("", shares[:3] + shares[4:]),
+            ("", [shares[0]._replace(d_k=shares[0].d_k[:, :, 1:])] + shares[1:]),
+        ):
+            with self.assertRaises(elsa.ArgumentError) as caught:
+                elsa.merge_gradients(parts, chunks, 61, 83)
+            self.assertTrue(str(caught.exception).startswith(message), str(caught.exception))
+
     def test_packed_sequences(self):
         q, k, v = tensors(1, 4, 20, 23, kv_heads=2)
         d_out, of_q, of_k = upstream(q, v), [0, 5, 5, 12, 20], [0, 7, 9, 9, 23]

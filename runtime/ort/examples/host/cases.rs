@@ -154,14 +154,88 @@ pub fn cases(half: bool) -> Vec<Case> {
         case.inputs.extend([("", None), ("", None), ("", None), ("", None), ("kv_lengths", Some(lengths))]);
         case.score = Box::new(|[b, _, i, j], s| keep(j + 12 <= i + [7, 12][b], s));
     });
+    add("packed sequences, causal", &|case, numbers| {
+        case.attributes = vec![("is_causal", Int(1))];
+        let mut bounded = |tokens: i64| Some(numbers.tensor(half, &[1, 4, tokens, 16]));
+        let tensors = [bounded(12), bounded(15), bounded(15)];
+        case.inputs.iter_mut().zip(tensors).for_each(|(input, tensor)| input.1 = tensor);
+        // The second sequence has no query, and the third has fewer keys than queries.
+        add_bounds(case, &[&[0, 4, 4, 12], &[0, 7, 9, 15]]);
+        case.score = Box::new(|[_, _, i, j], s| {
+            let (of, first) = if i < 4 { (0..7, 0) } else { (9..15, 4) };
+            keep(of.contains(&j) && j - of.start <= i - first, s)
+        });
+        case.outputs = &["Y", "", "", "lse"];
+    });
+    add("packed sequences in one tensor, the last query at the last key", &|case, numbers| {
+        case.attributes =
+            vec![("num_heads", Int(4)), ("packed", Int(1)), ("is_causal", Int(1)), ("align_last", Int(1))];
+        case.inputs = vec![("Q", Some(numbers.tensor(half, &[1, 12, 192]))), ("", None), ("", None)];
+        add_bounds(case, &[&[0, 5, 12]]);
+        case.score = Box::new(|[_, _, i, j], s| keep((j < 5) == (i < 5) && j <= i, s));
+    });
+    add("log-sum-exp and states", &|case, numbers| {
+        let mask = numbers.flags(&[2, 1, 12, 12]);
+        let data = mask.data.clone();
+        // The first row attends no key.
+        case.score =
+            Box::new(move |[b, _, i, j], s| keep(i > 0 && data.get((b * 12 + i) * 12 + j) != 0.0, s));
+        let Data::Bool(mut flags) = mask.data else { return };
+        (0..2).for_each(|b| flags[b * 144..][..12].fill(0));
+        case.inputs.push(("mask", Some(HostTensor { dims: mask.dims, data: Data::Bool(flags) })));
+        case.outputs = &["Y", "", "", "lse", "state_m", "state_s", "state_w"];
+    });
+    add("states of rows of three axes", &|case, numbers| {
+        case.attributes = vec![("num_heads", Int(4)), ("half_scores", Int(1))];
+        case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[2, 12, 64])));
+        case.outputs = &["Y", "", "", "", "state_m", "state_s", "state_w", ""];
+    });
+    add("an error budget", &|case, numbers| {
+        case.attributes = vec![("error_budget", Float(1e-3))];
+        for (tensor, input) in case.inputs.iter_mut().enumerate() {
+            let keys = numbers.mapped(false, &[1, 4, 128, 16], |x| 0.1 * x);
+            let numbers: Vec<f32> = (0..4 * 128 * 16)
+                .map(|i| match (tensor, i % 16, i / 16 % 128) {
+                    // The keys from 64 on have scores that are less by about 8.
+                    (0, 0, _) => 1.0,
+                    (1, 0, key) => {
+                        if key < 64 {
+                            0.0
+                        } else {
+                            -32.0
+                        }
+                    }
+                    (2, ..) => 10.0 * keys.data.get(i) as f32 + if i / 16 % 128 < 64 { 0.0 } else { 3.0 },
+                    _ => keys.data.get(i) as f32,
+                })
+                .collect();
+            let data = match half {
+                true => Data::F16(numbers.iter().map(|x| f16::from_f32(*x)).collect()),
+                false => Data::F32(numbers),
+            };
+            input.1 = Some(HostTensor { dims: keys.dims, data });
+        }
+        case.score = Box::new(|[_, _, _, j], s| keep(j < 64, s));
+        case.outputs = &["Y", "", "", "", "", "", "", "left_out"];
+    });
     add("windows of a shifted picture", &|case, numbers| {
         windows(case, numbers, half, None);
     });
     add("windows of a shifted picture, masked", &|case, numbers| {
         let mask = numbers.flags(&[12, 12]);
         windows(case, numbers, half, Some(mask));
+        case.outputs = &["Y", "", "", "lse"];
     });
     cases
+}
+
+/// Adds the bounds of packed sequences to a case: those of the queries, and perhaps those of the keys.
+fn add_bounds(case: &mut Case, bounds: &[&[i64]]) {
+    case.inputs.resize_with(8, || ("", None));
+    for (name, list) in ["cu_seqlens_q", "cu_seqlens_k"].into_iter().zip(bounds) {
+        let tensor = HostTensor { dims: vec![list.len() as i64], data: Data::I64(list.to_vec()) };
+        case.inputs.push((name, Some(tensor)));
+    }
 }
 
 /// Changes a case to windows of 3 × 4 tokens. The batch has two pictures of 6 × 8 tokens, which are rolled by 1 × 2.
@@ -229,7 +303,7 @@ pub fn refusals() -> Vec<Refusal> {
     let four = [1, 2, 3, 4];
     let with = |name, tensor: HostTensor| {
         let mut inputs = same(&four);
-        for absent in ["mask", "bias_table", "past_key", "past_value", "kv_lengths"] {
+        for absent in ["mask", "bias_table", "past_key", "past_value", "kv_lengths", "cu_seqlens_q"] {
             if absent == name {
                 break;
             }
@@ -313,6 +387,61 @@ pub fn refusals() -> Vec<Refusal> {
         &[("window", Ints(&[1, 1]))],
         with("kv_lengths", i64s(&[2])),
     );
+    let bounds = "cu_seqlens_q";
+    add("cu_seqlens_q: type f32; allowed: i64", &[], with(bounds, zeros(&[2])));
+    add("cu_seqlens_q: rank 2; allowed: 1", &[], {
+        with(bounds, HostTensor { dims: vec![1, 2], data: Data::I64(vec![0, 3]) })
+    });
+    add("cu_seqlens_q: 1 entries; allowed: at least 2", &[], with(bounds, i64s(&[0])));
+    add("cu_seqlens_q: entry 1 is 2; allowed: 3", &[], with(bounds, i64s(&[0, 2])));
+    add("cu_seqlens_q: entry 1 is 4; allowed: ", &[], with(bounds, i64s(&[0, 4, 3])));
+    add("cu_seqlens_q: absent; allowed: given, because cu_seqlens_k is", &[], {
+        with("cu_seqlens_k", i64s(&[0, 3]))
+    });
+    let two = |keys: &[i64]| {
+        let mut inputs = with(bounds, i64s(&[0, 1, 3]));
+        inputs.push(("cu_seqlens_k", i64s(keys)));
+        inputs
+    };
+    add("cu_seqlens_k: entries 2; allowed: 3, as cu_seqlens_q has", &[], two(&[0, 3]));
+    add("cu_seqlens_k: entry 2 is 2; allowed: ", &[], two(&[0, 1, 2]));
+    add("Q: batch 2; allowed: 1", &[], {
+        let mut inputs = with(bounds, i64s(&[0, 3]));
+        let batch = three(&[2, 2, 3, 4], &[2, 2, 3, 4], &[2, 2, 3, 4]);
+        inputs.splice(..3, batch);
+        inputs
+    });
+    add("mask: given with cu_seqlens_q", &[], {
+        let mut inputs = with(bounds, i64s(&[0, 3]));
+        inputs[3] = ("mask", zeros(&[3, 3]));
+        inputs
+    });
+    add("error_budget: 1; allowed: 0 (off) or ", &[("error_budget", Float(1.0))], same(&four));
+    add("half_scores: 2; allowed: 0 or 1", &[("half_scores", Int(2))], same(&four));
     add("Type", &[], vec![("Q", zeros(&four)), ("K", half), ("V", zeros(&four))]);
     all
+}
+
+/// A call whose outputs must be refused: its attributes, its outputs, and text that the error message must contain.
+pub type OutputRefusal = (Vec<(&'static str, Attribute)>, &'static [&'static str], &'static str);
+
+/// Returns the calls whose outputs must be refused.
+pub fn output_refusals() -> [OutputRefusal; 3] {
+    [
+        (
+            Vec::new(),
+            &["Y", "", "", "", "state_m", "state_s"],
+            "state_w: absent; allowed: given, because state_m is",
+        ),
+        (
+            Vec::new(),
+            &["Y", "", "", "", "", "state_s", "state_w"],
+            "state_m: absent; allowed: given, because state_s is",
+        ),
+        (
+            vec![("error_budget", Float(0.0))],
+            &["Y", "", "", "", "", "", "", "left_out"],
+            "error_budget: absent; allowed: given, because left_out is",
+        ),
+    ]
 }

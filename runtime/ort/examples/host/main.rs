@@ -18,6 +18,7 @@ mod others;
 use cases::{Case, Refusal, cases, refusals};
 use elsa_onnxruntime::{Data, HostTensor, Model, Options, Runtime, Session};
 use model::{model, timed};
+use oracle::Heads;
 use others::Wanted;
 use std::ffi::CStr;
 use std::path::Path;
@@ -59,7 +60,7 @@ fn outputs(case: &Case) -> Vec<&'static str> {
     case.outputs.iter().copied().filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns the bytes of a case's ONNX model. `half` selects f16 outputs; `hidden` adds a standard node after the
+/// Returns the bytes of a case's ONNX model. `half` selects f16 for the outputs of the type of `Q`; `hidden` adds a standard node after the
 /// attention.
 fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
     let values: Vec<_> = case
@@ -67,8 +68,8 @@ fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
         .iter()
         .map(|(name, tensor)| (*name, tensor.as_ref().map_or(1, |tensor| tensor.data.element())))
         .collect();
-    let element = if half { 10 } else { 1 };
-    let outputs: Vec<_> = case.outputs.iter().map(|name| (*name, element)).collect();
+    let element = |name: &str| if half && (name == "Y" || name.starts_with("present")) { 10 } else { 1 };
+    let outputs: Vec<_> = case.outputs.iter().map(|name| (*name, element(name))).collect();
     model(ATTENTION, &case.attributes, &values, &outputs, hidden)
 }
 
@@ -90,8 +91,9 @@ fn compare(case: &Case, found: &[HostTensor]) -> Result<f64, String> {
         }
         worst = worst.max(part);
     }
+    compare_rows(case, [&q, &k, &v], found)?;
     // `present_key` and `present_value` are copies, so their bits must be equal.
-    for (tensor, name) in found.iter().zip(outputs(case)).skip(1) {
+    for (tensor, name) in found.iter().zip(outputs(case)).filter(|(_, name)| name.starts_with("present")) {
         let of = if name == "present_key" { &k } else { &v };
         let [b, h, n, d] = of.shape;
         if tensor.dims != [b, h, n, d].map(|size| size as i64) {
@@ -107,6 +109,55 @@ fn compare(case: &Case, found: &[HostTensor]) -> Result<f64, String> {
         }
     }
     Ok(worst)
+}
+
+/// Compares the log-sum-exp, the states and the shares that a call left out with the oracle. The states of a row must agree
+/// with its log-sum-exp `m + ln S` and its output `W / S`.
+fn compare_rows(case: &Case, [q, k, v]: [&Heads; 3], found: &[HostTensor]) -> Result<(), String> {
+    let mut named = found.iter().zip(outputs(case));
+    let [lse, m, s, w, left_out] = ["lse", "state_m", "state_s", "state_w", "left_out"]
+        .map(|wanted| named.clone().find(|(_, name)| *name == wanted).map(|(tensor, _)| tensor));
+    let [batch, heads, queries, _] = q.shape;
+    let dim = v.shape[3];
+    let rows = [batch, heads, queries].map(|size| size as i64);
+    for (tensor, name) in named.by_ref().filter(|(_, name)| !name.starts_with("present") && *name != "Y") {
+        let wanted = if name == "state_w" { [&rows[..], &[dim as i64]].concat() } else { rows.to_vec() };
+        if tensor.dims != wanted || tensor.data.element() != 1 {
+            return Err(format!("{name} of {:?}", tensor.dims));
+        }
+    }
+    let (y, unit) = (oracle::flat(&found[0], case.heads), oracle::unit(&found[0].data));
+    let same = |found: f64, wanted: f64, unit: f64| {
+        found == wanted || (found - wanted).abs() <= unit * wanted.abs().max(1.0)
+    };
+    for (row, [all, kept]) in oracle::rows(q, k, case.scale, &*case.score).into_iter().enumerate() {
+        let wrong =
+            |name: &str, found: f64| Err(format!("{name} {found} of row {row} where {kept} is right"));
+        if let Some(found) = lse.map(|lse| lse.data.get(row)).filter(|found| !same(*found, kept, 1e-5)) {
+            return wrong("lse", found);
+        }
+        if let (Some(m), Some(s), Some(w)) = (m, s, w) {
+            let (sum, found) = (s.data.get(row), m.data.get(row) + s.data.get(row).ln());
+            let none = kept == f64::NEG_INFINITY && sum == 0.0 && m.data.get(row) == f64::NEG_INFINITY;
+            if !none && !same(found, kept, 1e-5) {
+                return wrong("state", found);
+            }
+            for x in row * dim..(row + 1) * dim {
+                let quotient = if none { w.data.get(x) } else { w.data.get(x) / sum };
+                if !same(quotient, y[x], 1e-5 + unit) {
+                    return wrong("state_w", quotient);
+                }
+            }
+        }
+        // An upper bound that is near the share.
+        let share = 1.0 - (kept - all).exp();
+        if let Some(found) = left_out.map(|left_out| left_out.data.get(row))
+            && !(share * 0.999..=share * 1.1).contains(&found)
+        {
+            return Err(format!("left_out {found} of row {row} where {share} is right"));
+        }
+    }
+    Ok(())
 }
 
 /// Runs every case of an element type.
@@ -163,6 +214,24 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
                 Ok("refused".to_owned())
             }
             Err(message) => Err(message),
+        };
+        note(says, done);
+    }
+    for (attributes, outputs, says) in cases::output_refusals() {
+        let values: Vec<_> = plain
+            .inputs
+            .iter()
+            .map(|(name, tensor)| (*name, tensor.as_ref().map_or(1, |x| x.data.element())))
+            .collect();
+        let declared: Vec<_> = outputs.iter().map(|name| (*name, 1)).collect();
+        let wanted: Vec<_> = outputs.iter().copied().filter(|name| !name.is_empty()).collect();
+        let bytes = model(ATTENTION, &attributes, &values, &declared, false);
+        let found = session(runtime, operator, &bytes, None)
+            .and_then(|session| run(&session, &given(plain), &wanted).map(drop));
+        let done = match found {
+            Err(message) if message.contains(says) => Ok("refused".to_owned()),
+            Err(message) => Err(message),
+            Ok(()) => Err("was not refused".to_owned()),
         };
         note(says, done);
     }

@@ -87,6 +87,27 @@ pub fn attention(
     out
 }
 
+/// Returns two log-sum-exps for each row, in the order `[batch, heads, queries]`: that of the scores before `scored`
+/// changes them, and that of the changed scores.
+pub fn rows(q: &Heads, k: &Heads, scale: f64, scored: Scored<'_>) -> Vec<[f64; 2]> {
+    let [batch, heads, queries, d] = q.shape;
+    let [_, kv_heads, keys, _] = k.shape;
+    let mut out = Vec::with_capacity(batch * heads * queries);
+    for row in 0..batch * heads * queries {
+        let (b, h, i) = (row / queries / heads, row / queries % heads, row % queries);
+        let plain = |j| -> f64 {
+            (0..d).map(|x| (q.at)(b, h, i, x) * (k.at)(b, h / (heads / kv_heads), j, x)).sum::<f64>() * scale
+        };
+        let scores: Vec<[f64; 2]> = (0..keys).map(|j| [plain(j), scored([b, h, i, j], plain(j))]).collect();
+        out.push([0, 1].map(|of| {
+            let most = scores.iter().map(|s| s[of]).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|s| (s[of] - most).exp()).sum();
+            if most == f64::NEG_INFINITY { most } else { most + sum.ln() }
+        }));
+    }
+    out
+}
+
 /// Returns the elements of an output in the order of [`attention`].
 pub fn flat(y: &HostTensor, heads: usize) -> Vec<f64> {
     let of = Heads::of(y, heads, 0, 1);

@@ -94,13 +94,17 @@ fn linear(inputs: &Given, numbers: &LinearNumbers) -> Option<Vec<Wanted>> {
     };
     let all = heads.max(states);
     let mut out = vec![0.0; batch * all * tokens * dv];
-    let mut present = vec![0.0; batch * states * dk * dv];
+    let bounds: Option<Vec<usize>> = input(inputs, "cu_seqlens")
+        .map(|bounds| (0..bounds.dims[0] as usize).map(|i| bounds.data.get(i) as usize).collect());
+    let sequences = bounds.as_ref().map_or(batch, |bounds| bounds.len() - 1);
+    let mut present = vec![0.0; sequences * states * dk * dv];
     let passes: &[bool] = match numbers.direction {
         1 => &[true],
         2 => &[false, true],
         _ => &[false],
     };
-    for (b, s) in (0..batch).flat_map(|b| (0..states).map(move |s| (b, s))) {
+    for (n, s) in (0..sequences).flat_map(|n| (0..states).map(move |s| (n, s))) {
+        let (b, own) = bounds.as_ref().map_or((n, 0..tokens), |bounds| (0, bounds[n]..bounds[n + 1]));
         let mut read = |t: usize, state: &[f64]| {
             for h in s * all / states..(s + 1) * all / states {
                 let query = unit((0..dk).map(|x| (q.at)(b, h * heads / all, t, x)).collect());
@@ -113,9 +117,9 @@ fn linear(inputs: &Given, numbers: &LinearNumbers) -> Option<Vec<Wanted>> {
         };
         for &reverse in passes {
             let mut state: Vec<f64> =
-                (0..dk * dv).map(|i| past.map_or(0.0, |past| at(past, [b, s, i / dv, i % dv]))).collect();
-            for step in 0..tokens {
-                let t = if reverse { tokens - 1 - step } else { step };
+                (0..dk * dv).map(|i| past.map_or(0.0, |past| at(past, [n, s, i / dv, i % dv]))).collect();
+            for step in 0..own.len() {
+                let t = if reverse { own.end - 1 - step } else { own.start + step };
                 let group = s * k.shape[1] / states;
                 let key = unit((0..dk).map(|x| (k.at)(b, group, t, x)).collect());
                 if let Some(decay) = &decay {
@@ -135,14 +139,14 @@ fn linear(inputs: &Given, numbers: &LinearNumbers) -> Option<Vec<Wanted>> {
                 }
             }
             if numbers.direction == 3 {
-                (0..tokens).for_each(|t| read(t, &state));
+                own.clone().for_each(|t| read(t, &state));
             }
-            present[(b * states + s) * dk * dv..][..dk * dv].copy_from_slice(&state);
+            present[(n * states + s) * dk * dv..][..dk * dv].copy_from_slice(&state);
         }
     }
     let dims = if rows { vec![batch, tokens, all * dv] } else { vec![batch, all, tokens, dv] };
     let sums = 16 + 4 * (dk + tokens);
-    Some(vec![wanted(&dims, out, sums), wanted(&[batch, states, dk, dv], present, sums)])
+    Some(vec![wanted(&dims, out, sums), wanted(&[sequences, states, dk, dv], present, sums)])
 }
 
 /// Places of a series of batch, tokens and channels in a tensor.
@@ -359,6 +363,19 @@ impl Calls<'_> {
         ];
         let attributes = [("normalize", Float(1e-6)), ("direction", Int(1))];
         self.add("gated delta, a gate for each dim, reverse", operator, &attributes, inputs, true);
+        let n = &mut *self.numbers;
+        let rows = [("num_heads", Int(2))];
+        let inputs = vec![
+            some("q", n.tensor(half, &[1, 37, 16])),
+            some("k", n.tensor(half, &[1, 37, 16])),
+            some("v", n.tensor(half, &[1, 37, 12])),
+            some("decay", n.mapped(false, &[1, 37, 2], gate)),
+            ("", None),
+            some("past_state", n.tensor(false, &[3, 2, 8, 6])),
+            // The second sequence has no token, so its state stays.
+            some("cu_seqlens", HostTensor { dims: vec![4], data: Data::I64(vec![0, 10, 10, 37]) }),
+        ];
+        self.add("gated, packed sequences", operator, &rows, inputs, true);
     }
 
     fn series(&mut self, half: bool) {
@@ -455,7 +472,7 @@ pub fn refusals() -> Vec<(&'static str, Refusal)> {
     let three = || vec![("q", zeros(&q)), ("k", zeros(&q)), ("v", zeros(&q))];
     let with = |name: &'static str, tensor: HostTensor| {
         let mut inputs = three();
-        for absent in ["decay", "beta"] {
+        for absent in ["decay", "beta", "past_state"] {
             if absent == name {
                 break;
             }
@@ -475,6 +492,10 @@ pub fn refusals() -> Vec<(&'static str, Refusal)> {
     add(linear, &[], with("decay", zeros(&[1, 2, 3, 2])), "decay: head size 2; allowed: 4, as q has");
     add(linear, &[], with("beta", zeros(&[1, 2, 4, 1])), "beta: tokens 4; allowed: 3, as q has");
     add(linear, &[], with("past_state", half(&[1, 2, 4, 4])), "past_state: type f16; allowed: f32");
+    let i64s = |list: &[i64]| HostTensor { dims: vec![list.len() as i64], data: Data::I64(list.to_vec()) };
+    add(linear, &[], with("cu_seqlens", zeros(&[2])), "cu_seqlens: type f32; allowed: i64");
+    add(linear, &[], with("cu_seqlens", i64s(&[3])), "cu_seqlens: 1 entries; allowed: at least 2");
+    add(linear, &[], with("cu_seqlens", i64s(&[0, 2])), "cu_seqlens: entry 1 is 2; allowed: 3");
     let gates = vec![("a", zeros(&[1, 2, 4])), ("b", zeros(&u))];
     add("ElsaRecurrence", &[], gates, "a: tokens 4; allowed: 5, as b has");
     add("ElsaConv", &[], conv(zeros(&[3, 4])), "filter: channels 3; allowed: 2, as u has");

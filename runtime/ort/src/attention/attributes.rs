@@ -18,6 +18,9 @@ pub(crate) struct Attributes {
     pub picture: Option<[usize; 2]>,
     pub shift: Option<[usize; 2]>,
     pub packed: bool,
+    /// Largest share of a row's weights that a call may leave out; `None` if every key counts.
+    pub error_budget: Option<f32>,
+    pub half_scores: bool,
 }
 
 impl Attributes {
@@ -47,6 +50,8 @@ impl Attributes {
             )?,
             shift: sizes(node, c"shift", 0, "rows and columns, less than those of grid")?,
             packed: flag(node, c"packed")?,
+            error_budget: budget(node)?,
+            half_scores: flag(node, c"half_scores")?,
         };
         let missing = |argument, other| Err(OperatorError::Missing { argument, other });
         match &attributes {
@@ -62,6 +67,16 @@ impl Attributes {
             }
             _ => Ok(attributes),
         }
+    }
+}
+
+/// Returns the error budget; `None` if it is absent or zero.
+fn budget(node: &impl Node) -> Result<Option<f32>, OperatorError> {
+    let (name, allowed) = (c"error_budget", "0 (off) or a number between 0 and 1");
+    match number(node, name, allowed)? {
+        Some(0.0) | None => Ok(None),
+        Some(found) if found > 0.0 && found < 1.0 => Ok(Some(found)),
+        Some(found) => Err(value(name, found, allowed)),
     }
 }
 
@@ -81,6 +96,8 @@ mod tests {
             (c"align_last", Integer(1)),
             (c"softcap", Number(30.0)),
             (c"window", List(&[-1, 3])),
+            (c"error_budget", Number(0.25)),
+            (c"half_scores", Integer(1)),
         ]);
         let want = Attributes {
             num_heads: Some(4),
@@ -90,6 +107,8 @@ mod tests {
             align_last: true,
             softcap: Some(30.0),
             window: Window { left: None, right: Some(3) },
+            error_budget: Some(0.25),
+            half_scores: true,
             ..Attributes::default()
         };
         assert_eq!(Attributes::of(&node), Ok(want));
@@ -112,6 +131,10 @@ mod tests {
             (&[(c"is_causal", Integer(2))], "is_causal: 2; allowed: 0 or 1"),
             (&[(c"align_last", Integer(2))], "align_last: 2; allowed: 0 or 1"),
             (&[(c"align_last", Integer(1))], "is_causal: absent; allowed: given, because align_last is"),
+            (&[(c"error_budget", Number(1.0))], "error_budget: 1; allowed: 0 (off) or "),
+            (&[(c"error_budget", Number(-0.5))], "error_budget: -0.5; allowed: 0 (off) or "),
+            (&[(c"error_budget", Integer(0))], "error_budget: an attribute of another type; allowed: "),
+            (&[(c"half_scores", Integer(2))], "half_scores: 2; allowed: 0 or 1"),
             (&[(c"packed", Integer(-1))], "packed: -1; allowed: 0 or 1"),
             (&[(c"window", List(&[1]))], "window: 1 values; allowed: two whole numbers"),
             (&[(c"window", List(&[-2, 0]))], "window: [-2, 0]; allowed: two whole numbers"),

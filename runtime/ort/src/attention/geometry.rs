@@ -2,11 +2,11 @@
 //! inputs. This module has no unsafe code, and checks every shape.
 
 use super::attributes::Attributes;
-use super::operands::Input;
+use super::operands::{Input, Output};
 use crate::api::TensorShape;
 use crate::error::OperatorError;
 use crate::operation;
-use crate::shapes::{BOOL, FLOAT, FLOAT16, Given, INT64, Shapes, UINT8, float, shape_of};
+use crate::shapes::{BOOL, FLOAT, FLOAT16, Given, INT64, OUTPUTS, Shapes, UINT8, float, same, shape_of};
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows, repeated,
 };
@@ -42,7 +42,7 @@ pub(crate) struct Placement {
     pub packed: bool,
 }
 
-/// The geometry of a call. Its outputs are `Y`, `present_key` and `present_value`.
+/// The geometry of a call. Its outputs are in the order of [`Output`].
 pub(crate) type Geometry = operation::Geometry<Problem, Placement>;
 
 fn wrong_type(input: Input, shape: &TensorShape, allowed: &'static str) -> OperatorError {
@@ -245,6 +245,29 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
     Ok(true)
 }
 
+/// Returns the argument because of which a call can have no present keys and values; `None` if it can have them.
+pub(crate) fn without_present(shapes: &Shapes) -> Option<&'static str> {
+    let given = |input: Input, argument| shapes.input(input).map(|_| argument);
+    given(Input::QueryBounds, Input::QueryBounds.name()).or(given(Input::BiasTable, "grid"))
+}
+
+/// Returns the number of packed sequences; `None` if sequences are not packed.
+fn sequences(shapes: &Shapes) -> Result<Option<usize>, OperatorError> {
+    let of = |input: Input| shapes.given(input as usize, input.name()).map(|bounds| bounds.sequences());
+    match (of(Input::QueryBounds).transpose()?, of(Input::KeyBounds).transpose()?) {
+        (None, Some(_)) => Err(OperatorError::Missing {
+            argument: Input::QueryBounds.name(),
+            other: Input::KeyBounds.name(),
+        }),
+        (Some(wanted), Some(found)) => {
+            let (argument, of) = (Input::KeyBounds.name(), Input::QueryBounds.name());
+            same(argument, "entries", found + 1, wanted + 1, of)?;
+            Ok(Some(wanted))
+        }
+        (packed, None) => Ok(packed),
+    }
+}
+
 /// Derives the geometry of a call, and checks the shapes of its inputs.
 ///
 /// # Errors
@@ -291,8 +314,9 @@ pub(crate) fn geometry(attributes: &Attributes, shapes: &Shapes) -> Result<Geome
         view.map(|view| (view, shape_of(input.element, &sizes)))
     };
     let (present_key, present_value) = (present(key)?, present(value)?);
-    spec.present_key = shapes.outputs[1].then_some(present_key.0);
-    spec.present_value = shapes.outputs[2].then_some(present_value.0);
+    let made = |output: Output| shapes.outputs[output as usize] && without_present(shapes).is_none();
+    spec.present_key = made(Output::PresentKey).then_some(present_key.0);
+    spec.present_value = made(Output::PresentValue).then_some(present_value.0);
     spec.scale = attributes.scale;
     spec.softcap = attributes.softcap;
     spec.window = attributes.window;
@@ -305,8 +329,14 @@ pub(crate) fn geometry(attributes: &Attributes, shapes: &Shapes) -> Result<Geome
     spec.short_mask = true;
     (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
     let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
-    let outputs =
-        [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
+    spec.packed = sequences(shapes)?;
+    let row = shape_of(FLOAT, &[batch, heads, tokens]).ok_or_else(large)?;
+    let mut outputs = [row; OUTPUTS];
+    outputs[Output::Y as usize] = y.ok_or_else(large)?;
+    outputs[Output::PresentKey as usize] = present_key.1.ok_or_else(large)?;
+    outputs[Output::PresentValue as usize] = present_value.1.ok_or_else(large)?;
+    outputs[Output::StateWeighted as usize] =
+        shape_of(FLOAT, &[batch, heads, tokens, dim]).ok_or_else(large)?;
     let placement = Placement { offsets, packed: attributes.packed };
     Ok(Geometry { problem: spec.check()?, placement, outputs })
 }
@@ -361,6 +391,7 @@ mod tests {
                         picture,
                         shift,
                         packed,
+                        ..Attributes::default()
                     }
                 },
             )
@@ -374,15 +405,15 @@ mod tests {
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
             attributes in attributes(),
-            mut inputs in prop::array::uniform9(shape()),
+            mut inputs in prop::array::uniform10(shape()),
             alike in any::<[bool; 3]>(),
-            outputs in any::<[bool; 3]>(),
+            outputs in any::<[bool; 8]>(),
         ) {
             // Half of the calls have keys and values with the shape of the queries.
             if alike[0] {
                 (inputs[1], inputs[2]) = (inputs[0], inputs[0]);
             }
-            for (i, alike) in [(3..5, alike[1]), (5..8, alike[2])] {
+            for (i, alike) in [(3..5, alike[1]), (5..10, alike[2])] {
                 if alike {
                     inputs[i].fill(None);
                 }

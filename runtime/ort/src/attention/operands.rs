@@ -1,4 +1,4 @@
-//! The inputs of the operator.
+//! The inputs and outputs of the operator.
 
 /// The inputs in the order of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(crate) enum Input {
     PastKey,
     PastValue,
     KeyLengths,
+    QueryBounds,
+    KeyBounds,
 }
 
 impl Input {
@@ -25,6 +27,42 @@ impl Input {
             Input::PastKey => "past_key",
             Input::PastValue => "past_value",
             Input::KeyLengths => "kv_lengths",
+            Input::QueryBounds => "cu_seqlens_q",
+            Input::KeyBounds => "cu_seqlens_k",
+        }
+    }
+}
+
+/// The outputs in the order of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Y,
+    PresentKey,
+    PresentValue,
+    LogSumExp,
+    StateReference,
+    StateSum,
+    StateWeighted,
+    LeftOut,
+}
+
+impl Output {
+    /// The outputs that contain past and new keys, and past and new values.
+    pub const PRESENT: [Output; 2] = [Output::PresentKey, Output::PresentValue];
+    /// The outputs that form the states of the rows. A node has all of them or none.
+    pub const STATES: [Output; 3] = [Output::StateReference, Output::StateSum, Output::StateWeighted];
+
+    /// Returns the name of the output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Output::Y => "Y",
+            Output::PresentKey => "present_key",
+            Output::PresentValue => "present_value",
+            Output::LogSumExp => "lse",
+            Output::StateReference => "state_m",
+            Output::StateSum => "state_s",
+            Output::StateWeighted => "state_w",
+            Output::LeftOut => "left_out",
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Converts the addresses of a call to slices, or to addresses of a GPU.
 
 use super::geometry::Geometry;
-use super::operands::Input;
+use super::operands::{Input, Output};
 use crate::tensors::{Addresses, elements, elements_mut, slice_of};
-use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs};
+use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs, StateTensors};
 use elsa_core::view::View;
 use elsa_runtime::{DeviceInputs, DeviceOutputs};
 use std::ffi::c_void;
@@ -34,25 +34,30 @@ fn data(given: &Addresses<'_>, input: Input) -> *mut c_void {
     given.input(input as usize).unwrap_or(ptr::null_mut())
 }
 
-/// Returns the address of output `i`; null if the call does not have the output.
-fn made(given: &Addresses<'_>, i: usize) -> *mut c_void {
-    given.output(i).unwrap_or(ptr::null_mut())
+/// Returns the address of an output; null if the call does not have the output.
+fn made(given: &Addresses<'_>, output: Output) -> *mut c_void {
+    given.output(output as usize).unwrap_or(ptr::null_mut())
+}
+
+/// Returns the states of a call, whose tensors `of` returns; `None` if the call does not have all of them.
+fn states<T>(mut of: impl FnMut(usize) -> Option<T>) -> Option<StateTensors<T>> {
+    let [m, s, w] = Output::STATES.map(|output| of(output as usize));
+    Some(StateTensors { m: m?, s: s?, w: w? })
 }
 
 fn extent(view: Option<&View>) -> usize {
     view.map_or(0, View::extent)
 }
 
-/// Returns the key lengths of a call.
+/// Returns the key lengths of a call, or the bounds of its packed sequences.
 ///
 /// # Safety
 /// - The caller keeps the clause *tensors* of [`crate::tensors`].
-unsafe fn lengths<'a>(geometry: &Geometry, given: &Addresses<'a>) -> Lengths<'a> {
-    let spec = geometry.problem.spec();
-    let data = data(given, Input::KeyLengths).cast_const().cast();
-    // SAFETY: the clause of this function: `Geometry` has checked that the lengths are i64, one for each batch index.
-    let keys = spec.key_lengths.then(|| unsafe { slice_of(data, spec.query.batch()) });
-    Lengths { keys, ..Lengths::default() }
+unsafe fn lengths<'a>(given: &Addresses<'a>) -> Lengths<'a> {
+    // SAFETY: the clause of this function. The geometry has checked the types.
+    let [keys, cu_seqlens_q, bounds] = [Input::KeyLengths, Input::QueryBounds, Input::KeyBounds]
+        .map(|input| unsafe { given.integers(input as usize) });
+    Lengths { keys, cu_seqlens_q, cu_seqlens_k: bounds.or(cu_seqlens_q), ..Lengths::default() }
 }
 
 /// Returns the inputs of a call in host memory.
@@ -80,7 +85,7 @@ pub(crate) unsafe fn host_inputs<'a>(geometry: &Geometry, given: &Addresses<'a>)
                 MaskKind::Additive(dtype) => MaskElements::Additive(elements(dtype, data, mask.extent())),
             }
         });
-        inputs.lengths = lengths(geometry, given);
+        inputs.lengths = lengths(given);
         inputs
     }
 }
@@ -94,15 +99,17 @@ pub(crate) unsafe fn host_outputs<'a>(geometry: &Geometry, given: &Addresses<'a>
     let dtype = spec.dtype;
     // SAFETY: the clause of this function. The views are those of the shapes with which the outputs were allocated.
     unsafe {
-        let mut outputs = Outputs::new(elements_mut(dtype, made(given, 0), spec.output.extent()));
+        let mut outputs = Outputs::new(elements_mut(dtype, made(given, Output::Y), spec.output.extent()));
         if spec.present_key.is_some() {
             let len = extent(spec.present_key.as_ref());
-            outputs.present_key = Some(elements_mut(dtype, made(given, 1), len));
+            outputs.present_key = Some(elements_mut(dtype, made(given, Output::PresentKey), len));
         }
         if spec.present_value.is_some() {
             let len = extent(spec.present_value.as_ref());
-            outputs.present_value = Some(elements_mut(dtype, made(given, 2), len));
+            outputs.present_value = Some(elements_mut(dtype, made(given, Output::PresentValue), len));
         }
+        outputs.lse = given.numbers_mut(Output::LogSumExp as usize);
+        outputs.state = states(|i| given.numbers_mut(i));
         outputs
     }
 }
@@ -116,7 +123,7 @@ pub(crate) unsafe fn device_inputs<'a>(geometry: &Geometry, given: &Addresses<'a
     DeviceInputs {
         mask: place(Operand::Mask),
         // SAFETY: the clause of this function.
-        lengths: unsafe { lengths(geometry, given) },
+        lengths: unsafe { lengths(given) },
         ..DeviceInputs::of(place)
     }
 }
@@ -125,9 +132,10 @@ pub(crate) unsafe fn device_inputs<'a>(geometry: &Geometry, given: &Addresses<'a
 pub(crate) fn device_outputs(geometry: &Geometry, given: &Addresses<'_>) -> DeviceOutputs {
     let spec = geometry.problem.spec();
     DeviceOutputs {
-        output: given.device_output(0),
-        present_key: spec.present_key.and_then(|_| given.device_output(1)),
-        present_value: spec.present_value.and_then(|_| given.device_output(2)),
-        ..DeviceOutputs::default()
+        output: given.device_output(Output::Y as usize),
+        present_key: spec.present_key.and_then(|_| given.device_output(Output::PresentKey as usize)),
+        present_value: spec.present_value.and_then(|_| given.device_output(Output::PresentValue as usize)),
+        lse: given.device_output(Output::LogSumExp as usize),
+        state: states(|i| given.device_output(i)),
     }
 }

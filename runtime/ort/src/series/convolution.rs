@@ -4,7 +4,7 @@ use super::Order;
 use crate::attributes::{Node, flag};
 use crate::error::OperatorError;
 use crate::operation::{Geometry, Operation};
-use crate::shapes::{FLOAT, Given, Shapes, output, same};
+use crate::shapes::{FLOAT, Given, Shapes, output, outputs, same};
 use crate::signature::{Declared, Parameter, Signature};
 use elsa_core::argument::ArgumentError;
 use elsa_core::series::convolution::{Operand, Problem, Spec, Taps};
@@ -107,10 +107,10 @@ impl Operation for Conv {
             )?;
         }
         let present = output(Operand::PresentState.argument(), FLOAT, &states)?;
-        Ok(Geometry { problem, placement: (), outputs: [*u.shape, present, Default::default()] })
+        Ok(Geometry { problem, placement: (), outputs: outputs([*u.shape, present]) })
     }
 
-    fn plan(engine: &Engine, problem: &Problem) -> Result<ConvolutionPlan, PlanError> {
+    fn plan(engine: &Engine, _: &Self::Attributes, problem: &Problem) -> Result<ConvolutionPlan, PlanError> {
         engine.convolution_plan(problem, &ConvolutionOptions::default())
     }
 

@@ -4,7 +4,7 @@ use super::Order;
 use crate::attributes::{Node, flag};
 use crate::error::OperatorError;
 use crate::operation::{Geometry, Operation};
-use crate::shapes::{FLOAT, Shapes, output};
+use crate::shapes::{FLOAT, Shapes, output, outputs};
 use crate::signature::{Declared, Parameter, Signature};
 use elsa_core::series::recurrence::{Gate, Operand, Problem, Spec};
 use elsa_runtime::{Engine, PlanError, RecurrenceOptions, RecurrencePlan};
@@ -57,10 +57,10 @@ impl Operation for Recurrence {
             past.check_f32("2: batch, channels", [("batch", states[0], "b"), ("channels", states[1], "b")])?;
         }
         let present = output(Operand::PresentState.argument(), FLOAT, &states)?;
-        Ok(Geometry { problem, placement: (), outputs: [*b.shape, present, Default::default()] })
+        Ok(Geometry { problem, placement: (), outputs: outputs([*b.shape, present]) })
     }
 
-    fn plan(engine: &Engine, problem: &Problem) -> Result<RecurrencePlan, PlanError> {
+    fn plan(engine: &Engine, _: &Self::Attributes, problem: &Problem) -> Result<RecurrencePlan, PlanError> {
         engine.recurrence_plan(problem, &RecurrenceOptions::default())
     }
 

@@ -4,7 +4,7 @@ use super::Order;
 use crate::attributes::{Node, flag};
 use crate::error::OperatorError;
 use crate::operation::{Geometry, Operation};
-use crate::shapes::{FLOAT, Given, Shapes, output};
+use crate::shapes::{FLOAT, Given, Shapes, output, outputs};
 use crate::signature::{Declared, Parameter, Signature};
 use elsa_core::series::selective::{Coefficient, Operand, Problem, Spec};
 use elsa_runtime::{Engine, PlanError, Selective, SelectiveOptions, SelectivePlan};
@@ -106,10 +106,10 @@ impl Operation for SelectiveScan {
             )?;
         }
         let present = output(Operand::PresentState.argument(), FLOAT, &kept)?;
-        Ok(Geometry { problem, placement: (), outputs: [*u.shape, present, Default::default()] })
+        Ok(Geometry { problem, placement: (), outputs: outputs([*u.shape, present]) })
     }
 
-    fn plan(engine: &Engine, problem: &Problem) -> Result<SelectivePlan, PlanError> {
+    fn plan(engine: &Engine, _: &Self::Attributes, problem: &Problem) -> Result<SelectivePlan, PlanError> {
         engine.selective_plan(problem, &SelectiveOptions::default())
     }
 

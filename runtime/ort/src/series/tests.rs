@@ -30,7 +30,7 @@ fn shapes(ranks: &'static [usize]) -> impl Strategy<Value = Shapes> {
     // The same sizes and types in most axes, so that some calls are taken.
     let sizes = prop::array::uniform4(prop_oneof![9 => 1..3i64, 1 => 0..1i64]);
     let usual = (sizes, prop::bool::weighted(0.7), any::<[bool; 2]>());
-    (prop::array::uniform9(shape()), usual, any::<[bool; 3]>()).prop_map(
+    (prop::array::uniform10(shape()), usual, any::<[bool; 8]>()).prop_map(
         move |(mut inputs, (sizes, usual, [equal, few]), outputs)| {
             for (input, &rank) in inputs.iter_mut().zip(ranks) {
                 if usual {
