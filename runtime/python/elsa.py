@@ -419,6 +419,7 @@ def _open():
             ("elsa_plan_destroy", [handle]),
             ("elsa_workspace_create", [handle, pointer]),
             ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
+            ("elsa_workspace_trust", [handle, _U32]),
             ("elsa_workspace_destroy", [handle]),
             ("elsa_workspace_certified", [handle, pointer, pointer, _SIZE]),
             ("elsa_workspace_left_out", [handle, pointer, pointer, _SIZE]),
@@ -503,6 +504,7 @@ _SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
 _METHODS = [None, "direct", "fft"]
 # Most workers of a call.
 _MOST_WORKERS = 1024
+_TRUST_ADDRESSES = 1
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 
@@ -708,6 +710,8 @@ class _Workspace(object):
             self.tensor = memory(plan.bytes)
             place = self.tensor.data_ptr(), plan.bytes
             _check(_lib.elsa_workspace_create_on_device(plan.handle, *place, ctypes.byref(self.handle)))
+            # Torch has allocated each tensor for its shape, on the device of the engine's plan.
+            _check(_lib.elsa_workspace_trust(self.handle, _TRUST_ADDRESSES))
 
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
@@ -879,7 +883,8 @@ class _Torch(object):
         """Sets the module and the functions that return its state: for "cpu" and "cuda" whether torch.autocast is on, and
         its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
-        _Torch.capturing = torch.cuda.is_current_stream_capturing
+        capturing = torch.cuda.is_current_stream_capturing
+        _Torch.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", capturing)
         _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
         _Torch.negative = getattr(torch.Tensor, "is_neg", _Torch.negative)
         table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
