@@ -485,6 +485,39 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *na
     return (PyObject *)self;
 }
 
+/* An OpenMP library of the process: GOMP_parallel, omp_get_thread_num and omp_get_num_threads, which GCC's, LLVM's and
+ * Intel's libraries have, and the number of threads of a team. elsa.py fills it. */
+typedef struct {
+    void (*parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+    int (*number)(void);
+    int (*count)(void);
+    uintptr_t threads;
+} OpenMp;
+
+/* The work of a call. */
+typedef struct {
+    const OpenMp *library;
+    size_t workers;
+    void (*task)(void *context, size_t worker);
+    void *context;
+} Shares;
+
+/* Computes the shares of a thread of the team. A team may have fewer threads than shares. */
+static void openmp_body(void *data) {
+    const Shares *shares = data;
+    size_t step = (size_t)shares->library->count();
+    for (size_t worker = (size_t)shares->library->number(); worker < shares->workers; worker += step)
+        shares->task(shares->context, worker);
+}
+
+/* elsa_parallel_for: computes on the team of an OpenMP library. The team has the same number of threads in every call,
+ * because libraries end and start threads if it changes. */
+static void openmp_for(void *user, size_t workers, void (*task)(void *, size_t), void *context) {
+    const OpenMp *library = user;
+    Shares shares = {library, workers, task, context};
+    library->parallel(openmp_body, &shares, (unsigned)library->threads, 0);
+}
+
 static PyMethodDef calls_methods[] = {
     {"describe", describe, METH_O, "Returns the properties of tensors on which a prepared call depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
@@ -517,7 +550,8 @@ PyMODINIT_FUNC PyInit__elsa(void) {
             return NULL;
     /* The file is of one version of elsa.py. */
     if (module == NULL || calls == NULL || known_type == NULL || PyModule_AddObject(module, "Calls", calls)
-        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 3))
+        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 4)
+        || PyModule_AddObject(module, "OPENMP", PyLong_FromVoidPtr((void *)(uintptr_t)openmp_for)))
         return NULL;
     Py_INCREF(known_type);
     return module;

@@ -27,7 +27,7 @@ Messages name the argument, the value found and the values allowed. Any thread m
 
 Ctrl-C, or any other signal whose handler raises, ends a long call of the main thread: the call cancels its engine
 (`Engine.cancel`) and raises the handler's exception, KeyboardInterrupt. The outputs are then incomplete; the next call
-computes normally. A GPU finishes the kernels already launched.
+computes normally. A GPU finishes the kernels already launched. Engines with host="openmp" finish their calls.
 """
 
 import _thread
@@ -53,7 +53,7 @@ __all__ = [
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 3
+INTERFACE = 4
 # Number of plans that an engine keeps, and of prepared calls that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -424,6 +424,7 @@ def _open():
             ("elsa_plan_destroy", [handle]),
             ("elsa_workspace_create", [handle, pointer]),
             ("elsa_workspace_create_on_device", [handle, pointer, _SIZE, pointer]),
+            ("elsa_workspace_trust", [handle, _U32]),
             ("elsa_workspace_destroy", [handle]),
             ("elsa_workspace_certified", [handle, pointer, pointer, _SIZE]),
             ("elsa_workspace_left_out", [handle, pointer, pointer, _SIZE]),
@@ -514,6 +515,9 @@ _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
 _SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
 _METHODS = [None, "direct", "fft"]
+# Most workers of a call.
+_MOST_WORKERS = 1024
+_TRUST_ADDRESSES = 1
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 
@@ -553,7 +557,7 @@ class Engine(object):
     workspace as long as the engine.
     """
 
-    def __init__(self, backend=None, threads=0, device=0):
+    def __init__(self, backend=None, threads=0, device=0, host=None):
         if backend is not None and backend not in _BACKENDS:
             raise ArgumentError(f"backend: {backend!r}; allowed: None, {', '.join(_BACKENDS)}")
         if backend is None and not os.environ.get("ELSA_BACKEND"):
@@ -563,12 +567,14 @@ class Engine(object):
         options.backend = _BACKENDS.index(backend or "auto")
         options.fallback = int(backend == "cuda")
         options.threads, options.cuda_device = _count("threads", threads), _count("device", device)
+        if _one_of("host", host, [None, "openmp"]):
+            options.parallel_for, options.parallel_user, options.threads = _openmp(options.threads)
         self._handle = _Handle()
         _check(_lib.elsa_engine_create(ctypes.byref(options), ctypes.byref(self._handle)))
         info = _EngineInfo()
         _check(_lib.elsa_engine_describe(self._handle, ctypes.byref(info)))
         self.backend = _BACKENDS[info.backend]
-        self.threads = info.threads
+        self.threads, self.host = info.threads, host
         self.device = info.device.decode("utf-8", "replace")
         self._plans = {}
         self._local = _Local()
@@ -616,6 +622,38 @@ class Engine(object):
         return workspace
 
 
+# Structs OpenMp of _elsa, by their words. Engines of the process may use them until it ends.
+_teams = {}
+
+
+def _openmp(threads):
+    """Returns the hook of _elsa, the address of its OpenMp and the number of threads: those of the OpenMP library that torch
+    uses, else of one that the process has loaded. 0 threads are as many as the library's own loops have."""
+    if _calls is None:
+        raise UnsupportedError("host: 'openmp' without the compiled module _elsa; allowed: None, or build _elsa")
+    names = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"
+    for path in _loaded():
+        try:
+            # The library is loaded, so this loads nothing, and finds the names also in what it was linked to.
+            library = ctypes.CDLL(path)
+            found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
+            threads = threads or min(library.omp_get_max_threads(), _MOST_WORKERS)
+        except (OSError, AttributeError):
+            continue
+        words = tuple(found) + (threads,)
+        team = _teams.setdefault(words, (ctypes.c_size_t * len(words))(*words))
+        return _elsa.OPENMP, ctypes.addressof(team), threads
+    raise UnsupportedError("host: 'openmp', but no OpenMP library is loaded; allowed: None, or import torch first")
+
+
+def _loaded():
+    """Returns the paths of loaded libraries that may have OpenMP's functions: torch's first."""
+    with open("/proc/self/maps") as maps:
+        paths = [line.split(None, 5)[5].rstrip("\n") for line in maps if line.count("/")]
+    return [path for part in ("libtorch_cpu.so", "libgomp", "libiomp5", "libomp") for path in dict.fromkeys(paths)
+            if os.path.basename(path).startswith(part)]  # fmt: skip
+
+
 class _Local(threading.local):
     """State of a thread for an engine: its prepared calls by key, and its places by operator and stream."""
 
@@ -650,8 +688,9 @@ class _Plan(object):
 
 
 def _is_long(problem, backend, engine):
-    """Returns whether a call is long enough to check for signals during it."""
-    return _operations(problem) > _LONG * _RATES[backend] * (1 if backend == "cuda" else engine.threads)
+    """Returns whether a call is long enough to check for signals during it. A thread for such a call would get a team of its
+    own from an OpenMP library."""
+    return engine.host is None and _operations(problem) > _LONG * _RATES[backend] * (1 if backend == "cuda" else engine.threads)
 
 
 def _operations(problem):
@@ -684,6 +723,8 @@ class _Workspace(object):
             self.tensor = memory(plan.bytes)
             place = self.tensor.data_ptr(), plan.bytes
             _check(_lib.elsa_workspace_create_on_device(plan.handle, *place, ctypes.byref(self.handle)))
+            # Torch has allocated each tensor for its shape, on the device of the engine's plan.
+            _check(_lib.elsa_workspace_trust(self.handle, _TRUST_ADDRESSES))
 
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
@@ -855,7 +896,8 @@ class _Torch(object):
         """Sets the module and the functions that return its state: for "cpu" and "cuda" whether torch.autocast is on, and
         its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
-        _Torch.capturing = torch.cuda.is_current_stream_capturing
+        capturing = torch.cuda.is_current_stream_capturing
+        _Torch.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", capturing)
         _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
         _Torch.negative = getattr(torch.Tensor, "is_neg", _Torch.negative)
         table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)

@@ -106,7 +106,10 @@ class Engine:
     backend: str
     threads: int
     device: str
-    def __init__(self, backend: Optional[str] = None, threads: int = 0, device: int = 0) -> None: ...
+    host: Optional[str]
+    def __init__(
+        self, backend: Optional[str] = None, threads: int = 0, device: int = 0, host: Optional[Literal["openmp"]] = None
+    ) -> None: ...
     def cancel(self) -> None: ...
 
 class patch:

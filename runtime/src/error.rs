@@ -98,7 +98,8 @@ pub enum DeviceError {
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
     Forked,
-    /// The context was lost. The workspace was in the caller's device memory, which was lost with the context.
+    /// The context was lost, and the workspace with it: the workspace was in the caller's device memory, or the caller
+    /// has stated facts about tensors of the lost context.
     #[error(
         "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
     )]

@@ -69,6 +69,7 @@ pub use cpu::host::{HostTask, HostThreads, ParallelFor};
 pub use cpu::limits::{AvailableMemory, MemoryLimit, available_memory};
 pub use cpu::place::place_thread;
 pub use cpu::spin::Spin;
+pub use cuda::device::Trust;
 pub use cuda::driver::{RawEvent, RawStream};
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::host::CallTimes;

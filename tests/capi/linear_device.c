@@ -102,6 +102,11 @@ static void form(elsa_engine engine, elsa_form order, int sequences, const tenso
     restart(t);
     OK(elsa_linear_run_device(plan, lent, &in, &to, NULL, NULL));
     same(t);
+    CHECK(elsa_workspace_trust(lent, 4) == ELSA_STATUS_ARGUMENT);
+    OK(elsa_workspace_trust(lent, ELSA_TRUST_ADDRESSES | ELSA_TRUST_STREAMS));
+    restart(t);
+    OK(elsa_linear_run_device(plan, lent, &in, &to, NULL, NULL));
+    same(t);
     OK(elsa_workspace_destroy(lent));
     CHECK(cuMemFree(memory) == 0);
     restart(t);

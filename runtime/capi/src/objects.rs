@@ -4,6 +4,7 @@ use crate::fault::Fault;
 use crate::growing::Room;
 use crate::handles::Table;
 use crate::types::*;
+use elsa_runtime::Trust;
 use elsa_runtime::operators::{Operator, Plan};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -58,6 +59,8 @@ pub(crate) struct AnyWorkspace {
     pub name: &'static str,
     /// The workspace of the runtime, in the operator's type.
     pub workspace: Box<dyn Any + Send>,
+    /// What the caller guarantees about calls on tensors in GPU memory.
+    pub trust: Trust,
 }
 
 /// Locks the workspace for one call, or returns ELSA_STATUS_BUSY if another call is using it.

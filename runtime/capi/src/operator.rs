@@ -11,7 +11,7 @@ use crate::pointer::{aligned, put};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_runtime::operators::{Addresses, Bound, LengthsOf, Operator, Plan, Workspace};
-use elsa_runtime::{BindError, Engine, RawEvent, RawStream, Report, RunError};
+use elsa_runtime::{BindError, Engine, RawEvent, RawStream, Report, RunError, Trust};
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
@@ -135,7 +135,7 @@ impl<O: Called> AnyPlan for PlanOf<O> {
 }
 
 fn any_workspace<O: Called>(workspace: Workspace<O>) -> AnyWorkspace {
-    AnyWorkspace { name: O::NAME, workspace: Box::new(workspace) }
+    AnyWorkspace { name: O::NAME, workspace: Box::new(workspace), trust: Trust::default() }
 }
 
 /// Returns `plan` in the type of the operator `O`; `None` if it belongs to another operator.
@@ -380,17 +380,18 @@ pub(crate) unsafe fn run_device<O: Called>(
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     let (plan, mut workspace) = (plan_of::<O>(&*plan)?, lock(&workspace)?);
+    let trust = workspace.trust;
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(&inputs, &outputs);
-    // SAFETY: the caller keeps the clause *tensors* and the one on the stream and the events. `device` rejects outputs
-    // that overlap.
+    // SAFETY: the caller keeps the clause *tensors*, the one on the stream and the events, and that of
+    // elsa_workspace_trust. `device` rejects outputs that overlap.
     unsafe {
         let event = |event: *mut c_void| (!event.is_null()).then(|| RawEvent::new(event));
         let [ready, completed] = O::events(&inputs, &outputs).map(event);
         let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
-        let mut bound = plan.plan.bind_device(&inputs, &outputs, stream, workspace)?;
+        let mut bound = plan.plan.bind_device_trusted(&inputs, &outputs, stream, trust, workspace)?;
         if let Some(event) = ready {
             bound.follow(event)?;
         }

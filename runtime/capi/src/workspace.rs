@@ -4,7 +4,7 @@ use crate::fault::{Fault, call};
 use crate::objects::{AnyWorkspace, PLANS, WORKSPACES, lock};
 use crate::pointer::{aligned, put};
 use crate::types::*;
-use elsa_runtime::PlanError;
+use elsa_runtime::{PlanError, Trust};
 use std::ffi::c_void;
 use std::slice;
 use std::sync::{Arc, Mutex};
@@ -117,6 +117,27 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
         let (plan, address) = (PLANS.get(plan.id)?, device_memory.addr() as u64);
         // SAFETY: the caller guarantees the clause on memory, and *write*.
         unsafe { hand_out(plan.workspace_on_device(address, bytes)?, workspace) }
+    })
+}
+
+/// States what is true of all later calls that run this workspace on tensors in GPU memory: flags of ELSA_TRUST_*, which
+/// replace earlier ones; 0 at first. The library does not ask the driver about these facts, which takes time for every
+/// tensor of every call. If a stated fact is false, a call reads or writes memory that is not the tensor's. Facts that
+/// are not stated are checked, and so are alignment, sizes and overlap. Other calls and the results do not change.
+///
+/// # Safety
+/// The stated facts are true of every such call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_trust(workspace: elsa_workspace, trust: elsa_trust) -> elsa_status {
+    call(|| {
+        let workspace = WORKSPACES.get(workspace.id)?;
+        if trust & !(ELSA_TRUST_ADDRESSES | ELSA_TRUST_STREAMS) != 0 {
+            return Err(Fault::argument(format_args!("trust: {trust}; allowed: flags of ELSA_TRUST_*")));
+        }
+        let has = |flag| trust & flag != 0;
+        lock(&workspace)?.trust =
+            Trust::default().addresses(has(ELSA_TRUST_ADDRESSES)).streams(has(ELSA_TRUST_STREAMS));
+        Ok(())
     })
 }
 

@@ -82,7 +82,7 @@ pub use elsa_core::view::{Layout, View};
 pub use elsa_runtime::{
     AvailableMemory, Backend, BindError, CallTimes, CudaContext, CudaOptions, DeviceError, DeviceInfo,
     Element, Engine, EngineOptions, Fallback, HostBuffer, HostTask, HostThreads, LoadedKernel, MemoryLimit,
-    ParallelFor, PlanError, Present, RawEvent, RawStream, Reason, Report, RunError, Spin, UnknownBackend,
-    available_memory, backends, in_default_float_environment, operators, place_thread,
+    ParallelFor, PlanError, Present, RawEvent, RawStream, Reason, Report, RunError, Spin, Trust,
+    UnknownBackend, available_memory, backends, in_default_float_environment, operators, place_thread,
 };
 pub use half::{bf16, f16};

@@ -10,7 +10,7 @@ use crate::operation::{GeometryOf, Operation, Provider};
 use crate::shapes::{INPUTS, OUTPUTS, Shapes, type_name};
 use crate::signature::Declared;
 use crate::tensors::Addresses;
-use elsa_runtime::RawStream;
+use elsa_runtime::{RawStream, Trust};
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
 use std::ffi::CStr;
 use std::ptr;
@@ -153,9 +153,14 @@ impl<O: Operation> Kernel<O> {
                 // SAFETY: *tensors*: inputs that are declared to be in memory of the host are there.
                 let (inputs, outputs) = unsafe { O::device(&prepared.geometry, &given) };
                 // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call only after the work in the
-                // call's stream. The outputs belong to this call.
+                // call's stream. The outputs belong to this call. The runtime has allocated each tensor for its shape in the
+                // provider's context, or the caller's binding of tensors to the session states that. Streams live as
+                // long as the session, which owns the workspaces.
                 unsafe {
-                    let mut bound = plan.bind_device(&inputs, &outputs, Some(stream), workspace.get())?;
+                    let trust = Trust::default().addresses(true).streams(true);
+                    let stream = Some(stream);
+                    let mut bound =
+                        plan.bind_device_trusted(&inputs, &outputs, stream, trust, workspace.get())?;
                     bound.run()?;
                 }
             }

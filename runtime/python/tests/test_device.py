@@ -555,10 +555,10 @@ class Device(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")
     def test_what_a_repeated_call_asks_of_the_driver(self):
-        """It allocates nothing, plans nothing, waits for nothing, and asks one question for each tensor."""
+        """It allocates nothing, plans nothing, waits for nothing, and asks nothing about tensors. In the default stream it
+        makes four calls in addition to its launches."""
         allowed = {
-            "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuPointerGetAttributes", "cuStreamGetCaptureInfo", "cuLaunchKernel",
-            "cuEventRecord",
+            "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuStreamGetCaptureInfo", "cuLaunchKernel", "cuEventRecord"
         }  # fmt: skip
         # Another stream than the default one might be that of another context, and might be destroyed.
         streams = (0, allowed), (STREAM.cuda_stream, allowed | {"cuStreamGetCtx", "cuStreamWaitEvent"})
@@ -584,10 +584,11 @@ class Device(unittest.TestCase):
                         sys.setprofile(None)
                     self.assertEqual(made, [])
                     self.assertIn("cuLaunchKernel", asked)
-                    self.assertEqual(asked.count("cuPointerGetAttributes"), len(tensors) + len(kept))
                     # Lengths are copied to the device, after the previous copy.
                     lengths = copies if "cuMemcpyHtoDAsync_v2" in asked else set()
                     self.assertLessEqual(set(asked), permitted | lengths)
+                    if STREAM.cuda_stream == 0 and not lengths:
+                        self.assertEqual(len(asked) - asked.count("cuLaunchKernel"), 4)
                     # The compiled module makes the calls of `_call`, except those with lengths.
                     self.assertEqual("_call" in calls, elsa._calls is None or lengths != set())
                     self.assertEqual(len(READY), len(kept))

@@ -1,6 +1,6 @@
 //! Binds tensors in device memory to a plan of a GPU.
 
-use super::device::DeviceCall;
+use super::device::{DeviceCall, Trust};
 use super::driver::{RawEvent, RawStream};
 use super::plan::GpuPlan;
 use crate::backend::Backend;
@@ -47,6 +47,29 @@ impl<O: Operator> Plan<O> {
         stream: Option<RawStream>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<DeviceBound<'a, O>, BindError> {
+        // SAFETY: the clauses of this function; the default guarantees nothing.
+        unsafe { self.bind_device_trusted(inputs, outputs, stream, Trust::default(), workspace) }
+    }
+
+    /// Binds tensors like [`Plan::bind_device`], but does not ask the driver about the facts that `trust` guarantees, so
+    /// that a repeated call takes less time. With all of them, a run in the stream of the previous run makes only the
+    /// calls that make a context current, ask whether the stream is captured, launch kernels and record their end.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::bind_device`], except for what is guaranteed. If something is guaranteed, also returns
+    /// an error if the context of the workspace is lost.
+    ///
+    /// # Safety
+    /// - The clauses of [`Plan::bind_device`].
+    /// - Every fact that `trust` guarantees is true.
+    pub unsafe fn bind_device_trusted<'a>(
+        &'a self,
+        inputs: &O::DeviceInputs<'a>,
+        outputs: &O::DeviceOutputs,
+        stream: Option<RawStream>,
+        trust: Trust,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<DeviceBound<'a, O>, BindError> {
         let Execution::Gpu { gpu: plan, .. } = &self.execution else {
             return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
         };
@@ -62,7 +85,7 @@ impl<O: Operator> Plan<O> {
         self.check_memory(plan, &given, memory)?;
         plan.allows(&given)?;
         let lengths = O::device_lengths(&self.problem, inputs);
-        let call = DeviceCall::new(plan, &self.problem, lengths, &places, stream, memory)?;
+        let call = DeviceCall::new(plan, &self.problem, lengths, &places, stream, trust, memory)?;
         Ok(DeviceBound { call, plan: self, record: &mut workspace.record })
     }
 }

@@ -9,10 +9,30 @@ use crate::problem::Problem;
 use crate::tensors::{DeviceTensors, TensorSpec, types};
 use elsa_core::argument::ArgumentError;
 use elsa_core::operands::{Location, Operands};
+use elsa_core::setters;
 use std::marker::PhantomData;
 
 /// The locations of a call's tensors in device memory; `None` for tensors that the call omits.
 type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
+
+/// Facts about a call on device tensors that its caller guarantees, so that the driver is not asked about them. The
+/// default guarantees nothing. Each fact is an obligation of an unsafe function that takes this value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trust {
+    /// Every address is device memory of the plan's context, and all elements of the tensor's view are in one
+    /// allocation.
+    pub addresses: bool,
+    /// The stream belongs to the plan's context. If an earlier run in the workspace was in a stream with the same
+    /// handle, that stream has not been destroyed since.
+    pub streams: bool,
+}
+
+setters! {
+    Trust:
+    addresses: bool, streams: bool;
+    optional
+}
 
 /// A call on device tensors. A run enqueues its work and does not wait for it.
 #[derive(Debug)]
@@ -22,12 +42,14 @@ pub struct DeviceCall<'a> {
     stream: RawStream,
     /// `true` if the stream belongs to the caller, who may capture it.
     lent: bool,
+    trust: Trust,
     borrowed: PhantomData<&'a ()>,
 }
 
-/// Checks that the device can use `needed` bytes at an address. Returns the device address of these bytes.
+/// Checks that the device can use `needed` bytes at an address. Returns the device address of these bytes. Without an
+/// entered context, the address is trusted, and only its alignment is checked.
 fn check_address(
-    entered: &Entered<'_>,
+    entered: Option<&Entered<'_>>,
     argument: &'static str,
     address: u64,
     needed: usize,
@@ -39,6 +61,7 @@ fn check_address(
     if !address.is_multiple_of(alignment as u64) {
         return Err(BindError::Alignment { argument, address, alignment });
     }
+    let Some(entered) = entered else { return Ok(address) };
     entered.usable_at(address, needed).map_err(|found| match found {
         Some(found) => BindError::DeviceShort { argument, found, needed },
         None => BindError::Address { argument, address },
@@ -46,7 +69,7 @@ fn check_address(
 }
 
 /// Checks the address of a tensor. Returns its device address, or zero if the call omits an optional tensor.
-fn check(entered: &Entered<'_>, tensor: &TensorSpec, address: Option<u64>) -> Result<u64, BindError> {
+fn check(entered: Option<&Entered<'_>>, tensor: &TensorSpec, address: Option<u64>) -> Result<u64, BindError> {
     let argument = tensor.argument;
     let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
     match (tensor.memory, address) {
@@ -63,7 +86,7 @@ fn check(entered: &Entered<'_>, tensor: &TensorSpec, address: Option<u64>) -> Re
 }
 
 impl<'a> DeviceCall<'a> {
-    /// Checks the addresses and the stream, and prepares the launches. The caller has checked the lengths.
+    /// Checks the addresses and the stream, except what the caller guarantees, and prepares the launches. The caller has checked the lengths.
     ///
     /// # Errors
     /// Returns an error if a tensor or the stream does not fit the problem, or if the device fails.
@@ -73,24 +96,33 @@ impl<'a> DeviceCall<'a> {
         lengths: <P::Problem as Problem>::Lengths<'_>,
         given: &Addresses<P::Problem>,
         stream: Option<RawStream>,
+        trust: Trust,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
+        // What the caller has stated is about the lost context, not about the one that would replace it.
+        if (trust.addresses || trust.streams) && workspace.context.is_lost() {
+            return Err(DeviceError::LostWorkspace.into());
+        }
         workspace.revive()?;
         let context = workspace.context.clone();
-        let entered = context.enter()?;
+        let unknown = stream.filter(|stream| !trust.streams && !stream.is_default());
+        let asks = !trust.addresses || unknown.is_some();
+        let entered = if asks { Some(context.enter()?) } else { None };
+        let for_addresses = entered.as_ref().filter(|_| !trust.addresses);
         let types = types(given);
         let tensors = problem.tensors_of(&types);
         let at = Operands::try_from_fn(|operand| {
             let address = given[operand].map(|place| place.address);
-            check(&entered, &tensors[operand], address)
+            check(for_addresses, &tensors[operand], address)
         })?;
-        let (lent, stream) = match stream {
-            Some(stream) if !stream.belongs(&entered)? => return Err(BindError::Stream),
-            Some(stream) => (true, stream),
-            None => (false, workspace.stream.raw()),
-        };
+        if let (Some(stream), Some(entered)) = (unknown, &entered)
+            && !stream.belongs(entered)?
+        {
+            return Err(BindError::Stream);
+        }
+        let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
         let launches = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
-        Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
+        Ok(DeviceCall { workspace, launches, stream, lent, trust, borrowed: PhantomData })
     }
 
     /// Returns the workspace of the call.
@@ -138,7 +170,7 @@ impl<'a> DeviceCall<'a> {
         if capture.is_some() {
             self.workspace.pending.wait()?;
         }
-        self.workspace.pending.precede(&entered, self.stream, capture)?;
+        self.workspace.pending.precede(&entered, self.stream, capture, self.trust.streams)?;
         // SAFETY: *room*: `new` has checked every address. *alive*: the caller guarantees it (clause), and pending work
         // is waited for before the workspace is freed.
         let enqueued =

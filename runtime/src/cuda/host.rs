@@ -236,7 +236,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         reused: bool,
         resident: bool,
     ) -> Result<usize, DeviceError> {
-        self.workspace.pending.precede(entered, stream, None)?;
+        self.workspace.pending.precede(entered, stream, None, false)?;
         let mut bytes = 0;
         let copied = || self.placed.values().filter(|tensor| !tensor.mapped);
         for tensor in copied().filter(|tensor| !reused && tensor.read) {

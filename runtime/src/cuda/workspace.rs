@@ -170,7 +170,8 @@ impl Pending {
     }
 
     /// Makes `stream` wait for the pending work before it executes work that is enqueued after this call. `capture` is
-    /// the capture of `stream`, if it is being captured. `stream` does not wait for work of another capture.
+    /// the capture of `stream`, if it is being captured. `stream` does not wait for work of another capture. If `kept`, equal
+    /// handles always mean the same stream.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -179,11 +180,12 @@ impl Pending {
         entered: &Entered<'_>,
         stream: RawStream,
         capture: Option<Capture>,
+        kept: bool,
     ) -> Result<(), DeviceError> {
         match self.work {
             // A stream executes its work in order. For the default stream, equal handles always mean the same stream,
             // because the default stream is never destroyed.
-            Work::Enqueued(own) if own == stream && own.is_default() => Ok(()),
+            Work::Enqueued(own) if own == stream && (kept || own.is_default()) => Ok(()),
             Work::Enqueued(_) => self.done.precede(entered, stream),
             Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
             Work::None | Work::Captured(_) => Ok(()),

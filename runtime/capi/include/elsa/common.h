@@ -357,6 +357,11 @@ typedef struct {
 } elsa_workspace;
 
 /*
+ Facts about calls on tensors in GPU memory, for elsa_workspace_trust.
+ */
+typedef uint32_t elsa_trust;
+
+/*
  Handle of a bound call: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the
  same bound call.
  */
@@ -803,6 +808,17 @@ typedef struct {
 #define ELSA_CERTIFIED_FALLBACK 2048
 
 /*
+ Every address is GPU memory of the plan's context, and all elements of the tensor's view are in one allocation.
+ */
+#define ELSA_TRUST_ADDRESSES 1
+
+/*
+ Every stream belongs to the plan's context, and is destroyed only after the workspace. The default stream always
+ does.
+ */
+#define ELSA_TRUST_STREAMS 2
+
+/*
  No messages.
  */
 #define ELSA_LOG_OFF 0
@@ -1065,6 +1081,18 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
                                             void *device_memory,
                                             size_t bytes,
                                             elsa_workspace *workspace);
+
+/*
+ States what is true of all later calls that run this workspace on tensors in GPU memory: flags of ELSA_TRUST_*, which
+ replace earlier ones; 0 at first. The library does not ask the driver about these facts, which takes time for every
+ tensor of every call. If a stated fact is false, a call reads or writes memory that is not the tensor's. Facts that
+ are not stated are checked, and so are alignment, sizes and overlap. Other calls and the results do not change.
+
+ # Safety
+ The stated facts are true of every such call.
+ */
+elsa_status elsa_workspace_trust(elsa_workspace workspace,
+                                 elsa_trust trust);
 
 /*
  Warms up a plan by running it over internal zero tensors, so that its first run in this workspace takes as long as

@@ -414,6 +414,9 @@ public:
         const elsa_status code = elsa_workspace_left_out(get(), &value, share, count);
         return detail::made<elsa_left_out>(code, value);
     }
+
+    // States what is true of all later calls on tensors in GPU memory: flags of ELSA_TRUST_*; see elsa_workspace_trust.
+    status trust(elsa_trust flags) const { return status(elsa_workspace_trust(get(), flags)); }
 };
 
 namespace detail {

@@ -181,6 +181,14 @@ pub const ELSA_CERTIFIED_UNDERFLOW: elsa_certified_flags = 1024;
 /// The CPU computed because a GPU could not.
 pub const ELSA_CERTIFIED_FALLBACK: elsa_certified_flags = 2048;
 
+/// Facts about calls on tensors in GPU memory, for elsa_workspace_trust.
+pub type elsa_trust = u32;
+/// Every address is GPU memory of the plan's context, and all elements of the tensor's view are in one allocation.
+pub const ELSA_TRUST_ADDRESSES: elsa_trust = 1;
+/// Every stream belongs to the plan's context, and is destroyed only after the workspace. The default stream always
+/// does.
+pub const ELSA_TRUST_STREAMS: elsa_trust = 2;
+
 /// Severity of a log message.
 pub type elsa_log_level = u32;
 /// No messages.

@@ -15,13 +15,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: [&str; 6] = [
+const TESTS: [&str; 7] = [
     "runtime/python/tests/test_elsa.py",
     "runtime/python/tests/test_attention.py",
     "runtime/python/tests/test_calls.py",
     "runtime/python/tests/test_gradients.py",
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",
+    "runtime/python/tests/test_threads.py",
 ];
 /// Tests on the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";

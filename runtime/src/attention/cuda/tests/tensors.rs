@@ -5,7 +5,7 @@ use crate::cuda::driver::{Context, DeviceBuffer, Event, RawStream, Stream};
 use crate::testing::{bits, gpu_engine, noise};
 use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
-    PlanOptions, RunError, Workspace,
+    PlanOptions, RunError, Trust, Workspace,
 };
 use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -118,12 +118,17 @@ fn by_host_in(
     y
 }
 
+/// Nothing, and everything that a caller may guarantee.
+const TRUSTS: [Trust; 2] =
+    [Trust { addresses: false, streams: false }, Trust { addresses: true, streams: true }];
+
 /// Enqueues a run of the plan and does not wait for it.
-fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut Workspace) {
+fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, trust: Trust, workspace: &mut Workspace) {
     let inputs = DeviceInputs { lengths, ..fixture.inputs() };
     let stream = Some(fixture.stream.raw());
-    // SAFETY: the fixture outlives the waits of the tests, and nothing else uses its tensors.
-    let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), stream, workspace) };
+    // SAFETY: the fixture outlives the waits of the tests, and nothing else uses its tensors, which are whole. Its stream
+    // outlives the workspace.
+    let bound = unsafe { plan.bind_device_trusted(&inputs, &fixture.outputs(), stream, trust, workspace) };
     // SAFETY: as for the binding above.
     unsafe { bound.unwrap().run() }.unwrap();
 }
@@ -144,21 +149,23 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     assert!(want[0] != want[1] && want[1] != want[2]);
     let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
 
-    // Two runs use device tensors in two streams, and the test waits for the later run first. Then a run uses host
-    // tensors.
-    let mut workspace = plan.workspace().unwrap();
-    enqueue(&plan, &first, a, &mut workspace);
-    enqueue(&plan, &second, b, &mut workspace);
-    wait(&second);
-    assert_eq!(bits(&second.read(&context)), want[1]);
-    assert_eq!(bits(&first.read(&context)), want[0]);
-    enqueue(&plan, &first, b, &mut workspace);
-    assert_eq!(bits(&by_host_in(&plan, host, c, &mut workspace)), want[2]);
-    assert_eq!(bits(&first.read(&context)), want[1]);
-    // Closing a workspace waits for its run, as dropping it does.
-    enqueue(&plan, &first, c, &mut workspace);
-    workspace.close().unwrap();
-    assert_eq!(bits(&first.read(&context)), want[2]);
+    for trust in TRUSTS {
+        // Two runs use device tensors in two streams, and the test waits for the later run first. Then a run uses host
+        // tensors.
+        let mut workspace = plan.workspace().unwrap();
+        enqueue(&plan, &first, a, trust, &mut workspace);
+        enqueue(&plan, &second, b, trust, &mut workspace);
+        wait(&second);
+        assert_eq!(bits(&second.read(&context)), want[1]);
+        assert_eq!(bits(&first.read(&context)), want[0]);
+        enqueue(&plan, &first, b, trust, &mut workspace);
+        assert_eq!(bits(&by_host_in(&plan, host, c, &mut workspace)), want[2]);
+        assert_eq!(bits(&first.read(&context)), want[1]);
+        // Closing a workspace waits for its run, as dropping it does.
+        enqueue(&plan, &first, c, trust, &mut workspace);
+        workspace.close().unwrap();
+        assert_eq!(bits(&first.read(&context)), want[2]);
+    }
 }
 
 #[test]
@@ -174,12 +181,14 @@ fn device_tensors_give_the_bits_of_host_tensors() {
     let other = Stream::new(&context).unwrap();
     // SAFETY: null is the default stream.
     let default = unsafe { RawStream::new(std::ptr::null_mut()) };
-    for stream in [None, Some(other.raw()), Some(fixture.stream.raw()), Some(default)] {
+    let streams = [None, Some(other.raw()), Some(fixture.stream.raw()), Some(default)];
+    for (trust, stream) in TRUSTS.into_iter().flat_map(|trust| streams.map(|stream| (trust, stream))) {
         let fixture = Fixture::new(&context);
         let mut workspace = plan.workspace().unwrap();
-        // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
-        let bound =
-            unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), stream, &mut workspace) };
+        let (inputs, outputs) = (fixture.inputs(), fixture.outputs());
+        // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors, which are whole. The streams
+        // outlive the workspace.
+        let bound = unsafe { plan.bind_device_trusted(&inputs, &outputs, stream, trust, &mut workspace) };
         let mut bound = bound.unwrap();
         for _ in 0..2 {
             // SAFETY: as for the binding above.
@@ -243,16 +252,20 @@ fn tensors_that_do_not_fit_the_problem_are_refused() {
     let engine = gpu_engine();
     let context = context(&engine);
     let fixture = Fixture::new(&context);
-    let refused = |problem: &Problem, inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs| {
+    let bind = |problem: &Problem, inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs, trust| {
         let plan = engine.plan(problem, &PlanOptions::default()).unwrap();
         let mut workspace = plan.workspace().unwrap();
         // SAFETY: the bound plan is never run.
-        unsafe { plan.bind_device(inputs, outputs, None, &mut workspace) }.map(|_| ()).unwrap_err()
+        unsafe { plan.bind_device_trusted(inputs, outputs, None, trust, &mut workspace) }.map(|_| ())
+    };
+    let refused = |problem: &Problem, inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs| {
+        bind(problem, inputs, outputs, TRUSTS[0]).unwrap_err()
     };
     let plain = problem(QUERIES);
     let inputs = DeviceInputs { value: fixture.v.address() + 2, ..fixture.inputs() };
     let error = refused(&plain, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::Alignment { argument: "v", alignment: 4, .. }), "{error}");
+    assert_eq!(bind(&plain, &inputs, &fixture.outputs(), TRUSTS[1]), Err(error));
     // The tensor has one element too few.
     let short = DeviceBuffer::new(&context, HEADS * KEYS * D * 4 - 4).unwrap();
     let inputs = DeviceInputs { value: short.address(), ..fixture.inputs() };
@@ -261,6 +274,8 @@ fn tensors_that_do_not_fit_the_problem_are_refused() {
         matches!(error, BindError::DeviceShort { argument: "v", found, needed } if found + 4 == needed),
         "{error}"
     );
+    // The driver is not asked about a trusted address.
+    assert_eq!(bind(&plain, &inputs, &fixture.outputs(), TRUSTS[1]), Ok(()));
     let inputs = DeviceInputs { mask: Some(fixture.q.address()), ..fixture.inputs() };
     let error = refused(&plain, &inputs, &fixture.outputs()).to_string();
     assert!(error.starts_with("mask: "), "{error}");

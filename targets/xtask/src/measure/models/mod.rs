@@ -18,7 +18,7 @@ const TORCH: [&str; 4] = [
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
 /// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch, and compares it with
-/// torch's attention. Tests layers of linear attention. Exports the models whose names contain every one of `words`,
+/// torch's attention, also in a process whose pools compute in turn. Tests layers of linear attention. Exports the models whose names contain every one of `words`,
 /// compares them, and prints the tables of the comparison. `arguments`, such as `--threads 1,2` or `--rounds N`, are
 /// passed to the comparison.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
@@ -32,6 +32,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let with_module = |run: Run| run.env("PYTHONPATH", dist.join("share/python")).env("ELSA_LIBRARY", "");
     let tested = TORCH.map(|tests| (tests, with_module(script(tests)).run()));
     let sdpa = with_module(script(&format!("{HERE}/sdpa.py"))).run();
+    let threads = with_module(script(&format!("{HERE}/threads.py"))).run();
     let layers = script(LAYERS).arg(dist.join("bin/elsa")).run();
     // If an exporter refuses some models, their names are printed, and the other models are compared.
     let exported = with_words(script(&format!("{HERE}/export.py")).arg(&folder)).run();
@@ -41,9 +42,9 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
         .arg(dist.join("lib/libelsa_ort.so"));
     let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
     let compared = with_words(compare).run();
-    let sdpa = ("sdpa.py", sdpa);
-    let all = [sdpa, (LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
-    for (what, out) in tested.into_iter().chain(all) {
+    let pools = [("sdpa.py", sdpa), ("threads.py", threads)];
+    let all = [(LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
+    for (what, out) in tested.into_iter().chain(pools).chain(all) {
         out.text(what)?;
     }
     Ok(())
