@@ -45,7 +45,8 @@ pub fn make(release: &Release, to: &Path) -> Result<Vec<PathBuf>, String> {
         let library = release.dist.join("lib/libelsa.so.1").canonicalize();
         let library = library.map_err(files::at(&release.dist.join("lib/libelsa.so.1")))?;
         copy(release.tree, &library, &package.join("libelsa.so.1"))?;
-        for (from, to) in [("elsa.pyi", "__init__.pyi"), ("elsa_modules/distributed.pyi", "distributed.pyi")] {
+        for (from, to) in [("elsa.pyi", "__init__.pyi"), ("elsa_modules/distributed.pyi", "distributed.pyi")]
+        {
             copy(release.tree, &release.tree.root.join("runtime/python").join(from), &package.join(to))?;
         }
         files::write(&package.join("__main__.py"), MAIN)?;
