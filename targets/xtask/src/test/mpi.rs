@@ -36,6 +36,9 @@ const MODES: [&str; 4] = [
 /// Rate of a slowed link in bytes per second.
 const SLOW: f64 = 1e8;
 
+/// Rate of a link so slow that the messages of a small ring take much longer than its computation.
+const SLOWEST: f64 = 1e5;
+
 /// Requests that the program must reject, each with a text that the error message must contain.
 const REFUSED: [(&str, &str); 9] = [
     ("", "mode"),
@@ -131,6 +134,9 @@ fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) 
     let alone = home.join(library).join(PROGRAMS[0]);
     refusals(ran, |rest| Run::new(tree, "").arg(&alone).args(rest), &REFUSED);
     link(ran, library, &elsa);
+    let out = home.join("slow.npy");
+    let flags = format!("ring --chunks 8 {tensors} --threads 1 --out {}", out.display());
+    slowed(ran, library, &elsa, &flags);
     let out = home.join("refused.npy");
     let flags = format!("ring {tensors} --out {}", out.display());
     let both = elsa(1).args(&flags).args("--run-id a : -n 1").arg(home.join(library).join(PROGRAMS[0]));
@@ -152,6 +158,25 @@ fn link(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run) {
     };
     let found = measured().or_else(|_| measured()).or_else(|_| measured());
     ran.note(&format!("{library}: bandwidth of a slowed link"), found);
+}
+
+/// Requires that a ring of two processes over a slow link takes the predicted time within 20 %, in one of three attempts.
+/// The prediction: a message with keys and values, then one with the answers of the second process. The computation is
+/// much shorter.
+fn slowed(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run, flags: &str) {
+    let [batch, heads, tokens, dim] = SHAPE;
+    let rows = (batch * heads * tokens.div_ceil(2)) as f64;
+    let wanted = rows * (3 * dim + 1) as f64 * 4.0 / SLOWEST;
+    let measured = || {
+        let out = elsa(2).args(flags).args(&format!("--slow-link {SLOWEST}")).run();
+        let found =
+            out.stderr.rsplit_once(" in ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok());
+        let seconds = found.ok_or_else(|| format!("{}: {}", out.how, out.stderr))? / 1e3;
+        let found = format!("{seconds:.3} s; allowed: {wanted:.3} s within 20 %");
+        if (seconds / wanted - 1.0).abs() <= 0.2 { Ok(found) } else { Err(found) }
+    };
+    let found = measured().or_else(|_| measured()).or_else(|_| measured());
+    ran.note(&format!("{library}: time of a ring over a slowed link"), found);
 }
 
 /// Returns an `.npy` file with noise of [`SHAPE`].
