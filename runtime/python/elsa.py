@@ -51,6 +51,10 @@ __all__ = [
     "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError", "StreamError", "LibraryError",
 ]  # fmt: skip
 
+# In a wheel, elsa is a package, whose folder contains elsa.distributed; elsewhere, elsa_modules next to this file does.
+if "__path__" not in globals():
+    __path__ = [os.path.join(os.path.dirname(os.path.realpath(__file__)), "elsa_modules")]
+
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
 INTERFACE = 4

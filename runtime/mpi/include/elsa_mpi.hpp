@@ -39,7 +39,7 @@ namespace mpi {
 // Computes attention with a ring over the keys. Returns the states of the queries of this process, one part for each of
 // its chunks, in the order of the chunks.
 inline result<std::vector<part>> ring(const engine &engine, const whole &of, const source &from, MPI_Comm comm) {
-    detail::team team(comm, of.timeout);
+    detail::team team(comm, of.timeout, of.slow_link);
     detail::products products(engine, of, from);
     const std::size_t chunks = of.chunks;
     const auto has = [&](int rank, std::size_t chunk) { return owner(chunk, team.ranks) == rank; };
@@ -122,7 +122,7 @@ inline result<std::vector<part>> ring(const engine &engine, const whole &of, con
 // r + p, and so on. Returns the states of an equal share of the queries, with the bits of elsa merge.
 inline result<std::vector<part>> quorum(const engine &engine, const whole &of, const std::vector<std::size_t> &levels,
                                         const source &from, MPI_Comm comm) {
-    detail::team team(comm, of.timeout);
+    detail::team team(comm, of.timeout, of.slow_link);
     detail::products products(engine, of, from);
     const std::size_t sequences = of.batch * of.heads, dim = of.value_dim;
     const std::size_t ranks = static_cast<std::size_t>(team.ranks);
@@ -280,7 +280,7 @@ inline result<std::vector<part>> quorum(const engine &engine, const whole &of, c
 // and with false after the reduction, so that a program can limit it.
 inline result<std::vector<part>> decode(const engine &engine, const whole &of, const source &from, MPI_Comm comm,
                                         const std::function<void(bool)> &guard = std::function<void(bool)>()) {
-    detail::team team(comm, of.timeout);
+    detail::team team(comm, of.timeout, of.slow_link);
     detail::products products(engine, of, from);
     const std::size_t rows = of.batch * of.heads * of.queries, dim = of.value_dim;
     std::size_t room = 2;
@@ -355,7 +355,7 @@ inline result<std::vector<part>> decode(const engine &engine, const whole &of, c
 // the same queries, only those of one process may be given.
 inline status gather(const whole &of, const std::vector<part> &parts, MPI_Comm comm,
                      const std::function<status(span, const float *, const float *)> &sink) {
-    detail::team team(comm, of.timeout);
+    detail::team team(comm, of.timeout, of.slow_link);
     const std::size_t sequences = of.batch * of.heads, width = of.value_dim + 1;
     std::unique_ptr<std::vector<std::uint64_t>> head(new std::vector<std::uint64_t>);
     std::unique_ptr<std::vector<float>> data(new std::vector<float>);

@@ -1,6 +1,7 @@
 // elsa-mpi: exact attention over tensors in .npy files, by the processes of mpirun. See HELP.
 #include <elsa_mpi.hpp>
 
+#include "link.hpp"
 #include "npy.hpp"
 
 #include <signal.h>
@@ -20,10 +21,12 @@ namespace {
 
 const char HELP[] =
     "Usage: mpirun -n P elsa-mpi ring|quorum|decode --q FILE --k FILE --v FILE --out FILE [OPTIONS]\n"
+    "       mpirun -n P elsa-mpi link [--json] [--slow-link R] [--timeout S]\n"
     "\n"
     "ring     keys and values pass around the processes; for many queries\n"
     "quorum   the processes share the tasks of --quorum; the answer has the bits of elsa run --quorum\n"
     "decode   few queries; one reduction merges the states of all keys\n"
+    "link     latency and bandwidth between each two processes; waits look for messages every 50 us, as in all modes\n"
     "\n"
     "Files are f32 .npy, [batch, heads, tokens, dim]. Each process reads the tokens that it needs; process 0 writes.\n"
     "  --lse-out FILE       write the log-sum-exp of each row\n"
@@ -37,6 +40,8 @@ const char HELP[] =
     "  --kv-lens N[,N...]   number of valid keys of each sequence of the batch\n"
     "  --run-id TEXT        name of the run; all processes must give the same\n"
     "  --timeout S          seconds to wait for another process [default: 60]\n"
+    "  --slow-link R        delay messages as if each process sent and received at most R bytes per second\n"
+    "  --json               print the result of link as one JSON object\n"
     "  --threads N          threads of each process [default: all cores]\n"
     "  --backend NAME       scalar, neon, avx2, avx512 or cuda [default: the best]\n"
     "\n"
@@ -44,6 +49,7 @@ const char HELP[] =
 
 struct arguments {
     std::string mode, out, lse_out;
+    bool json = false;
     std::vector<std::size_t> levels = {7};
     elsa::mpi::whole whole;
     npy::array q, k, v, mask;
@@ -121,15 +127,18 @@ elsa::status option(const std::string &flag, const std::string &value, arguments
             return wrong(flag, value, "a number of at least 1");
         }
         to->engine.threads = static_cast<std::size_t>(list[0]);
-    } else if (flag == "--scale" || flag == "--softcap" || flag == "--timeout") {
-        if (!number(value, &real) || (flag == "--timeout" && !(real > 0))) {
-            return wrong(flag, value, "a number");
+    } else if (flag == "--scale" || flag == "--softcap" || flag == "--timeout" || flag == "--slow-link") {
+        const bool positive = flag == "--timeout" || flag == "--slow-link";
+        if (!number(value, &real) || (positive && !(real > 0))) {
+            return wrong(flag, value, positive ? "a number above 0" : "a number");
         }
         if (flag == "--scale") {
             rules.has_scale = 1;
             rules.scale = real;
         } else if (flag == "--softcap") {
             rules.softcap = real;
+        } else if (flag == "--slow-link") {
+            to->whole.slow_link = real;
         } else {
             to->whole.timeout = real;
         }
@@ -161,6 +170,10 @@ elsa::status parse(int count, char **words, arguments *to) {
             to->whole.rules.causal = flag == "--causal=bottom-right" ? ELSA_CAUSAL_BOTTOM_RIGHT : ELSA_CAUSAL_TOP_LEFT;
             continue;
         }
+        if (flag == "--json") {
+            to->json = true;
+            continue;
+        }
         const std::size_t equals = flag.find('=');
         if (equals == std::string::npos && i + 1 == count) {
             return wrong(flag, "no value", "a value");
@@ -171,8 +184,14 @@ elsa::status parse(int count, char **words, arguments *to) {
             return done;
         }
     }
+    if (to->mode == "link") {
+        return elsa::status();
+    }
+    if (to->json) {
+        return wrong("--json", "mode " + to->mode, "mode link");
+    }
     if (to->mode != "ring" && to->mode != "quorum" && to->mode != "decode") {
-        return wrong("mode", to->mode.empty() ? "missing" : to->mode, "ring, quorum, decode");
+        return wrong("mode", to->mode.empty() ? "missing" : to->mode, "ring, quorum, decode, link");
     }
     const struct {
         const char *flag;
@@ -316,7 +335,7 @@ int main(int count, char **words) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     int status = 0;
     {
-        const elsa::status done = run(args);
+        const elsa::status done = args.mode == "link" ? link_test::run(args.whole, args.json) : run(args);
         if (!done.ok()) {
             int rank = 0;
             MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -28,6 +28,7 @@ level; each token then moves l^levels times, and a kernel that computes masked p
 Examples:
   elsa-lab simulate --tokens 1e9 --backward
   elsa-lab simulate --tokens 100K --board jetson-tx2 --memory 256MiB --link 0.3
+  elsa-lab simulate --tokens 16K --board jetson-tx2 --boards 3 --link 0.0002,0.1
   elsa-lab simulate --tokens 1M --measure --save-fit here.json --html page.html
   elsa-lab simulate --tokens 1M --measure --threads 1 --beside --html page.html
   elsa-lab simulate --tokens 1M --fit here.json --c 13 --levels 1..4 --json";
@@ -39,6 +40,15 @@ pub struct Tokens(pub f64);
 /// Levels of division.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Levels(pub Vec<u32>);
+
+/// A link between boards, or to the memory that tensors arrive from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Seconds of an empty message.
+    pub latency: f64,
+    /// 10⁹ bytes per second.
+    pub rate: f64,
+}
 
 /// Numbers of tokens to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,9 +98,13 @@ pub struct SimulateArgs {
     /// Memory for tasks and streaming: bytes, or a number of KiB, MiB or GiB [default: that of the board]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub memory: Option<usize>,
-    /// Rate at which tensors arrive, in 10^9 bytes per second [default: unknown, transfers cost nothing]
-    #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = link)]
-    pub link: Option<f64>,
+    /// Rate at which tensors arrive, in 10^9 bytes per second, after the latency of a message in seconds if it counts
+    /// [default: unknown, transfers cost nothing]
+    #[arg(long, value_name = "[S,]GB/S", allow_negative_numbers = true, value_parser = link)]
+    pub link: Option<Link>,
+    /// Boards that compute together by elsa-mpi, each two joined by --link
+    #[arg(long, value_name = "P", requires = "link", allow_negative_numbers = true, value_parser = positive)]
+    pub boards: Option<usize>,
     /// Include the backward pass; with --measure it is measured too
     #[arg(long)]
     pub backward: bool,
@@ -142,10 +156,14 @@ fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
         })
 }
 
-/// Parses the rate of a link, in 10⁹ bytes per second.
-fn link(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (1e-6..=1e6).contains(rate));
-    rate.ok_or_else(|| "allowed: 10^9 bytes per second, from 0.000001 to 1000000".into())
+/// Parses a link: its rate in 10⁹ bytes per second, or its latency in seconds and its rate.
+fn link(text: &str) -> Result<Link, String> {
+    let (latency, rate) = text.split_once(',').unwrap_or(("0", text));
+    let latency = latency.parse().ok().filter(|latency| (0.0..=1e3).contains(latency));
+    let rate = rate.parse().ok().filter(|rate| (1e-6..=1e6).contains(rate));
+    latency.zip(rate).map(|(latency, rate)| Link { latency, rate }).ok_or_else(|| {
+        "allowed: 10^9 bytes per second, from 0.000001 to 1000000, or the latency in seconds before it, as 0.0002,0.1".into()
+    })
 }
 
 #[cfg(test)]
@@ -175,7 +193,12 @@ mod tests {
                 .into_iter()
                 .all(|text| sizes_of::<3>(text).is_err())
         );
-        assert_eq!(link("0.3"), Ok(0.3));
-        assert!(["0", "-1", "nan", "inf", "1e7"].into_iter().all(|text| link(text).is_err()));
+        assert_eq!(link("0.3"), Ok(Link { latency: 0.0, rate: 0.3 }));
+        assert_eq!(link("2e-4,0.1"), Ok(Link { latency: 2e-4, rate: 0.1 }));
+        assert!(
+            ["0", "-1", "nan", "inf", "1e7", "-1,1", "nan,1", "1,", ",1", "1,1,1"]
+                .into_iter()
+                .all(|text| link(text).is_err())
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! | `costs`, `sets`, `file`, `measure` | fitted costs of a machine: built in, read from a file, or measured on this machine |
 //! | `beside` | streaming and quorums, run on this machine |
 //! | `study` | numbers that follow from costs: tables 1 and 2, figures 4 to 9 and appendix C of Stream-CQSA, and plain streaming |
+//! | `boards` | several boards by `elsa-mpi`, compared with one |
 //! | `schedule` | tasks under a memory limit, uniform and hybrid |
 //! | `text`, `html` | the report as text and as a page |
 //!
@@ -12,6 +13,7 @@
 
 mod args;
 mod beside;
+mod boards;
 mod costs;
 mod file;
 mod html;
@@ -86,6 +88,8 @@ struct Simulated<'a> {
     checks: &'a [Check],
     kernels: &'a [Kernels],
     beside: &'a [MethodCost],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    together: Option<&'a boards::Together>,
     #[serde(flatten)]
     report: &'a Simulation,
 }
@@ -144,7 +148,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         division: (set.chunks(), set.members().len()),
         levels: args.levels.as_ref().map(|levels| &levels.0[..]),
         limit,
-        link: args.link.map(|rate| rate * 1e9),
+        link: args.link.map(|link| link.rate * 1e9),
         backward: args.backward,
     };
     let report = study::report(&costs, &request)?;
@@ -158,6 +162,10 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         }
         None => Vec::new(),
     };
+    let together = args.boards.zip(args.link).map(|(boards, link)| {
+        let division = request.division;
+        boards::Cluster { boards, link, division }.predict(&costs, request.tokens)
+    });
     let printed = Printed {
         costs: &costs,
         request: &request,
@@ -192,10 +200,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
             checks: &checks,
             kernels: &kernels,
             beside: &ran,
+            together: together.as_ref(),
             report: &report,
         };
         return Ok(report::json(&mut out, &simulated)?);
     }
     text::print(&mut out, &printed)?;
+    if let Some(together) = &together {
+        boards::print(&mut out, request.tokens, together)?;
+    }
     Ok(out.flush()?)
 }

@@ -52,6 +52,8 @@ struct whole {
     std::string run_id;
     // Seconds to wait for another process.
     double timeout = 60;
+    // Bytes per second that each process sends, and receives, at most; 0: as fast as MPI. Answers do not depend on it.
+    double slow_link = 0;
 };
 
 // Supplies the tensors. tensor('q', tokens, to), and the same for 'k' and 'v', writes [batch, heads, tokens, dim].

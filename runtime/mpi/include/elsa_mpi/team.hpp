@@ -30,7 +30,8 @@ inline status failed(int code, const std::string &what) {
 // Processes that work together, and requests in flight.
 class team {
 public:
-    team(MPI_Comm comm, double timeout) : comm_(comm), timeout_(timeout) {
+    // Messages of a process take at least bytes / slow_link seconds in each direction; 0: as long as those of MPI.
+    team(MPI_Comm comm, double timeout, double slow_link = 0) : comm_(comm), timeout_(timeout), slow_link_(slow_link) {
         MPI_Comm_rank(comm, &rank);
         MPI_Comm_size(comm, &ranks);
     }
@@ -42,6 +43,10 @@ public:
     template <class T>
     void move(bool send, T *data, std::size_t count, int peer, int tag) {
         char *bytes = reinterpret_cast<char *>(data);
+        if (slow_link_ > 0) {
+            double &free = free_[send ? 1 : 0];
+            free = std::max(free, MPI_Wtime()) + static_cast<double>(count * sizeof(T)) / slow_link_;
+        }
         // Counts of MPI are int.
         for (std::size_t left = count * sizeof(T); left > 0;) {
             const std::size_t piece = std::min(left, std::size_t{1} << 30);
@@ -67,8 +72,9 @@ public:
     }
     // Waits for all messages, within the time-out.
     status wait(const std::string &what) {
-        const double end = MPI_Wtime() + timeout_;
-        while (code_ == MPI_SUCCESS && !test()) {
+        // A slow link delays messages even if they have arrived.
+        const double least = std::max(free_[0], free_[1]), end = std::max(MPI_Wtime(), least) + timeout_;
+        while (code_ == MPI_SUCCESS && (!test() || MPI_Wtime() < least)) {
             if (MPI_Wtime() > end) {
                 std::ostringstream text;
                 text << "timeout: " << what << ": another process has not answered for " << timeout_
@@ -85,7 +91,9 @@ private:
     void note(int code) noexcept { code_ = code_ == MPI_SUCCESS ? code : code_; }
 
     MPI_Comm comm_;
-    double timeout_;
+    double timeout_, slow_link_;
+    // When a slow link is free again, for messages to and from this process.
+    double free_[2] = {0, 0};
     int code_ = MPI_SUCCESS;
     std::vector<MPI_Request> requests_;
 };

@@ -9,6 +9,7 @@
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
 //!     share/python/elsa.py        the Python library, which loads the C library from lib/
+//!     share/python/elsa_modules/  elsa.distributed, for several processes
 //!     share/python/_elsa.*        its optional extension module: compiled for the host, or as source for a board
 //!     share/NAME/                 the board: profile, toolchain files, board.md
 //!     share/required.txt          kernels that must run on the board
@@ -274,7 +275,9 @@ fn assemble(
     assemble_library(tree, target, abi, library, dist)?;
     strip(tree, &products.tool.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
     strip(tree, &products.libraries.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
-    copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
+    for file in ["elsa.py", "elsa_modules/distributed.py"] {
+        copy(&tree.root.join("runtime/python").join(file), &dist.join("share/python").join(file))?;
+    }
     match target {
         Target::Host(_) => module(tree, None, &dist.join(MODULE)).map(|_| ()),
         Target::Board(_) | Target::Desktop(_) => {

@@ -8,11 +8,18 @@ use crate::files;
 use crate::shell::{Run, Tree};
 
 /// Files that are copied from the built folder, each with its name in the new folder.
-const BUILT: [(&str, &str); 3] =
-    [("lib/libelsa.so.1", "libelsa.so.1"), ("share/python/elsa.py", "elsa.py"), ("bin/elsa", "elsa")];
+const BUILT: [(&str, &str); 4] = [
+    ("lib/libelsa.so.1", "libelsa.so.1"),
+    ("share/python/elsa.py", "elsa.py"),
+    ("share/python/elsa_modules/distributed.py", "elsa_modules/distributed.py"),
+    ("bin/elsa", "elsa"),
+];
 /// Names and texts of the scripts.
-const SCRIPTS: [(&str, &str); 2] =
-    [("gpu_bench.py", include_str!("gpu_bench.py")), ("run.sh", include_str!("gpu_bench.sh"))];
+const SCRIPTS: [(&str, &str); 3] = [
+    ("gpu_bench.py", include_str!("gpu_bench.py")),
+    ("gpu_ring.py", include_str!("gpu_ring.py")),
+    ("run.sh", include_str!("gpu_bench.sh")),
+];
 
 /// Creates the folder `target/gpu-bench`.
 ///
@@ -26,6 +33,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     }
     let (built, out) = (tree.target.join("dist").join(HOST), tree.target.join("gpu-bench"));
     files::empty(&out)?;
+    files::empty(&out.join("elsa_modules"))?;
     let mut bytes = 0;
     let parts = BUILT.map(|(from, to)| (built.join(from), to));
     for (from, to) in parts.into_iter().chain([(tree.target.join("release/elsa-lab"), "elsa-lab")]) {

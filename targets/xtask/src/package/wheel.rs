@@ -35,6 +35,7 @@ pub fn make(release: &Release, to: &Path) -> Result<Vec<PathBuf>, String> {
         let package = root.join("elsa");
         for (from, to) in [
             ("share/python/elsa.py", "elsa/__init__.py"),
+            ("share/python/elsa_modules/distributed.py", "elsa/distributed.py"),
             ("lib/libelsa_ort.so", "elsa/libelsa_ort.so"),
             ("bin/elsa", &format!("elsa_edge-{VERSION}.data/scripts/elsa")),
         ] {
@@ -44,11 +45,10 @@ pub fn make(release: &Release, to: &Path) -> Result<Vec<PathBuf>, String> {
         let library = release.dist.join("lib/libelsa.so.1").canonicalize();
         let library = library.map_err(files::at(&release.dist.join("lib/libelsa.so.1")))?;
         copy(release.tree, &library, &package.join("libelsa.so.1"))?;
-        copy(
-            release.tree,
-            &release.tree.root.join("runtime/python/elsa.pyi"),
-            &package.join("__init__.pyi"),
-        )?;
+        for (from, to) in [("elsa.pyi", "__init__.pyi"), ("elsa_modules/distributed.pyi", "distributed.pyi")]
+        {
+            copy(release.tree, &release.tree.root.join("runtime/python").join(from), &package.join(to))?;
+        }
         files::write(&package.join("__main__.py"), MAIN)?;
         files::write(&package.join("py.typed"), "")?;
         if tag.starts_with("cp38") {

@@ -23,7 +23,7 @@ const HANDED_OUT: [&str; 6] = [
     "share/required.txt",
 ];
 /// Files of the C library and of elsa.py in the folder of every board.
-const OF_LIBRARY: [&str; 12] = [
+const OF_LIBRARY: [&str; 13] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
     "lib/cmake/elsa/elsaConfig.cmake",
@@ -35,6 +35,7 @@ const OF_LIBRARY: [&str; 12] = [
     "include/elsa/common.h",
     "include/elsa/common.hpp",
     "share/python/elsa.py",
+    "share/python/elsa_modules/distributed.py",
     "share/python/_elsa.c",
 ];
 /// Files in the folder of a board that describe the board.

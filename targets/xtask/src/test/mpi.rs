@@ -8,6 +8,7 @@ use crate::files;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,8 +33,14 @@ const MODES: [&str; 4] = [
     "decode --chunks 8 --causal=bottom-right",
 ];
 
+/// Rate of a slowed link in bytes per second.
+const SLOW: f64 = 1e8;
+
+/// Rate of a link so slow that the messages of a small ring take much longer than its computation.
+const SLOWEST: f64 = 1e5;
+
 /// Requests that the program must reject, each with a text that the error message must contain.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 9] = [
     ("", "mode"),
     ("ring", "--q"),
     ("ring --q no-such.npy", "no-such.npy"),
@@ -41,6 +48,8 @@ const REFUSED: [(&str, &str); 7] = [
     ("ring --chunks 0", "--chunks"),
     ("ring --bogus 1", "--bogus"),
     ("ring --timeout -1", "--timeout"),
+    ("link --slow-link 0", "--slow-link"),
+    ("ring --json", "--json"),
 ];
 
 /// Runs the stage `mpi`.
@@ -124,6 +133,10 @@ fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) 
     }
     let alone = home.join(library).join(PROGRAMS[0]);
     refusals(ran, |rest| Run::new(tree, "").arg(&alone).args(rest), &REFUSED);
+    link(ran, library, &elsa);
+    let out = home.join("slow.npy");
+    let flags = format!("ring --chunks 8 {tensors} --threads 1 --out {}", out.display());
+    slowed(ran, library, &elsa, &flags);
     let out = home.join("refused.npy");
     let flags = format!("ring {tensors} --out {}", out.display());
     let both = elsa(1).args(&flags).args("--run-id a : -n 1").arg(home.join(library).join(PROGRAMS[0]));
@@ -131,6 +144,39 @@ fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) 
     let good = told.stderr.contains("rank 1: run_id b; allowed: run_id a") && !told.ok && !out.exists();
     ran.note(&format!("{library}: runs of two names"), if good { Ok(told.how) } else { Err(told.how) });
     Ok(())
+}
+
+/// Requires that `link` measures a slowed link within 20 %, in one of three attempts, because other programs disturb it.
+fn link(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run) {
+    let measured = || {
+        let flags = format!("link --json --slow-link {SLOW}");
+        let text = elsa(2).args(&flags).run().text("elsa-mpi link")?;
+        let found: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+        let bandwidth = found["pairs"][0]["bandwidth"].as_f64().unwrap_or_default();
+        let found = format!("{bandwidth:.3e} bytes per second; allowed: {SLOW:.3e} within 20 %");
+        if (bandwidth / SLOW - 1.0).abs() <= 0.2 { Ok(found) } else { Err(found) }
+    };
+    let found = measured().or_else(|_| measured()).or_else(|_| measured());
+    ran.note(&format!("{library}: bandwidth of a slowed link"), found);
+}
+
+/// Requires that a ring of two processes over a slow link takes the predicted time within 20 %, in one of three attempts.
+/// The prediction: a message with keys and values, then one with the answers of the second process. The computation is
+/// much shorter.
+fn slowed(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run, flags: &str) {
+    let [batch, heads, tokens, dim] = SHAPE;
+    let rows = (batch * heads * tokens.div_ceil(2)) as f64;
+    let wanted = rows * (3 * dim + 1) as f64 * 4.0 / SLOWEST;
+    let measured = || {
+        let out = elsa(2).args(flags).args(&format!("--slow-link {SLOWEST}")).run();
+        let found =
+            out.stderr.rsplit_once(" in ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok());
+        let seconds = found.ok_or_else(|| format!("{}: {}", out.how, out.stderr))? / 1e3;
+        let found = format!("{seconds:.3} s; allowed: {wanted:.3} s within 20 %");
+        if (seconds / wanted - 1.0).abs() <= 0.2 { Ok(found) } else { Err(found) }
+    };
+    let found = measured().or_else(|_| measured()).or_else(|_| measured());
+    ran.note(&format!("{library}: time of a ring over a slowed link"), found);
 }
 
 /// Returns an `.npy` file with noise of [`SHAPE`].

@@ -8,11 +8,12 @@ use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
 /// Tests of `elsa.py` with torch. The Python environment of this command contains torch.
-const TORCH: [&str; 4] = [
+const TORCH: [&str; 5] = [
     "runtime/python/tests/test_torch.py",
     "runtime/python/tests/test_operator.py",
     "runtime/python/tests/test_compiled.py",
     "runtime/python/tests/test_gradients.py",
+    "runtime/python/tests/test_distributed.py",
 ];
 /// Script that tests layers of linear attention. The tool computes the recurrences of these layers.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
