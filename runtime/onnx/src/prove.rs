@@ -79,7 +79,12 @@ fn compare(
     taking: bool,
     random: &mut Rng,
 ) -> Result<(), Reason> {
-    let mut known: HashMap<String, Array> = change.constants.iter().cloned().collect();
+    // A constant with four axes is a mask, so it has the rows of the masks that are added to it.
+    let constant = |(name, array): &(String, Array)| {
+        let cut = sample.cut && array.shape.len() == 4;
+        (name.clone(), if cut { sample.rows(array.clone()) } else { array.clone() })
+    };
+    let mut known: HashMap<String, Array> = change.constants.iter().map(constant).collect();
     for (name, role) in &change.reads {
         // Operands are random even if the model determines their elements.
         let fixed = world.array(name).filter(|_| *role != Role::Operand);

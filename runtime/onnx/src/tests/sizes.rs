@@ -377,6 +377,23 @@ fn many_tokens_are_proved_by_some() {
 }
 
 #[test]
+fn many_tokens_with_two_masks_are_proved_by_some() {
+    let mut g = GraphBuilder::new(17);
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["64", "2", "60", "32"]));
+    let bias = g.input("bias", Kind::F32, &["1", "2", "60", "60"]);
+    let keeps = |at: usize| at.is_multiple_of(60) || !(at / 60 * 7 + at % 60 * 3).is_multiple_of(5);
+    let data = (0..60 * 60).map(|at| f64::from(u8::from(keeps(at)))).collect();
+    let mask = g.constant(Kind::F32, &[1, 1, 60, 60], data);
+    let mask = g.node("Cast", &[&mask], &[("to", &[9])]);
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    let scores = g.node("Add", &[&scores, &bias], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "2 heads of 32, scale 1, mask");
+}
+
+#[test]
 fn fused_attention_of_three_axes_and_free_ones_is_replaced() {
     for (opset, op, own) in [
         (23, "Attention", &[("q_num_heads", &[2][..]), ("kv_num_heads", &[2])][..]),
