@@ -370,12 +370,11 @@ class Device(unittest.TestCase):
         large, ones = [np.full((1, 1, 128, 64), x, np.float16) for x in (200, 1)]
         given, engine = [Tensor(large), Tensor(large), Tensor(ones)], elsa.Engine("cuda")
         for half in (False, True, False):
-            found = elsa.attention(*given, half_scores=half).numpy()
-            for found in (elsa.attention(large, large, ones, engine=engine, half_scores=half), found):
+            device = elsa.attention(*given, half_scores=half).numpy()
+            for found in (elsa.attention(large, large, ones, engine=engine, half_scores=half), device):
                 self.assertTrue(np.isnan(found).all() if half else (found == 1).all(), found)
-        # The option concerns neither a CPU nor other types.
         self.assertTrue((elsa.attention(large, large, ones, half_scores=True) == 1).all())
-        wide = [x.astype(np.float32) for x in (large, large, ones)]
+        wide = (x.astype(np.float32) for x in (large, large, ones))
         self.assertLess(np.abs(elsa.attention(*wide, half_scores=True, engine=engine) - 1).max(), 1e-5)
 
     def test_a_stream_within_a_budget_of_gpu_memory(self):
@@ -560,7 +559,7 @@ class Device(unittest.TestCase):
         allowed = {
             "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuStreamGetCaptureInfo", "cuLaunchKernel", "cuEventRecord"
         }  # fmt: skip
-        # Another stream than the default one might be that of another context, and might be destroyed.
+        # Another stream than the default one might be of another context, or destroyed.
         streams = (0, allowed), (STREAM.cuda_stream, allowed | {"cuStreamGetCtx", "cuStreamWaitEvent"})
         copies = {"cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuThreadExchangeStreamCaptureMode"}
         made, plan = [], elsa._Plan.__init__
