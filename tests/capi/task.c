@@ -1,6 +1,6 @@
 /* Tasks of quorums: the states of all tasks merge into attention of all pairs, over all tokens and over the tokens of each
    task alone, and refusals. */
-#include "common.h"
+#include "states.h"
 
 enum { TASKS = 7, ROWS = H * N };
 
@@ -8,22 +8,6 @@ static float m[ROWS], s[ROWS], w[COUNT], m_whole[ROWS], s_whole[ROWS], w_whole[C
 static float m_part[ROWS], s_part[ROWS], w_part[COUNT], lse[ROWS];
 static float some_q[COUNT], some_k[COUNT], some_v[COUNT];
 static size_t queries[N], keys[N];
-
-static elsa_states_out into(float *of_m, float *of_s, float *of_w) {
-    elsa_states_out made;
-    made.m = of_m;
-    made.s = of_s;
-    made.w = of_w;
-    return made;
-}
-
-static elsa_states_in from(const float *of_m, const float *of_s, const float *of_w) {
-    elsa_states_in made;
-    made.m = of_m;
-    made.s = of_s;
-    made.w = of_w;
-    return made;
-}
 
 /* Returns the largest distance of out from attention in which a row attends the keys up to its own, if causal. */
 static double apart(int causal) {

@@ -1,7 +1,7 @@
 /* Files of tasks of quorums: they merge to the bits of a merge in memory, in any order and within any budget, and refusals.
    If ELSA_TOOL names the tool elsa, the tool's files merge here, and the files of this program in the tool. */
 #define _POSIX_C_SOURCE 200809L
-#include "common.h"
+#include "states.h"
 
 /* A sanitizer keeps freed memory for a while, so the process may need much less memory than a message says. */
 #if defined(__has_feature)
@@ -19,22 +19,6 @@ static float m[ROWS], s[ROWS], w[COUNT], m_whole[ROWS], s_whole[ROWS], w_whole[C
 static float w_sum[TASKS][COUNT], lse[ROWS], read_out[COUNT], read_lse[ROWS];
 static char folder[PATH], names[TASKS][2 * PATH], out_path[2 * PATH], lse_path[2 * PATH];
 static const char *paths[TASKS + 1];
-
-static elsa_states_out into(float *of_m, float *of_s, float *of_w) {
-    elsa_states_out made;
-    made.m = of_m;
-    made.s = of_s;
-    made.w = of_w;
-    return made;
-}
-
-static elsa_states_in from(const float *of_m, const float *of_s, const float *of_w) {
-    elsa_states_in made;
-    made.m = of_m;
-    made.s = of_s;
-    made.w = of_w;
-    return made;
-}
 
 static elsa_task_options options_of(uint64_t number) {
     elsa_task_options made;

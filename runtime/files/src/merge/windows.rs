@@ -33,7 +33,7 @@ pub struct Window<'a> {
 /// Rows of a window in an output of the complete problem.
 pub struct Rows {
     data: Buffer,
-    /// The output has as many parts, in each of which the rows of the window are consecutive.
+    /// Number of parts of the output. The rows of the window are consecutive in each part.
     parts: usize,
     /// Numbers of tokens before the window, in the window, and in the output.
     tokens: [usize; 3],

@@ -1,6 +1,6 @@
 //! Time of attention by several equal boards in the modes of `elsa-mpi`, compared with one board.
 //!
-//! With n tokens, p boards, and t(x) the seconds of a call over x tokens:
+//! The symbols are n tokens, p boards, and t(x), the seconds of a call over x tokens:
 //!
 //! ```text
 //! one      t(n)
@@ -9,7 +9,7 @@
 //! decode   A n/p + B + C + 2 ⌈log2 p⌉ (states of a query), for one query over n keys
 //! ```
 //!
-//! A message takes the latency plus its bytes / bandwidth. The first board collects what the others send, one after the
+//! A message takes the latency plus its bytes / bandwidth. The first board collects the messages of the others, one after the
 //! other. The kernel is assumed to skip masked pairs.
 
 use super::args::Link;
@@ -55,7 +55,7 @@ pub struct Together {
     pub modes: Vec<Mode>,
     /// Name of the fastest one of `modes`.
     pub fastest: &'static str,
-    /// Smallest power of two from 64 to 2^40 for which several boards are faster than one; `None` if there is none.
+    /// Smallest power of two from 64 to 2^40 for which several boards are faster than one; `None` if no such power exists.
     pub from_tokens: Option<f64>,
     /// One query over all keys: one board, and `decode`.
     pub one_query: Vec<Mode>,
