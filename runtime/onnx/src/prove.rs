@@ -164,7 +164,7 @@ fn draw(
     let (Some(shape), Some(kind)) = (world.shape(name), world.kind(name)) else {
         return Err(format!("the shape of '{name}' does not follow from the model"));
     };
-    let shape = sample.shape(shape, role);
+    let shape = sample.shape(name, shape, role);
     let Some(n) = count(&shape, world.limits().elements) else {
         return Err(format!("'{name}' of {shape:?} is too large for a proof"));
     };
@@ -220,6 +220,11 @@ impl Graph<'_> {
         }
         let n = *self.site.graph.producer.get(name).filter(|_| depth < DEPTH)?;
         let node = &self.site.graph.nodes[n];
+        if let Some(mask) = node.input(0).filter(|mask| node.is("Reshape") && self.sample.is_joined(mask)) {
+            let made = self.sample.reshaped(self.known.get(mask)?, self.world.shape(name)?)?;
+            self.known.insert(name.to_owned(), made.clone());
+            return Some(made);
+        }
         let mut arrays = Vec::new();
         for (i, input) in node.inputs.iter().enumerate() {
             if input.is_empty() {

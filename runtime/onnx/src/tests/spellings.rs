@@ -518,6 +518,12 @@ fn a_mask_may_be_reshaped_to_the_shape_of_the_scores() {
     build("6", "8", &picture, true).stays("its scores are read by 2 nodes");
     // The proof computes a sample of the queries.
     build("512", "32", &["2", "16", "32", "16", "32"], false).becomes(1, "2 heads of 32, scale 1, mask");
+    // All elements of this mask would take more memory than a proof may: 28 bytes for each of 10 million.
+    build("2304", "32", &["2", "48", "48", "48", "48"], false).becomes(1, "2 heads of 32, scale 1, mask");
+    // Only the keys have several axes.
+    let keys = ["2", "2304", "48", "48"];
+    build("2304", "32", &keys, false).becomes(1, "2 heads of 32, scale 1, mask");
+    build("2304", "32", &keys, true).stays("its scores are read by 2 nodes");
 }
 
 #[test]
