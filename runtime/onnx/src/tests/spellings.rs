@@ -527,6 +527,38 @@ fn a_mask_may_be_reshaped_to_the_shape_of_the_scores() {
 }
 
 #[test]
+fn relative_positions_of_a_large_picture_are_a_mask() {
+    // The global attention of SAM: 12 heads on the axis of the batch, and a picture of 32 x 32 tokens.
+    let build = |scaled: bool| {
+        let mut g = GraphBuilder::new(14);
+        let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["12", "1024", "64"]));
+        let [rows, columns] = ["rows", "columns"].map(|name| g.input(name, Kind::F32, &["32", "32", "64"]));
+        let k = g.node("Transpose", &[&k], &[("perm", &[0, 2, 1])]);
+        let factor = g.number(0.125);
+        let less = g.node("Mul", &[&q, &factor], &[]);
+        let scores = g.node("MatMul", &[&less, &k], &[]);
+        let picture = g.reshape(&q, &[12, 32, 32, 64]);
+        let mut parts = Vec::new();
+        for (equation, table, axis) in [("bhwc,hkc->bhwk", &rows, 4), ("bhwc,wkc->bhwk", &columns, 3)] {
+            let part = g.einsum(equation, &[&picture, table]);
+            let axis = g.ints(&[axis]);
+            parts.push(g.node("Unsqueeze", &[&part, &axis], &[]));
+        }
+        let bias = g.node("Add", &[&parts[0], &parts[1]], &[]);
+        let shape = g.node("Shape", &[&scores], &[]);
+        let mask = g.node("Reshape", &[&bias, &shape], &[]);
+        let mut masked = g.node("Add", &[&scores, &mask], &[]);
+        if scaled {
+            masked = g.node("Mul", &[&masked, &factor], &[]);
+        }
+        weigh(&mut g, &masked, &v);
+        g
+    };
+    build(false).becomes(1, "1 heads of 64, scale 0.125, mask");
+    build(true).stays("its mask is scaled after it is applied");
+}
+
+#[test]
 fn shapes_follow_in_models_with_many_computed_weights() {
     let mut g = GraphBuilder::new(17);
     // Two tensors whose elements follow from the model, as standardised weights do.
