@@ -21,8 +21,8 @@ pub struct Sample {
     /// `true` if masks contain only the rows of the sampled queries. If the operator computes positions from row
     /// numbers, masks contain all rows.
     pub cut: bool,
-    /// Masks that a Reshape turns into rows of queries, because queries and keys have several axes each, as the rows and
-    /// the columns of a picture. Their elements are drawn with the axes `[n, sampled queries, keys]`.
+    /// Masks that a Reshape turns into rows of queries, because queries and keys have several axes each, as the rows
+    /// and the columns of a picture. Their elements are drawn with the axes `[n, sampled queries, keys]`.
     joined: Vec<String>,
     /// Number of keys.
     keys: usize,
@@ -65,7 +65,7 @@ impl Sample {
         Some((sample, bytes))
     }
 
-    /// Returns the shape of the random elements that are drawn for a tensor.
+    /// Returns the shape of the random elements that are drawn for the tensor `name` of shape `shape`.
     #[must_use]
     pub fn shape(&self, name: &str, shape: &[usize], role: Role) -> Vec<usize> {
         if let Some(taken) = self.taken.as_ref().filter(|_| self.is_joined(name)) {
@@ -83,15 +83,15 @@ impl Sample {
         shape
     }
 
-    /// Returns `true` if a Reshape joins axes of the mask `name` to those of queries and keys, and the elements of the mask
-    /// are those of the sampled queries.
+    /// Returns `true` if a Reshape joins axes of the mask `name` to those of queries and keys, and the elements of the
+    /// mask are those of the sampled queries.
     #[must_use]
     pub fn is_joined(&self, name: &str) -> bool {
         self.joined.iter().any(|joined| joined == name)
     }
 
-    /// Returns the array that the graph's Reshape of a joined mask makes of the mask's sampled rows. `shape` is the shape
-    /// that it makes of the whole mask. Returns `None` if its last two axes are not those of queries and keys.
+    /// Returns the array that the graph's Reshape of a joined mask makes of the mask's sampled rows. `shape` is the
+    /// shape that it makes of the whole mask. Returns `None` if its last two axes are not those of queries and keys.
     #[must_use]
     pub fn reshaped(&self, mask: &Array, shape: &[usize]) -> Option<Array> {
         let mut shape = shape.to_vec();
@@ -120,8 +120,9 @@ impl Sample {
     }
 }
 
-/// Returns `true` if a Reshape is the only new node that reads the mask `name`, the last two axes of its output, but not
-/// those of the mask, are `scores`, the numbers of queries and keys, and the model does not determine the mask's elements.
+/// Returns `true` if a Reshape is the only new node that reads the mask `name`, the last two axes of its output, but
+/// not those of the mask, are `scores`, the numbers of queries and keys, and the model does not determine the mask's
+/// elements.
 fn joins(world: &World<'_>, change: &Change, name: &str, scores: [usize; 2]) -> bool {
     let readers: Vec<&Node> =
         change.nodes.iter().filter(|node| node.inputs.iter().any(|input| input == name)).collect();
