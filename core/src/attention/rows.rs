@@ -13,8 +13,9 @@
 //! 1. Each row reads all its keys and values. A kernel reads them once for a tile of rows.
 //! 2. A row has one state, so a weight passes through an addition for each later key. A kernel merges the states of
 //!    segments in a balanced tree.
-//! 3. The compiler vectorises the loops, for the instructions that every processor of the target has. The dims of a
-//!    score are distributed over 16 sums, so that it can.
+//! 3. The code has no instructions of its own for any processor. The dims of a score are distributed over 16 sums, so
+//!    that a compiler can vectorise the loops. It does in the profile `release`. In the profile `shipped` it does not,
+//!    because link-time optimisation has the level of the last crate there, which is for size.
 
 use super::addends::Addends;
 use super::certificate::{Executed, Order};
@@ -115,8 +116,8 @@ struct QueryHead<'a> {
 }
 
 impl QueryHead<'_> {
-    /// Computes `rows` from the elements of queries, keys and values. Is not inlined, because a caller may be optimised
-    /// for size, and its loops are not vectorised.
+    /// Computes `rows` from the elements of queries, keys and values. Is not inlined into callers that are optimised for
+    /// size.
     #[inline(never)]
     fn run<T: Copy + Into<f32>>(
         &self,

@@ -30,9 +30,10 @@ Workloads, which --shape also takes by name: {workloads}.
 Inputs and additive masks are standard normal. math is the same call with the score matrix materialised; packed
 sequences have no math. On a GPU the tensors stay in its memory. The cold call copies the tensors and loads the kernels.
 rows is a baseline on the CPU, memory-efficient attention without tiles and without a scan: each query row passes once
-over its keys, in code for the instructions that every processor of this architecture has. --method all measures all
-three, and a line below each shape compares rows with elsa. For packed sequences on a CPU, another line has the time of
-one thread for packing padded tensors and unpacking the output, which no call includes.
+over its keys, in code for the instructions that every processor of this architecture has. A tool that was built for
+size, as in a package, has scalar code there; cargo build --release vectorises it. --method all measures all three, and
+a line below each shape compares rows with elsa. For packed sequences on a CPU, another line has the time of one thread
+for packing padded tensors and unpacking the output, which no call includes.
 
 Then the methods alternate with a duplicate of the first one, first until the latency shows no trend (30 s at most; then
 the cell is marked), then for --seconds. The ratio is the median of math over elsa for each turn, with its quartiles;
