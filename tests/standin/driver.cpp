@@ -24,6 +24,7 @@
 //   ELSA_STANDIN_DEVICE=none|old|nano|new|large|discrete    no device; one of compute capability 5.2; one of 5.3 with one
 //                                       multiprocessor; one of 7.2; one of 48 multiprocessors instead of two; one that
 //                                       is not integrated
+//   ELSA_STANDIN_DEVICES=N              number of devices [1]; all share one memory and one primary context
 //   ELSA_STANDIN_PTX=refuse             PTX is refused
 //   ELSA_STANDIN_MEMORY=BYTES           memory of the device
 //   ELSA_STANDIN_LOG=FILE               a line for every call: its name and its result
@@ -246,6 +247,7 @@ struct Driver {
   std::vector<Fault> faults;
   std::map<std::string, uint64_t> calls;
   std::string device;
+  int devices = 1;
   bool refuse_ptx = false;
   size_t memory = 8ull << 30, used = 0;
   int log = -1;
@@ -296,6 +298,9 @@ void configure(Driver& d) {
   if (DEVICES.count(d.device) == 0) {
     stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, nano, new, large, discrete");
   }
+  const std::string devices = variable("ELSA_STANDIN_DEVICES");
+  if (!devices.empty()) d.devices = std::atoi(devices.c_str());
+  if (d.devices < 1) stop("ELSA_STANDIN_DEVICES: " + devices + "; allowed: a number from 1");
   const std::string ptx = variable("ELSA_STANDIN_PTX");
   if (!ptx.empty() && ptx != "refuse") stop("ELSA_STANDIN_PTX: " + ptx + "; allowed: refuse");
   d.refuse_ptx = !ptx.empty();
@@ -754,15 +759,15 @@ EXPORT(cuGetErrorString, int code, const char** text) {
 }
 
 EXPORT(cuDeviceGetCount, int* count) {
-  return api("cuDeviceGetCount", INIT, [&](Driver&) -> int {
-    *count = 1;
+  return api("cuDeviceGetCount", INIT, [&](Driver& d) -> int {
+    *count = d.devices;
     return SUCCESS;
   });
 }
 
 EXPORT(cuDeviceGet, int* device, int ordinal) {
-  return api("cuDeviceGet", INIT, [&](Driver&) -> int {
-    if (ordinal != 0) return INVALID_DEVICE;
+  return api("cuDeviceGet", INIT, [&](Driver& d) -> int {
+    if (ordinal < 0 || ordinal >= d.devices) return INVALID_DEVICE;
     *device = 0;
     return SUCCESS;
   });

@@ -5,7 +5,10 @@ use crate::error::Error;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
 use elsa_files::{Reads, SPARE, leaves_enough};
-use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions, Tuned, Tuning};
+use elsa_runtime::{
+    Backend, CudaOptions, DeviceError, Engine, EngineOptions, Fallback, Plan, PlanError, PlanOptions, Tuned,
+    Tuning,
+};
 use std::path::PathBuf;
 use std::sync::Once;
 
@@ -157,6 +160,43 @@ impl EngineArgs {
             }
         }
         Ok(engine)
+    }
+
+    /// Creates an engine for each of the GPUs `numbers`.
+    ///
+    /// # Errors
+    /// Returns an error if a back end of the CPU is requested, if a GPU does not exist, or an error of
+    /// [`EngineArgs::engine`].
+    pub fn engines(&self, numbers: &[usize]) -> Result<Vec<Engine>, Error> {
+        if let Choice(Some(backend @ Backend::Cpu(_))) = self.host.backend {
+            let found = format!("given with --backend {backend}");
+            return Err(Error::Argument {
+                argument: "devices",
+                found,
+                allowed: "with --backend cuda or auto".into(),
+            });
+        }
+        let refused = |reason: &DeviceError| match *reason {
+            DeviceError::Ordinal { found, count } => Some(Error::Argument {
+                argument: "devices",
+                found: found.to_string(),
+                allowed: format!("numbers below {count}, the number of GPUs"),
+            }),
+            _ => None,
+        };
+        let mut of_one = self.clone();
+        of_one.host.backend = Choice(Some(Backend::Cuda));
+        let engine = |number: &usize| {
+            of_one.host.device = Some(*number);
+            match of_one.engine() {
+                Ok(engine) => engine.absence().and_then(|reason| refused(reason)).map_or(Ok(engine), Err),
+                Err(Error::Plan(PlanError::Unusable { reason })) => {
+                    Err(refused(&reason).unwrap_or(PlanError::Unusable { reason }.into()))
+                }
+                Err(e) => Err(e),
+            }
+        };
+        numbers.iter().map(engine).collect()
     }
 
     /// Returns the tuned file that the engine uses.

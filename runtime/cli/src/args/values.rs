@@ -68,6 +68,21 @@ pub fn ordinal<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
+/// Numbers of GPUs, each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices(pub Vec<usize>);
+
+/// Parses numbers of GPUs, separated by commas.
+///
+/// # Errors
+/// Returns the allowed values if `text` has another form, names no GPU, or names one twice.
+pub fn devices(text: &str) -> Result<Devices, String> {
+    let numbers: Option<Vec<usize>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+    let once = |numbers: &Vec<usize>| (1..numbers.len()).all(|at| !numbers[..at].contains(&numbers[at]));
+    let numbers = numbers.filter(once).map(Devices);
+    numbers.ok_or_else(|| "allowed: different numbers of GPUs, such as 0,1".into())
+}
+
 /// Parses a number of bytes. The number may have the unit KiB, MiB or GiB.
 ///
 /// # Errors
@@ -177,6 +192,8 @@ mod tests {
         assert_eq!((sides("7x12"), shift("3,0")), (Ok([7, 12]), Ok([3, 0])));
         assert!(["7", "7x", "0x7", "7x-1", "7,7", "7x7x7"].into_iter().all(|text| sides(text).is_err()));
         assert!(["3", "3x3", "-1,0", ",", "1,2,3"].into_iter().all(|text| shift(text).is_err()));
+        assert_eq!((devices("1"), devices("2, 0")), (Ok(Devices(vec![1])), Ok(Devices(vec![2, 0]))));
+        assert!(["", "0,", "0,0", "-1", "x", "0;1"].into_iter().all(|text| devices(text).is_err()));
         assert_eq!(bytes("4KiB"), Ok(4096));
         assert_eq!(bytes("2 MiB"), Ok(2 << 20));
         assert!(bytes("-1").is_err() && bytes("99999999999GiB").is_err() && bytes("x").is_err());

@@ -2,6 +2,7 @@
 // Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use crate::args::values::{Devices, devices};
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, TraversalArgs, required};
 use crate::error::{Error, say};
 use crate::flag::flag;
@@ -92,6 +93,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FOLDER", help_heading = "Division among boards", requires = "quorum",
         conflicts_with_all = ["task", "task_path"])]
     pub task_dir: Option<PathBuf>,
+    /// With --quorum and without --task: compute the tasks on these GPUs, one task at a time on each. It selects --backend
+    /// cuda; --budget holds for each GPU. Equal GPUs give the bits of one
+    #[arg(long, value_name = "N[,N...]", allow_hyphen_values = true, value_parser = devices, requires = "quorum",
+        help_heading = "Division among boards", conflicts_with_all = ["task", "task_path", "device", "host_budget"])]
+    pub devices: Option<Devices>,
     /// Measure the tensors, and print a bound on the output's error. With --json or --verbose it is a line of JSON
     #[arg(long)]
     pub certificate: bool,

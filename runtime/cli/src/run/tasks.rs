@@ -4,6 +4,7 @@
 use super::args::RunArgs;
 use super::inputs::sizes;
 use super::task::{Computed, Target, compute};
+use crate::args::values::Devices;
 use crate::args::{Chunks, warn_without_half_scores};
 use crate::error::{Error, say};
 use crate::job::Job;
@@ -17,9 +18,12 @@ use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::scan::stack::MergeStack;
 use elsa_files::sums::Sums;
 use elsa_files::task::Description;
-use elsa_runtime::{fixed_memory, peak_memory};
+use elsa_files::{SPARE, leaves_enough};
+use elsa_runtime::{Engine, RunError, fixed_memory, peak_memory};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Largest number of tasks that a process computes.
 const MOST_TASKS: u64 = 100_000;
@@ -60,7 +64,12 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
 
     let job = Job::headers(&args.problem, [false; 2])?;
     let problem = &job.problem;
-    let engine = args.engine.engine()?;
+    let numbers = args.devices.as_ref().map_or(&[][..], |Devices(numbers)| numbers);
+    let engines = match numbers {
+        [] => vec![args.engine.engine()?],
+        numbers => args.engine.engines(numbers)?,
+    };
+    let engine = &engines[0];
     let options = args.engine.plan_options();
     let plan = engine.plan(problem, &options)?;
     warn_without_half_scores(&options, &plan);
@@ -81,18 +90,37 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     folder.create()?;
 
     let bar = progress::bar(paths.len() as u64, 2.0 * job.multiplications() / 1e10);
-    let mut account = Account::default();
-    for path in &paths {
-        let file = folder.file(path);
-        let target = Target { argument: "task-dir", path: &file, alone: false };
-        let there = |description: &Description, sums: &Sums| matches(&file, description, sums);
-        account.add(&compute(args, || Ok(engine.clone()), (&division, *path), target, there)?);
-        merge.states.push(file);
-        bar.inc(1);
-    }
+    let next = AtomicUsize::new(0);
+    let compute_on = |engine: &Engine| {
+        let mut account = Account::default();
+        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let file = folder.file(path);
+            let target = Target { argument: "task-dir", path: &file, alone: false };
+            let there = |description: &Description, sums: &Sums| matches(&file, description, sums);
+            let computed = compute(args, || Ok(engine.clone()), (&division, *path), target, there);
+            // After a failure, no other device takes another task.
+            let computed = computed.inspect_err(|_| next.store(paths.len(), Ordering::Relaxed))?;
+            account.add(path, &computed);
+            bar.inc(1);
+        }
+        Ok(account)
+    };
+    let accounts = on_threads(&engines, compute_on)?;
+    merge.states.extend(paths.iter().map(|path| folder.file(path)));
     bar.finish_and_clear();
     let merged = join(&merge, process)?;
     folder.remove(&merge.states);
+
+    let devices: Vec<_> = numbers
+        .iter()
+        .zip(&engines)
+        .zip(&accounts)
+        .map(|((number, engine), of)| {
+            let name = engine.device().map_or("CPU", |device| device.name.as_str());
+            object! { device: number, name: name, tasks: &of.computed, ms: of.ms }
+        })
+        .collect();
+    let account = accounts.iter().fold(Account::default(), Account::and);
 
     let mut tasks_of_level = vec![0usize; division.levels()];
     for path in &paths {
@@ -108,7 +136,7 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
             // Number of tasks at each level of the division.
             tasks_of_level: tasks_of_level,
             // Tasks that this call computed; the files of all others had their states.
-            computed: account.computed,
+            computed: account.computed.len(),
             backend: engine.backend().to_string(),
             kernel: account.kernel,
             threads: engine.threads(),
@@ -124,6 +152,8 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
             peak_bytes: peak_memory(),
             // Reason why the CPU computed a task instead of the requested GPU.
             fallback: account.fallback,
+            // The GPUs of --devices, each with the tasks that it computed and their time.
+            devices: devices,
             ms: account.ms,
             merge_ms: merged.ms,
         };
@@ -131,15 +161,48 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     }
     say(&format!(
         "computed {} of {} in {:.3} ms ({}, {}, {})",
-        account.computed,
+        account.computed.len(),
         count(paths.len() as u64, "task"),
         account.ms,
         engine.backend(),
         account.kernel.unwrap_or("no kernel"),
         count(engine.threads() as u64, "thread"),
     ));
+    for (number, of) in numbers.iter().zip(&accounts) {
+        let tasks = of.computed.join(" ");
+        say(&format!(
+            "device {number}: {} in {:.3} ms: {tasks}",
+            count(of.computed.len() as u64, "task"),
+            of.ms
+        ));
+    }
     merged.tell(&merge);
     Ok(())
+}
+
+/// Calls `work` once for each engine, each call on its own thread, and returns the results in the order of the engines.
+///
+/// # Errors
+/// Returns the error of the first engine whose call failed, or an error if the system cannot start a thread. All calls
+/// have then ended.
+fn on_threads(
+    engines: &[Engine],
+    work: impl Fn(&Engine) -> Result<Account, Error> + Sync,
+) -> Result<Vec<Account>, Error> {
+    let Some((first, others)) = engines.split_first() else { return Ok(Vec::new()) };
+    let work = &work;
+    thread::scope(|scope| {
+        let mut started = Vec::new();
+        for engine in others {
+            leaves_enough("devices", SPARE)?;
+            started.push(thread::Builder::new().spawn_scoped(scope, move || work(engine))?);
+        }
+        let own = work(first);
+        let ended =
+            |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or(Err(RunError::Panicked.into()));
+        let all: Vec<_> = [own].into_iter().chain(started.into_iter().map(ended)).collect();
+        all.into_iter().collect()
+    })
 }
 
 /// Converts the error of a division.
@@ -231,7 +294,8 @@ impl Folder {
 /// Totals over the tasks.
 #[derive(Default)]
 struct Account {
-    computed: usize,
+    /// The computed tasks.
+    computed: Vec<String>,
     pairs: u128,
     /// Two numbers: the calls that ran, and the calls that were unnecessary.
     calls: [usize; 2],
@@ -244,17 +308,30 @@ struct Account {
 }
 
 impl Account {
-    fn add(&mut self, of: &Computed) {
+    fn add(&mut self, path: &TaskPath, of: &Computed) {
         let [read, written, workspace] = of.bytes;
         self.pairs += of.task.pair_count();
         self.bytes = [self.bytes[0] + read, self.bytes[1] + written, self.bytes[2].max(workspace)];
         if let Some((done, ms)) = &of.done {
-            self.computed += 1;
+            self.computed.push(path.to_string());
             self.calls = [self.calls[0] + done.calls, self.calls[1] + done.skipped];
             self.kernel = self.kernel.or(done.kernel);
             self.fallback = self.fallback.take().or_else(|| done.fallback.as_ref().map(ToString::to_string));
             self.ms += ms;
         }
+    }
+
+    /// Returns the totals of both accounts. The workspace is the larger one.
+    fn and(mut self, other: &Account) -> Account {
+        let [read, written, workspace] = other.bytes;
+        self.computed.extend_from_slice(&other.computed);
+        self.pairs += other.pairs;
+        self.calls = [self.calls[0] + other.calls[0], self.calls[1] + other.calls[1]];
+        self.bytes = [self.bytes[0] + read, self.bytes[1] + written, self.bytes[2].max(workspace)];
+        self.kernel = self.kernel.or(other.kernel);
+        self.fallback = self.fallback.or_else(|| other.fallback.clone());
+        self.ms += other.ms;
+        self
     }
 }
 

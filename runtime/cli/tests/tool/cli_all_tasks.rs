@@ -2,7 +2,7 @@
 //! must have the bits of separate processes and of a merge in memory.
 
 use crate::cli_tasks::refused;
-use crate::common::{Desk, Sizes, attention, distance, emulated, keep};
+use crate::common::{Desk, Sizes, attention, distance, elsa_with, emulated, keep, said};
 use std::fs;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
@@ -136,9 +136,59 @@ fn what_all_tasks_do_not_take_is_refused() {
         ("--quorum 7 --host-budget 1GiB --resume", "--resume: given with quorum"),
         ("--quorum 7 --host-budget 1GiB --state-out @s.npz", "--state-out: given with --host-budget"),
         ("--task-dir @d", "--quorum"),
+        ("--devices 0", "--quorum"),
+        ("--quorum 7 --devices 0,0", "--devices: '0,0'; allowed: different numbers of GPUs"),
+        ("--quorum 7 --devices=", "--devices: "),
+        ("--quorum 7 --devices 0 --device 0", "--device|given with"),
+        ("--quorum 7 --devices 0 --host-budget 1GiB", "--devices|given with"),
+        ("--quorum 7 --devices 0 --task 0/7", "--devices|given with"),
+        ("--quorum 7 --devices 0 --backend scalar", "--devices: given with --backend scalar; allowed: "),
         ("--quorum 7 --task 0/7 --task-dir @d", "--task-dir|given with"),
     ] {
         refused(&desk, &format!("{FILES} {flags} --out @y.npy"), words);
     }
     refused(&desk, &format!("{FILES} --quorum 7 --out @no/y.npy"), "--out: ");
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
+fn devices_share_the_tasks_and_have_the_bits_of_one() {
+    let desk = Desk::new();
+    desk.qkv(N, 4.0);
+    let call = |line: &str, fault: &str| {
+        let variables = [("ELSA_STANDIN_DEVICES", "2"), ("ELSA_STANDIN_FAIL", fault)];
+        elsa_with(&desk.words(&format!("{FILES} --quorum 7 --fallback fail --json {line}")), &variables)
+    };
+    let json = |line: &str| -> serde_json::Value {
+        let output = call(line, "");
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let one = json("--device 0 --out @want.npy --task-dir @a");
+    assert_eq!((&one["computed"], &one["devices"]), (&7.into(), &serde_json::json!([])));
+    let two = json("--devices 0,1 --out @y.npy --task-dir @b");
+    let mut tasks = Vec::new();
+    for (number, device) in two["devices"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(device["device"], number);
+        assert!(device["name"].as_str().unwrap().contains("NVIDIA") && device["ms"].is_number());
+        tasks
+            .extend(device["tasks"].as_array().unwrap().iter().map(|task| task.as_str().unwrap().to_owned()));
+    }
+    tasks.sort();
+    assert_eq!(tasks, ["0", "1", "2", "3", "4", "5", "6"]);
+    let same = |name: &str, other: &str| assert!(bytes(&desk, name) == bytes(&desk, other), "{name}");
+    same("y.npy", "want.npy");
+    (0..7).for_each(|task| same(&format!("b/task-{task}.npz"), &format!("a/task-{task}.npz")));
+
+    // A GPU is lost on the way. Files of finished tasks stay, and the next call continues with the others.
+    let output = call("--devices 0,1 --out @z.npy --task-dir @c", "cuLaunchKernel:9+:719");
+    assert_eq!((output.status.code(), desk.path("z.npy").exists()), (Some(3), false), "{}", said(&output));
+    let left = 7 - fs::read_dir(desk.path("c")).unwrap().count();
+    assert!((1..7).contains(&left), "{left}");
+    assert_eq!(json("--devices 1,0 --out @z.npy --task-dir @c")["computed"], left);
+    same("z.npy", "want.npy");
+
+    let output = call("--devices 0,2 --out @no.npy --task-dir @d", "");
+    assert_eq!((output.status.code(), desk.path("d").exists()), (Some(2), false));
+    assert!(said(&output).contains("--devices: 2; allowed: numbers below 2"), "{}", said(&output));
 }

@@ -121,7 +121,8 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
         |line: &str| with_standin(Run::new(tree, "cargo test --workspace --no-fail-fast").args(line), driver);
     // Tests every flag of the tool on the GPU instead of the CPU, and the robot.
     let tool =
-        one("--test tool -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu cli_resume::a_gpu");
+        one("--test tool -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu cli_resume::a_gpu \
+         cli_all_tasks::devices_");
     let robot = one("--test robot --test no_frame_allocates -- --include-ignored gpu:: the_loop_");
     let runs = [tool.env("ELSA_BACKEND", "cuda"), robot];
     for (line, out) in together(runs.into()) {
