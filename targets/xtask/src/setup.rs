@@ -261,7 +261,37 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
 
 /// Returns the command of the emulator, with arguments that select a board's processor and the libraries for a board.
 pub fn emulator() -> String {
-    format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
+    emulator_in(Path::new(BOARD_ROOT))
+}
+
+/// Returns the command of the emulator with the libraries in another folder.
+pub fn emulator_in(root: &Path) -> String {
+    format!("qemu-aarch64 -cpu cortex-a57 -L {}", root.display())
+}
+
+/// Returns a folder with Debian's arm64 packages and those that they depend on, unpacked, and not installed. `packages`
+/// are names with commas between them. Requires the rights of root.
+pub fn arm64(tree: &Tree, packages: &str) -> Result<PathBuf, String> {
+    let root = tree.target.join("arm64-root");
+    let stamp = root.join("complete");
+    if std::fs::read_to_string(&stamp).is_ok_and(|text| text == packages) {
+        return Ok(root);
+    }
+    program(tree, "mmdebstrap", "mmdebstrap")?;
+    let _installing = Installing::begin(tree);
+    files::empty(&root)?;
+    let line =
+        format!("mmdebstrap --variant=extract --architectures=arm64 --include={packages} {}", suite()?);
+    Run::new(tree, &line).arg(&root).run().text(&line)?;
+    files::write(&stamp, packages)?;
+    Ok(root)
+}
+
+/// Returns the name of this machine's release of Debian.
+fn suite() -> Result<String, String> {
+    let release = files::text(Path::new("/etc/os-release"))?;
+    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    suite.map(str::to_owned).ok_or_else(|| "/etc/os-release: no VERSION_CODENAME".to_owned())
 }
 
 /// Returns a cargo-zigbuild command that builds for the boards. If the command is `cargo test`, it runs the built
@@ -347,9 +377,7 @@ pub fn bare_root(tree: &Tree) -> Result<PathBuf, String> {
     if root.join("usr/bin/g++").exists() && root.join("lib/aarch64-linux-gnu/libc.so.6").exists() {
         return Ok(root);
     }
-    let release = files::text(Path::new("/etc/os-release"))?;
-    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let suite = suite.ok_or("/etc/os-release: no VERSION_CODENAME")?;
+    let suite = suite()?;
     let part = tree.target.join("bare-root-part");
     files::empty(&part)?;
     let line = format!(

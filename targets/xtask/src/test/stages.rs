@@ -96,7 +96,7 @@ pub const STAGES: &[Stage] = &[
         .about("the C++ real-time loop and all snippets, here and on an emulated board")
         .guards(&["examples/cpp-realtime", "examples/cpp-snippets"]),
     long("mpi", 0, 120.0, |tree, _| mpi::mpi(tree))
-        .about("attention by several processes of Open MPI and MPICH: bits of one process, lost processes")
+        .about("processes of Open MPI and MPICH, here and emulated: bits of one process, lost processes, data races")
         .guards(&["runtime/mpi"]),
     long("tensorrt", 0, 60.0, |tree, _| tensorrt::tensorrt(tree))
         .about("the plugin of TensorRT through its own interface")

@@ -1,6 +1,12 @@
 //! Runs the stage `mpi`: the program `runtime/mpi` and its tests, built with this machine's folder and with the libraries
 //! Open MPI and MPICH, on several processes. The answers must have the bits of one process, and `quorum` those of the tool.
+//! The same programs, built for a board, run on emulated processors.
 
+mod emulated;
+mod launch;
+mod races;
+
+use self::launch::{MODES, PROGRAMS, SOURCE, answers, launch, same, tensors};
 use super::dist::dist;
 use super::vision::{count, make, refusals};
 use crate::boards::target::HOST;
@@ -10,10 +16,6 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::Value;
 use std::path::Path;
-use std::time::Duration;
-
-const SOURCE: &str = "runtime/mpi";
-const PROGRAMS: [&str; 2] = ["elsa-mpi", "mpi-tests"];
 
 /// Libraries of MPI: the suffix of their programs, and the Debian packages of the compiler and of the launcher.
 const LIBRARIES: [(&str, [&str; 2]); 2] =
@@ -24,14 +26,6 @@ const TESTS: [(usize, u32); 3] = [(2, 200), (4, 200), (8, 30)];
 
 /// Shape of the tensors of the program: batch, heads, tokens, head size.
 const SHAPE: [usize; 4] = [2, 4, 97, 16];
-
-/// Modes with their flags. All have the bits of one process.
-const MODES: [&str; 4] = [
-    "ring --chunks 8 --causal",
-    "ring --chunks 5 --window 20,3 --kv-lens 60,97 --softcap 2",
-    "quorum --quorum 7 --causal",
-    "decode --chunks 8 --causal=bottom-right",
-];
 
 /// Rate of a slowed link in bytes per second.
 const SLOW: f64 = 1e8;
@@ -55,15 +49,6 @@ const REFUSED: [(&str, &str); 9] = [
 /// Runs the stage `mpi`.
 pub fn mpi(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
-}
-
-/// Returns the command that starts `processes` processes of a program.
-fn launch(tree: &Tree, library: &str, processes: usize) -> Run {
-    let run = Run::new(tree, &format!("mpirun.{library} -n {processes}")).limit(Duration::from_secs(120));
-    // Open MPI refuses root and more processes than cores unless it is asked.
-    run.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
@@ -103,40 +88,36 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
                 if good { Ok(dead.how) } else { Err(dead.how) },
             );
         }
+        races::run(tree, ran, library, &dir, &here, &more)?;
         program(tree, ran, library, &home, &here)?;
     }
-    Ok(())
+    if Run::new(tree, "id -u").quiet().run().stdout.trim() != "0" {
+        ran.note = "no emulated processes: unpacking their libraries needs root".to_owned();
+        return Ok(());
+    }
+    emulated::run(tree, ran, &home)
 }
 
 /// Runs the program on files.
 fn program(tree: &Tree, ran: &mut Ran, library: &str, home: &Path, here: &Path) -> Result<(), String> {
-    let input = |name: &str| home.join(format!("{name}.npy")).display().to_string();
-    let tensors = format!("--q {} --k {} --v {}", input("q"), input("k"), input("v"));
+    let tensors = tensors(home);
     let elsa = |processes: usize| launch(tree, library, processes).arg(home.join(library).join(PROGRAMS[0]));
     for mode in MODES {
-        let mut answers = Vec::new();
-        for processes in [1, 2, 4] {
-            let out = home.join(format!("y{processes}.npy"));
-            let flags = format!("{mode} {tensors} --threads 1 --out {}", out.display());
-            elsa(processes).args(&flags).run().text("elsa-mpi")?;
-            answers.push(files::bytes(&out)?);
-        }
+        let mut answers = answers(home, mode, &elsa)?;
         if let Some(flags) = mode.strip_prefix("quorum") {
             let out = home.join("tool.npy");
             let run = Run::new(tree, "").arg(here.join("bin/elsa")).args("run").args(flags).args(&tensors);
             run.args("--threads 1 --out").arg(&out).run().text("elsa")?;
             answers.push(files::bytes(&out)?);
         }
-        let same = answers.iter().all(|answer| elements(answer) == elements(&answers[0]));
-        let found = format!("{} answers", answers.len());
-        ran.note(&format!("{library}: the bits of {mode}"), if same { Ok(found) } else { Err(found) });
+        ran.note(&format!("{library}: the bits of {mode}"), same(&answers));
     }
     let alone = home.join(library).join(PROGRAMS[0]);
     refusals(ran, |rest| Run::new(tree, "").arg(&alone).args(rest), &REFUSED);
     link(ran, library, &elsa);
     let out = home.join("slow.npy");
     let flags = format!("ring --chunks 8 {tensors} --threads 1 --out {}", out.display());
-    slowed(ran, library, &elsa, &flags);
+    slowed(ran, library, &elsa, &flags, predicted(tree)?);
     let out = home.join("refused.npy");
     let flags = format!("ring {tensors} --out {}", out.display());
     let both = elsa(1).args(&flags).args("--run-id a : -n 1").arg(home.join(library).join(PROGRAMS[0]));
@@ -160,19 +141,41 @@ fn link(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run) {
     ran.note(&format!("{library}: bandwidth of a slowed link"), found);
 }
 
-/// Requires that a ring of two processes over a slow link takes the predicted time within 20 %, in one of three attempts.
-/// The prediction: a message with keys and values, then one with the answers of the second process. The computation is
-/// much shorter.
-fn slowed(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run, flags: &str) {
+/// Returns the seconds that `elsa-lab simulate` predicts for a ring of two processes over a slow link, with the costs of
+/// this machine.
+///
+/// # Errors
+/// Returns an error if the tool fails or predicts no ring.
+fn predicted(tree: &Tree) -> Result<f64, String> {
     let [batch, heads, tokens, dim] = SHAPE;
-    let rows = (batch * heads * tokens.div_ceil(2)) as f64;
-    let wanted = rows * (3 * dim + 1) as f64 * 4.0 / SLOWEST;
-    let measured = || {
+    let run =
+        Run::new(tree, "cargo run --quiet -p elsa-lab -- simulate --json --measure=64,96,128 --threads 1");
+    let run = run.args(&format!("--heads {} --dim {dim} --tokens {tokens}", batch * heads));
+    let text = run
+        .args(&format!("--boards 2 --link 0,{}", SLOWEST / 1e9))
+        .machine()
+        .run()
+        .text("elsa-lab simulate")?;
+    let found: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+    let modes = found["together"]["modes"].as_array();
+    let ring = modes.and_then(|modes| modes.iter().find(|mode| mode["mode"] == "ring"));
+    ring.and_then(|ring| ring["seconds"].as_f64()).ok_or_else(|| format!("{text}: no seconds of a ring"))
+}
+
+/// Requires that a ring of two processes over a slow link takes the time `wanted` within 20 %, as the median of three
+/// runs, in one of three attempts.
+fn slowed(ran: &mut Ran, library: &str, elsa: &dyn Fn(usize) -> Run, flags: &str, wanted: f64) {
+    let once = || {
         let out = elsa(2).args(flags).args(&format!("--slow-link {SLOWEST}")).run();
         let found =
             out.stderr.rsplit_once(" in ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok());
-        let seconds = found.ok_or_else(|| format!("{}: {}", out.how, out.stderr))? / 1e3;
-        let found = format!("{seconds:.3} s; allowed: {wanted:.3} s within 20 %");
+        found.ok_or_else(|| format!("{}: {}", out.how, out.stderr))
+    };
+    let measured = || {
+        let mut all = [once()?, once()?, once()?];
+        all.sort_by(f64::total_cmp);
+        let seconds = all[1] / 1e3;
+        let found = format!("{seconds:.3} s; allowed: the predicted {wanted:.3} s within 20 %");
         if (seconds / wanted - 1.0).abs() <= 0.2 { Ok(found) } else { Err(found) }
     };
     let found = measured().or_else(|_| measured()).or_else(|_| measured());
@@ -196,14 +199,9 @@ fn array(seed: u32) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes of the elements of an `.npy` file of version 1.
-fn elements(file: &[u8]) -> &[u8] {
-    let length = file.get(8..10).map_or(0, |two| usize::from(two[0]) + 256 * usize::from(two[1]));
-    file.get(10 + length..).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::launch::elements;
     use super::*;
 
     #[test]
@@ -212,6 +210,5 @@ mod tests {
         assert_eq!(elements(&file).len(), 4 * SHAPE.iter().product::<usize>());
         assert_eq!(file.len() - elements(&file).len(), 128);
         assert!(elements(&file) != elements(&array(2)));
-        assert!(elements(b"\x93NUMPY").is_empty());
     }
 }
