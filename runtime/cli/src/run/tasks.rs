@@ -91,6 +91,7 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
 
     let bar = progress::bar(paths.len() as u64, 2.0 * job.multiplications() / 1e10);
     let next = AtomicUsize::new(0);
+    let stop = || next.store(paths.len(), Ordering::Relaxed);
     let compute_on = |engine: &Engine| {
         let mut account = Account::default();
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -99,13 +100,13 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
             let there = |description: &Description, sums: &Sums| matches(&file, description, sums);
             let computed = compute(args, || Ok(engine.clone()), (&division, *path), target, there);
             // After a failure, no other device takes another task.
-            let computed = computed.inspect_err(|_| next.store(paths.len(), Ordering::Relaxed))?;
+            let computed = computed.inspect_err(|_| stop())?;
             account.add(path, &computed);
             bar.inc(1);
         }
         Ok(account)
     };
-    let accounts = on_threads(&engines, compute_on)?;
+    let accounts = on_threads(&engines, compute_on, stop)?;
     merge.states.extend(paths.iter().map(|path| folder.file(path)));
     bar.finish_and_clear();
     let merged = join(&merge, process)?;
@@ -181,6 +182,7 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
 }
 
 /// Calls `work` once for each engine, each call on its own thread, and returns the results in the order of the engines.
+/// `stop` makes running calls take no further task.
 ///
 /// # Errors
 /// Returns the error of the first engine whose call failed, or an error if the system cannot start a thread. All calls
@@ -188,14 +190,30 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
 fn on_threads(
     engines: &[Engine],
     work: impl Fn(&Engine) -> Result<Account, Error> + Sync,
+    stop: impl Fn(),
 ) -> Result<Vec<Account>, Error> {
     let Some((first, others)) = engines.split_first() else { return Ok(Vec::new()) };
     let work = &work;
     thread::scope(|scope| {
         let mut started = Vec::new();
         for engine in others {
-            leaves_enough("devices", SPARE)?;
-            started.push(thread::Builder::new().spawn_scoped(scope, move || work(engine))?);
+            let thread = leaves_enough("devices", SPARE).map_err(Error::from).and_then(|()| {
+                thread::Builder::new().spawn_scoped(scope, move || work(engine)).map_err(|source| {
+                    let allowed = "as many as the system can start a thread for".to_owned();
+                    Error::Argument {
+                        argument: "devices",
+                        found: format!("{} GPUs ({source})", engines.len()),
+                        allowed,
+                    }
+                })
+            });
+            match thread {
+                Ok(thread) => started.push(thread),
+                Err(error) => {
+                    stop();
+                    return Err(error);
+                }
+            }
         }
         let own = work(first);
         let ended =
