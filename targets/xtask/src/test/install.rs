@@ -78,7 +78,7 @@ pub fn install(tree: &Tree) -> Ran {
             ran.note = "Debian packages not installed: needs root".to_owned();
             return Ok(());
         }
-        let root = setup::bare_root(tree)?;
+        let root = setup::roots::bare_root(tree)?;
         apt(tree, ran, &root, &debs)?;
         let folder = dist(tree, ran, BOARD)?;
         let board = Target::named(tree, BOARD)?;

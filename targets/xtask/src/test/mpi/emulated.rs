@@ -28,7 +28,7 @@ pub fn run(tree: &Tree, ran: &mut Ran, home: &Path) -> Result<(), String> {
     let board = setup::reference()?;
     setup::board(tree)?;
     setup::program(tree, "aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")?;
-    let root = setup::arm64(tree, "libopenmpi-dev,libmpich-dev")?;
+    let root = setup::roots::arm64(tree, "libopenmpi-dev,libmpich-dev")?;
     let there = dist(tree, ran, &board.name)?;
     for (library, headers, shared) in LIBRARIES {
         let dir = home.join(&board.name).join(library);
