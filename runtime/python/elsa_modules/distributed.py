@@ -254,16 +254,15 @@ def _merge(a, b):
 def _merge_on_device(a, b):
     (ma, sa, wa), (mb, sb, wb) = a, b
     none_a, none_b = [(m == -math.inf) & (s == s) for m, s in ((ma, sa), (mb, sb))]
-    m = torch.where(ma > mb, ma, mb)
-    factors = [torch.exp(x.double() - m.double()) for x in (ma, mb)]
-
-    def sums(x, y, fa, fb, no_a, no_b):
-        both = (x.double() * fa + y.double() * fb).float()
-        return torch.where(no_a, torch.where(no_b, torch.zeros_like(x), y), torch.where(no_b, x, both))
-
-    s = sums(sa, sb, *factors, none_a, none_b)
-    w = sums(wa, wb, *[x.unsqueeze(-1) for x in (*factors, none_a, none_b)])
-    return elsa.States(torch.where(none_a, mb, torch.where(none_b, ma, m)), s, w)
+    m = torch.where(none_a, mb, torch.where(none_b, ma, torch.where(ma > mb, ma, mb)))
+    # An empty state has the factor 0, and its sums are zeros.
+    fa, fb = [
+        torch.where(none, torch.zeros_like(x), torch.exp(x - m.double()))
+        for none, x in ((none_a, ma.double()), (none_b, mb.double()))
+    ]
+    # Two passes over W, since it is most of the memory: the products are f64 and the result is rounded as it is stored.
+    w = torch.addcmul(wa * fa.unsqueeze(-1), wb, fb.unsqueeze(-1), out=torch.empty_like(wa))
+    return elsa.States(m, (sa * fa + sb * fb).float(), w)
 
 
 def _finish(states):

@@ -3,6 +3,7 @@
 `python3 test_distributed.py` with elsa.py on PYTHONPATH, with torch 2; without torch the tests are skipped.
 """
 
+import math
 import multiprocessing
 import os
 import tempfile
@@ -288,15 +289,19 @@ class Distributed(unittest.TestCase):
 
     def test_the_merge_of_a_gpu_has_the_bits_of_the_library(self):
         inf = float("inf")
-        m = torch.tensor([0.5, -inf, 3.0, -2e7, 80.0, -inf]).repeat(6)
-        s = torch.tensor([1.5, 0.0, 0.25, 7.0, 1e-30, 0.0]).repeat(6)
-        w = torch.randn(36, 3, generator=torch.Generator().manual_seed(5)) * (m > -inf)[:, None]
+        kinds = [(0.5, 1.5), (-inf, 0.0), (3.0, 0.25), (-2e7, 7.0), (80.0, 1e-30), (1.0, math.nan)]
+        m, s = [torch.tensor(x).repeat(6) for x in zip(*kinds)]
+        w = torch.randn(36, 300, generator=torch.Generator().manual_seed(5))
+        w = torch.where(m[:, None] > -inf, w, 0.0)
+        w = torch.where(s[:, None] == s[:, None], w, math.nan)
         order = torch.arange(36).view(6, 6).t().reshape(-1)
         shape = lambda x, *more: x.reshape((1, 1, 36) + more).contiguous()
-        a = elsa.States(shape(m), shape(s), shape(w, 3))
-        b = elsa.States(shape(m[order]), shape(s[order]), shape(w[order] * 5, 3))
+        a = elsa.States(shape(m), shape(s), shape(w, 300))
+        b = elsa.States(shape(m[order]), shape(s[order]), shape(w[order] * 5, 300))
         for found, wanted in zip(ring._merge_on_device(a, b), elsa.merge([a, b])):
-            self.assertEqual(found.numpy().tobytes(), wanted.numpy().tobytes())
+            self.assertTrue(torch.equal(found.isnan(), wanted.isnan()))
+            found, wanted = [x.masked_fill(x.isnan(), 0.0).numpy().tobytes() for x in (found, wanted)]
+            self.assertEqual(found, wanted)
 
 
 if __name__ == "__main__":
