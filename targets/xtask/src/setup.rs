@@ -95,6 +95,17 @@ fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     out.ok.then(|| PathBuf::from(out.stdout.trim()))
 }
 
+/// Returns flags that make gcc and clang use the linker of the toolchain that the tree uses; empty if it has none.
+pub fn linker(tree: &Tree) -> String {
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let folder = sysroot(tree, "").map(|root| root.join("lib/rustlib").join(triple).join("bin/gcc-ld"));
+    // The flags are divided at spaces.
+    let folder =
+        folder.filter(|folder| folder.join("ld.lld").is_file()).map(|folder| folder.display().to_string());
+    let folder = folder.filter(|folder| !folder.contains(char::is_whitespace));
+    folder.map_or_else(String::new, |folder| format!("-B{folder} -fuse-ld=lld"))
+}
+
 /// Returns the folder of the toolchain that the tree uses.
 pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
     sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())

@@ -20,7 +20,7 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
     let by = |source| COMPILERS.into_iter().flat_map(move |by| LATER.map(|standard| (source, by, standard)));
     ran.each(sources.iter().copied().flat_map(by).collect(), |ran, (source, compiler, standard)| {
         let program = home.join(format!("{source}-{compiler}-{standard}"));
-        let compilers = Compilers { c: String::new(), cpp: compiler.to_owned() };
+        let compilers = Compilers::of("", compiler);
         let link = format!("-std={standard} -O1 {} {BESIDE}", dist.join("lib/libelsa.a").display());
         let include = dist.join("include");
         if compilers.compile(tree, Path::new(source), &include, &link, &program).count(ran) {

@@ -59,10 +59,11 @@ fn run<'a>(
     setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
     let home = super::programs::home(tree, sanitizer)?;
     let include = tree.root.join("runtime/capi/include");
+    let compilers = Compilers::clang().linked_fast(tree);
     ran.each(programs.collect(), |ran, (source, flags)| {
         let program = home.join(format!("{source}{flags}"));
         let link = format!("-g {of_clang} -fno-sanitize-recover=all {flags} {} {BESIDE}", archive.display());
-        if Compilers::clang().compile(tree, Path::new(source), &include, &link, &program).count(ran) {
+        if compilers.compile(tree, Path::new(source), &include, &link, &program).count(ran) {
             let run = Run::new(tree, "").arg(&program).env(variable, value);
             checks(ran, &format!("{source} {flags}, {sanitizer}"), run);
         }

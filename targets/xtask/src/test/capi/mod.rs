@@ -37,12 +37,11 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
     dialects::check(tree, ran, &dialects::GNU, dist, &home)?;
     // `stack.c` is left out: this library is not optimised like the shipped one, so its calls need more stack. The stage
     // `shipped` runs the other variants that throw.
-    programs::chosen(tree, ran, &Compilers::gcc(), dist, &home, |source, flags| {
+    let compilers = Compilers::gcc().linked_fast(tree);
+    programs::chosen(tree, ran, &compilers, dist, &home, |source, flags| {
         source != "stack.c" && (flags.is_empty() || [THROWS, UNWINDS].contains(&source))
     });
-    programs::under_valgrind(tree, ran, &Compilers::gcc(), dist, &home, |source| {
-        source == programs::READS_MEMORY
-    });
+    programs::under_valgrind(tree, ran, &compilers, dist, &home, |source| source == programs::READS_MEMORY);
     programs::through_the_standin(tree, ran, dist, driver, &home);
     hpp::refused(tree, ran, &["g++"], dist)?;
     readme::adaptors(tree, ran, dist)?;
