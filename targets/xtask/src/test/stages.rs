@@ -56,8 +56,18 @@ pub const STAGES: &[Stage] = &[
         .about("the operator in the newest and the oldest ONNX Runtime; ONNX's own cases"),
     short("asan", 1, 400.0, |tree, _| sanitizers::asan(tree))
         .about("Rust, the stand-in GPU and C programs under AddressSanitizer"),
-    short("tsan", 1, 350.0, |tree, _| sanitizers::tsan(tree))
-        .about("what has threads, under ThreadSanitizer"),
+    long("tsan", 1, 450.0, |tree, _| sanitizers::tsan(tree))
+        .about("what has threads, under ThreadSanitizer")
+        .guards(&[
+            "core/src",
+            "kernels/src",
+            "runtime/capi/include",
+            "runtime/capi/src",
+            "runtime/src",
+            "tests/capi",
+            "tests/oracle",
+            "tests/standin",
+        ]),
     short("arm", 1, 380.0, |tree, _| arm::arm(tree))
         .about("NEON on an emulated Cortex-A57, a board's files, the ABI, bits of a Cortex-M4F"),
     long("boards", 0, 500.0, |tree, _| boards::boards(tree))
