@@ -57,7 +57,7 @@ pub const STAGES: &[Stage] = &[
     short("asan", 1, 400.0, |tree, _| sanitizers::asan(tree))
         .about("Rust, the stand-in GPU and C programs under AddressSanitizer"),
     long("tsan", 1, 450.0, |tree, _| sanitizers::tsan(tree))
-        .about("what has threads, under ThreadSanitizer")
+        .about("everything with threads, under ThreadSanitizer")
         .guards(&[
             "core/src",
             "kernels/src",
