@@ -73,6 +73,14 @@ pub enum Error {
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
+    /// An error of one of several GPUs.
+    #[error("--devices: {number}: {source}")]
+    OnDevice {
+        /// Number of the GPU.
+        number: usize,
+        /// The error.
+        source: Box<Error>,
+    },
     /// An engine or a plan that cannot be created. The message starts with the argument or the environment variable at
     /// fault.
     #[error("{}", dashed(&flag::plan(.0)))]
@@ -219,6 +227,7 @@ impl Error {
             Error::Unclean(_) => UNCLEAN,
             Error::NoClaim(_) => NO_CLAIM,
             Error::Program { status, .. } => *status,
+            Error::OnDevice { source, .. } => source.status(),
             _ => SYSTEM,
         }
     }

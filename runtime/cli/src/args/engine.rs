@@ -1,7 +1,7 @@
 //! The flags of an engine and its plans.
 
 use super::values::{AUTO, Choice, auto_or, bytes, one_of, ordinal, positive};
-use crate::error::Error;
+use crate::error::{Error, say};
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
 use elsa_files::{Reads, SPARE, leaves_enough};
@@ -51,7 +51,7 @@ impl HostArgs {
     /// # Errors
     /// Returns the errors of [`EngineArgs::engine`].
     pub fn untuned_engine(&self) -> Result<Engine, Error> {
-        self.alone().build(EngineOptions::default().tuned(Tuning::Off))
+        self.alone().build(self.device, EngineOptions::default().tuned(Tuning::Off))
     }
 
     /// Returns these flags without flags of a plan.
@@ -110,12 +110,12 @@ impl EngineArgs {
     /// # Errors
     /// Returns the errors of [`EngineArgs::engine`], and an error if the system refuses an option.
     pub fn engine_from(&self, options: EngineOptions) -> Result<Engine, Error> {
-        self.build(options.tuned(self.tuning()))
+        self.build(self.host.device, options.tuned(self.tuning()))
     }
 
-    /// Creates the requested engine with the tuned file of `options`.
-    fn build(&self, options: EngineOptions) -> Result<Engine, Error> {
-        let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
+    /// Creates the requested engine, for the GPU `device` and with the tuned file of `options`.
+    fn build(&self, device: Option<usize>, options: EngineOptions) -> Result<Engine, Error> {
+        let HostArgs { backend: Choice(backend), fallback, threads, .. } = self.host;
         if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {
             let allowed = backends().filter(|(_, backend)| is_allowed(*backend)).map(|(name, _)| name);
             return Err(Error::Argument {
@@ -162,12 +162,13 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// Creates an engine for each of the GPUs `numbers`.
+    /// Creates an engine for each of the GPUs `numbers`, and returns it with its number. With `--fallback cpu`, a GPU that
+    /// cannot be used is left out. If none can be used, the only engine is one for the CPU, and it has no number.
     ///
     /// # Errors
     /// Returns an error if a back end of the CPU is requested, if a GPU does not exist, or an error of
     /// [`EngineArgs::engine`].
-    pub fn engines(&self, numbers: &[usize]) -> Result<Vec<Engine>, Error> {
+    pub fn engines(&self, numbers: &[usize]) -> Result<Vec<(Option<usize>, Engine)>, Error> {
         if let Choice(Some(backend @ Backend::Cpu(_))) = self.host.backend {
             let found = format!("given with --backend {backend}");
             return Err(Error::Argument {
@@ -184,19 +185,36 @@ impl EngineArgs {
             }),
             _ => None,
         };
-        let mut of_one = self.clone();
-        of_one.host.backend = Choice(Some(Backend::Cuda));
-        let engine = |number: &usize| {
-            of_one.host.device = Some(*number);
-            match of_one.engine() {
+        let mut on_a_gpu = self.clone();
+        on_a_gpu.host.backend = Choice(Some(Backend::Cuda));
+        let engine = |number: usize| {
+            let options = EngineOptions::default().tuned(self.tuning());
+            match on_a_gpu.build(Some(number), options) {
                 Ok(engine) => engine.absence().and_then(|reason| refused(reason)).map_or(Ok(engine), Err),
                 Err(Error::Plan(PlanError::Unusable { reason })) => {
-                    Err(refused(&reason).unwrap_or(PlanError::Unusable { reason }.into()))
+                    let refused = refused(&reason);
+                    let unusable = || Error::from(PlanError::Unusable { reason });
+                    Err(refused.unwrap_or_else(|| Error::OnDevice { number, source: unusable().into() }))
                 }
                 Err(e) => Err(e),
             }
         };
-        numbers.iter().map(engine).collect()
+        let mut engines = Vec::new();
+        let mut absent = Vec::new();
+        for &number in numbers {
+            let engine = engine(number)?;
+            match engine.absence().cloned() {
+                None => engines.push((Some(number), engine)),
+                Some(reason) => absent.push((number, reason, engine)),
+            }
+        }
+        if engines.is_empty() {
+            return Ok(absent.into_iter().take(1).map(|(_, _, engine)| (None, engine)).collect());
+        }
+        for (number, reason, _) in absent {
+            say(&format!("--devices: {number}: {reason}; the other GPUs compute its tasks"));
+        }
+        Ok(engines)
     }
 
     /// Returns the tuned file that the engine uses.

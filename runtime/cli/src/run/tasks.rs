@@ -66,10 +66,10 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     let problem = &job.problem;
     let numbers = args.devices.as_ref().map_or(&[][..], |Devices(numbers)| numbers);
     let engines = match numbers {
-        [] => vec![args.engine.engine()?],
+        [] => vec![(None, args.engine.engine()?)],
         numbers => args.engine.engines(numbers)?,
     };
-    let engine = &engines[0];
+    let engine = &engines[0].1;
     let options = args.engine.plan_options();
     let plan = engine.plan(problem, &options)?;
     warn_without_half_scores(&options, &plan);
@@ -92,15 +92,19 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     let bar = progress::bar(paths.len() as u64, 2.0 * job.multiplications() / 1e10);
     let next = AtomicUsize::new(0);
     let stop = || next.store(paths.len(), Ordering::Relaxed);
-    let compute_on = |engine: &Engine| {
+    let compute_on = |(number, engine): &(Option<usize>, Engine)| {
         let mut account = Account::default();
+        let of_device = |source: Error| match *number {
+            Some(number) => Error::OnDevice { number, source: source.into() },
+            None => source,
+        };
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
             let file = folder.file(path);
             let target = Target { argument: "task-dir", path: &file, alone: false };
             let there = |description: &Description, sums: &Sums| matches(&file, description, sums);
             let computed = compute(args, || Ok(engine.clone()), (&division, *path), target, there);
             // After a failure, no other device takes another task.
-            let computed = computed.inspect_err(|_| stop())?;
+            let computed = computed.inspect_err(|_| stop()).map_err(of_device)?;
             account.add(path, &computed);
             bar.inc(1);
         }
@@ -112,12 +116,11 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     let merged = join(&merge, process)?;
     folder.remove(&merge.states);
 
-    let devices: Vec<_> = numbers
-        .iter()
-        .zip(&engines)
-        .zip(&accounts)
-        .map(|((number, engine), of)| {
-            let name = engine.device().map_or("CPU", |device| device.name.as_str());
+    let of_devices =
+        || engines.iter().zip(&accounts).filter_map(|((n, engine), of)| Some(((*n)?, engine, of)));
+    let devices: Vec<_> = of_devices()
+        .map(|(number, engine, of)| {
+            let name = engine.device().map_or("", |device| device.name.as_str());
             object! { device: number, name: name, tasks: &of.computed, ms: of.ms }
         })
         .collect();
@@ -169,7 +172,7 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
         account.kernel.unwrap_or("no kernel"),
         count(engine.threads() as u64, "thread"),
     ));
-    for (number, of) in numbers.iter().zip(&accounts) {
+    for (number, _, of) in of_devices() {
         let tasks = of.computed.join(" ");
         say(&format!(
             "device {number}: {} in {:.3} ms: {tasks}",
@@ -188,8 +191,8 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
 /// Returns the error of the first engine whose call failed, or an error if the system cannot start a thread. All calls
 /// have then ended.
 fn on_threads(
-    engines: &[Engine],
-    work: impl Fn(&Engine) -> Result<Account, Error> + Sync,
+    engines: &[(Option<usize>, Engine)],
+    work: impl Fn(&(Option<usize>, Engine)) -> Result<Account, Error> + Sync,
     stop: impl Fn(),
 ) -> Result<Vec<Account>, Error> {
     let Some((first, others)) = engines.split_first() else { return Ok(Vec::new()) };
@@ -321,7 +324,7 @@ struct Account {
     bytes: [usize; 3],
     kernel: Option<&'static str>,
     fallback: Option<String>,
-    /// Total time of the calls in milliseconds.
+    /// Total time of a device's calls in milliseconds. For several devices, that of the device that took longest.
     ms: f64,
 }
 
@@ -339,7 +342,7 @@ impl Account {
         }
     }
 
-    /// Returns the totals of both accounts. The workspace is the larger one.
+    /// Returns the totals of two devices that computed at the same time.
     fn and(mut self, other: &Account) -> Account {
         let [read, written, workspace] = other.bytes;
         self.computed.extend_from_slice(&other.computed);
@@ -348,7 +351,7 @@ impl Account {
         self.bytes = [self.bytes[0] + read, self.bytes[1] + written, self.bytes[2].max(workspace)];
         self.kernel = self.kernel.or(other.kernel);
         self.fallback = self.fallback.or_else(|| other.fallback.clone());
-        self.ms += other.ms;
+        self.ms = self.ms.max(other.ms);
         self
     }
 }

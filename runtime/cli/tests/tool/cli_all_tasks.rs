@@ -183,10 +183,42 @@ fn devices_share_the_tasks_and_have_the_bits_of_one() {
     // A GPU is lost on the way. Files of finished tasks stay, and the next call continues with the others.
     let output = call("--devices 0,1 --out @z.npy --task-dir @c", "cuLaunchKernel:40+:719");
     assert_eq!((output.status.code(), desk.path("z.npy").exists()), (Some(3), false), "{}", said(&output));
+    assert!(
+        ["--devices: 0: ", "--devices: 1: "].iter().any(|of| said(&output).contains(of)),
+        "{}",
+        said(&output)
+    );
     let left = 7 - fs::read_dir(desk.path("c")).unwrap().count();
     assert!((1..7).contains(&left), "{left}");
     assert_eq!(json("--devices 1,0 --out @z.npy --task-dir @c")["computed"], left);
     same("z.npy", "want.npy");
+
+    // The time of all tasks is that of the device that took longest.
+    let times = two["devices"].as_array().unwrap().iter().map(|device| device["ms"].as_f64().unwrap());
+    assert_eq!(two["ms"].as_f64(), times.reduce(f64::max));
+
+    // Without a driver one engine of the CPU computes all tasks.
+    let words = desk.words(&format!("{FILES} --quorum 7 --json --devices 0,1 --out @cpu.npy --task-dir @e"));
+    let output = elsa_with(&words, &[("ELSA_STANDIN_DEVICES", "2"), ("ELSA_STANDIN_FAIL", "cuInit:1+:100")]);
+    assert!(output.status.success(), "{}", said(&output));
+    let cpu: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&cpu["computed"], &cpu["devices"]), (&7.into(), &serde_json::json!([])));
+    assert_ne!(cpu["backend"], "cuda");
+    assert!(!said(&output).contains("--device has no effect"), "{}", said(&output));
+    // One GPU cannot be used.
+    let half = |fallback: &str| {
+        let line = format!("{FILES} --quorum 7 --json --devices 0,1 --out @half.npy {fallback}");
+        let fault = ("ELSA_STANDIN_FAIL", "cuDevicePrimaryCtxRetain:2+:2");
+        elsa_with(&desk.words(&line), &[("ELSA_STANDIN_DEVICES", "2"), fault])
+    };
+    let output = half("");
+    let one: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = one["devices"].as_array().unwrap();
+    assert!(devices.len() == 1 && devices[0]["device"] == 0, "{one}");
+    same("half.npy", "want.npy");
+    for output in [output, half("--fallback fail")] {
+        assert!(said(&output).contains("--devices: 1: "), "{}", said(&output));
+    }
 
     let output = call("--devices 0,2 --out @no.npy --task-dir @d", "");
     assert_eq!((output.status.code(), desk.path("d").exists()), (Some(2), false));
