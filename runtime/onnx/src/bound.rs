@@ -4,6 +4,7 @@
 //! LayerNormalization over d channels:  ‖row‖ ≤ √d · max |γ| + ‖β‖
 //! MatMul(x, W), W constant:            |element| ≤ ‖row of x‖ · max ‖column of W‖
 //! MatMul(q, kᵀ) over c channels:       |score| ≤ c · max |q| · max |k|
+//! scores − their largest:              |difference| ≤ largest score − smallest score ≤ 2 · max |score|
 //! ```
 //!
 //! Changes of layout keep the bound of an element, a constant factor multiplies it, and a constant bias adds to it. The
@@ -23,13 +24,9 @@ impl Site<'_> {
     /// # Errors
     /// Returns why some score may reach a limit.
     pub fn unclipped<'n>(&self, clip: &'n Node) -> Result<&'n str, String> {
-        let limit = |i: usize, name: &str, default: f64| match (clip.input(i), clip.float(name)) {
-            (Some(input), _) => self.scalar(input),
-            (None, Some(x)) => Some(f64::from(x)),
-            (None, None) => Some(default),
-        };
-        let low = limit(1, "min", f64::NEG_INFINITY).ok_or("its lower limit is computed")?;
-        let high = limit(2, "max", f64::INFINITY).ok_or("its upper limit is computed")?;
+        let [low, high] = self.limits(clip);
+        let low = low.ok_or("its lower limit is computed")?;
+        let high = high.ok_or("its upper limit is computed")?;
         let scores = clip.input(0).ok_or("it has no input")?;
         let most = self.largest_score(scores, 0).ok_or("no bound of its scores follows from the model")?;
         let reached = MARGIN * most;
@@ -37,6 +34,16 @@ impl Site<'_> {
             return Ok(scores);
         }
         Err(format!("it clips at {low} and {high}, and its scores can reach {most:.0}"))
+    }
+
+    /// Returns the lower and the upper limit of a Clip; `None` for a limit that is computed.
+    fn limits(&self, clip: &Node) -> [Option<f64>; 2] {
+        let limit = |i: usize, name: &str, default: f64| match (clip.input(i), clip.float(name)) {
+            (Some(input), _) => self.scalar(input),
+            (None, Some(x)) => Some(f64::from(x)),
+            (None, None) => Some(default),
+        };
+        [limit(1, "min", f64::NEG_INFINITY), limit(2, "max", f64::INFINITY)]
     }
 
     /// Returns a bound on the magnitude of scores.
@@ -48,6 +55,13 @@ impl Site<'_> {
         if let Some((inner, factor)) = self.scaled(node) {
             return Some(self.largest_score(inner, depth + 1)? * factor.abs());
         }
+        if let Some(scores) = self.lessened(node) {
+            return self.spread(scores, depth + 1);
+        }
+        if let (true, [Some(low), Some(high)]) = (node.is("Clip"), self.limits(node)) {
+            // Around 0, a Clip brings scores closer to 0.
+            return (low <= 0.0 && 0.0 <= high).then(|| self.largest_score(node.input(0)?, depth + 1))?;
+        }
         let (queries, keys) = (node.input(0)?, node.input(1)?);
         // The margin covers sums in f32, and not sums in f16.
         let wide = self.symbols.kind(name).is_some_and(|kind| kind == Kind::F32);
@@ -55,6 +69,17 @@ impl Site<'_> {
             return None;
         }
         Some(self.channels(queries)? * self.largest(queries, 0)? * self.largest(keys, 0)?)
+    }
+
+    /// Returns a bound on the difference of the largest and the smallest of some scores.
+    fn spread(&self, name: &str, depth: usize) -> Option<f64> {
+        let (_, node) = self.producer(name).filter(|_| depth < LONGEST)?;
+        // Scores that a Clip changes come closer to each other. Differences from the largest are between 0 and the
+        // negative spread, also if each part of the scores has its own largest.
+        if self.moves(node) || node.is("Clip") || self.lessened(node).is_some() {
+            return self.spread(node.input(0)?, depth + 1);
+        }
+        Some(2.0 * self.largest_score(name, depth)?)
     }
 
     /// Returns a bound on the magnitude of the elements of a tensor.

@@ -51,6 +51,11 @@ pub struct Change {
     /// Names of the graph's tensors on the path from the scores to `made`. The second to last axis of each of these
     /// tensors is the axis of the queries.
     pub walk: HashSet<String>,
+    /// Names of the graph's tensors from the product of queries and keys to the Transpose of the scores. The last axis
+    /// of each of these tensors is the axis of the queries.
+    pub turned_walk: HashSet<String>,
+    /// Scores with several readers, all of which must go, with the reason why the change is not made otherwise.
+    pub shared: Vec<(String, Reason)>,
     /// Name of the attention's output in the graph, before the nodes that change the layout of this output.
     pub attention_output: String,
     /// The number of keys.
@@ -349,6 +354,8 @@ pub fn of(
         output: layout.output,
         more: vec![],
         walk: found.walk.iter().cloned().collect(),
+        turned_walk: found.turned_walk.iter().cloned().collect(),
+        shared: found.shared.clone(),
         attention_output: found.outputs[0].0.clone(),
         keys: layout.axes.keys,
         by_position: masks.by_position,

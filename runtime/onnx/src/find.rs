@@ -2,7 +2,7 @@
 //! product with values.
 //!
 //! ```text
-//! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Tanh | Max | Clip | Identity <- MatMul(queries, keys)
+//! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Transpose | Tanh | Max | Clip <- MatMul(queries, keys)
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
@@ -16,6 +16,7 @@ use super::model::Graph;
 use super::node::Node;
 use super::size::Size;
 use super::symbols::Symbols;
+use super::turned::swaps_last;
 use super::value::place;
 use super::written::WrittenSoftmax;
 
@@ -74,8 +75,9 @@ pub struct AttentionPattern {
     /// Links of the paths to queries, keys and values. Each list is in reverse order and begins with the operand
     /// itself.
     pub operands: [Vec<Link>; 3],
-    /// `true` if the product reads transposed keys, as `MatMul` does.
-    pub turned: bool,
+    /// Whether the product reads transposed queries, and transposed keys. `MatMul` reads transposed keys, and if its
+    /// scores are transposed, it reads transposed queries.
+    pub turned: [bool; 2],
     /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
     /// Tensors that change the scores before any mask is applied: each has one element, or one for each head. A tensor
@@ -91,9 +93,22 @@ pub struct AttentionPattern {
     /// Tensors from the product of queries and keys through the softmax to the product with values. The second to last
     /// axis of each tensor is the axis of the queries.
     pub walk: Vec<String>,
+    /// Tensors from the product of queries and keys to the Transpose of the scores. The last axis of each tensor is the
+    /// axis of the queries.
+    pub turned_walk: Vec<String>,
+    /// Scores with several readers, with the reason why the attention stays if one of the readers does.
+    pub shared: Vec<(String, Reason)>,
     /// Output of the product with values, then the outputs of the nodes that change its layout. Each is listed with the
     /// node that produces it.
     pub outputs: Vec<(String, usize)>,
+}
+
+impl AttentionPattern {
+    /// Records a tensor between the product of queries and keys and the softmax.
+    fn passes(&mut self, name: &str) {
+        let walk = if self.turned[0] { &mut self.turned_walk } else { &mut self.walk };
+        walk.push(name.to_owned());
+    }
 }
 
 /// Reason why a node is not replaced, for the user.
@@ -145,6 +160,24 @@ impl Site<'_> {
     #[must_use]
     pub fn scales_heads(&self, found: &AttentionPattern) -> bool {
         found.factors.iter().any(|(name, _)| !self.is_single(name))
+    }
+
+    /// Returns the scores from which `node` subtracts their largest, that of all scores or of a part; `None` for other
+    /// nodes.
+    #[must_use]
+    pub fn lessened<'n>(&self, node: &'n Node) -> Option<&'n str> {
+        let (scores, largest) = (node.input(0)?, node.input(1).filter(|_| node.is("Sub"))?);
+        let (_, most) = self.producer(largest).filter(|(_, most)| most.is("ReduceMax"))?;
+        let kept = most.int("keepdims").unwrap_or(1) != 0 || self.is_single(largest);
+        (kept && most.input(0) == Some(scores)).then_some(scores)
+    }
+
+    /// Returns `true` if tensor `name`, which is subtracted from the scores, has one element for all scores of a row of
+    /// the softmax.
+    fn is_of_rows(&self, name: &str, found: &AttentionPattern) -> bool {
+        let keys = if found.turned[0] { 2 } else { 1 };
+        let shape = self.symbols.shape(name);
+        shape.is_some_and(|shape| shape.iter().rev().nth(keys - 1).is_none_or(|size| size.is(1)))
     }
 
     fn same_last(&self, a: &str, b: &str, axes: usize) -> bool {
@@ -246,13 +279,15 @@ impl Site<'_> {
         };
         let mut found = AttentionPattern {
             operands: [vec![], vec![], vec![]],
-            turned: true,
+            turned: [false, true],
             scale: 1.0,
             factors: vec![],
             softcap: None,
             causal: false,
             terms: vec![],
             walk: vec![],
+            turned_walk: vec![],
+            shared: vec![],
             outputs: vec![],
         };
         let product = match WrittenSoftmax::of(self.graph, softmax) {
@@ -266,9 +301,12 @@ impl Site<'_> {
             }
         };
         self.weights(output, &mut found)?;
-        let (Some(q), Some(k)) = (product.input(0), product.input(1)) else {
+        let (Some(mut q), Some(mut k)) = (product.input(0), product.input(1)) else {
             return Err("a product without its factors".into());
         };
+        if found.turned[0] {
+            std::mem::swap(&mut q, &mut k);
+        }
         found.operands[0] = self.trace(q);
         found.operands[1] = self.trace(k);
         Ok(found)
@@ -286,20 +324,6 @@ impl Site<'_> {
         }
         let exponents = self.producer(parts.exponentials).and_then(|(_, node)| node.input(0));
         let exponents = exponents.ok_or("its exponentials have no exponents")?;
-        // The largest score of each row may be subtracted from the row.
-        if let Some((_, node)) = self.producer(exponents).filter(|(_, node)| node.is("Sub"))
-            && let (Some(scores), Some(largest)) = (node.input(0), node.input(1))
-            && let Some((_, most)) = self.producer(largest)
-            && most.is("ReduceMax")
-            && most.input(0) == Some(scores)
-        {
-            self.reduces_last(most)?;
-            self.alone(exponents, "its exponents")?;
-            self.alone(largest, "the largest scores of its rows")?;
-            self.read_by(scores, 2, "its scores")?;
-            found.walk.extend([exponents, largest].map(str::to_owned));
-            return self.scores_from(scores, found, 0);
-        }
         self.scores(exponents, found, 0)
     }
 
@@ -325,13 +349,13 @@ impl Site<'_> {
 
     /// Follows the scores back to the product of queries and keys, and records masks and factors in `found`.
     fn scores(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
-        self.alone(name, "its scores")?;
-        self.scores_from(name, found, depth)
-    }
-
-    /// Continues [`Site::scores`] at the tensor `name`, whose readers have been checked.
-    fn scores_from(&self, name: &str, found: &mut AttentionPattern, depth: usize) -> Result<&Node, Reason> {
-        found.walk.push(name.to_owned());
+        if let Err(reason) = self.alone(name, "its scores") {
+            if self.graph.is_output(name) {
+                return Err(reason);
+            }
+            found.shared.push((name.to_owned(), reason + ", some of which stay"));
+        }
+        found.passes(name);
         let none = || "its scores come from no product of queries and keys".to_string();
         let Some((_, node)) = self.producer(name).filter(|_| depth < LONGEST) else { return Err(none()) };
         if !node.domain.is_empty() {
@@ -348,6 +372,10 @@ impl Site<'_> {
                 self.scores(a, found, depth + 1)
             }
             ("Identity", Some(a), _) => self.scores(a, found, depth + 1),
+            ("Transpose", Some(a), _) if swaps_last(node).is_some() => {
+                found.turned.swap(0, 1);
+                self.scores(a, found, depth + 1)
+            }
             ("Reshape", Some(a), _) if self.same_last(name, a, 2) => self.scores(a, found, depth + 1),
             ("Reshape", Some(a), _) if self.is_product(a) => {
                 Err("its scores are reshaped to other axes than queries and keys".into())
@@ -411,6 +439,13 @@ impl Site<'_> {
                 // The error is about the side that contains the product.
                 if !self.is_product(a) && self.is_product(b) { second } else { first }
             }
+            ("Sub", Some(a), Some(b)) if self.lessened(node) == Some(a) && self.is_of_rows(b, found) => {
+                if found.softcap.is_some() {
+                    return Err("its largest score is subtracted within the soft cap".into());
+                }
+                found.passes(b);
+                self.scores(a, found, depth + 1)
+            }
             ("Sub", Some(a), Some(b)) => self.term(name, b, Action::Subtract, a, found, depth),
             ("Where", Some(c), Some(a)) => {
                 let b = node.input(2).unwrap_or_default();
@@ -457,11 +492,12 @@ impl Site<'_> {
         if found.softcap.is_some() {
             return Err("its mask is added within the soft cap".into());
         }
+        if found.turned[0] {
+            return Err("its mask is added before its scores are transposed".into());
+        }
         let reshaped = self.shaped_as(name, inner).map(str::to_owned);
-        // The Shape whose output is the target reads the scores, too.
-        self.read_by(inner, if reshaped.is_some() { 2 } else { 1 }, "its scores")?;
         found.terms.push(Term { name: name.to_owned(), reshaped, action, scores: Some(scores.to_owned()) });
-        self.scores_from(inner, found, depth + 1)
+        self.scores(inner, found, depth + 1)
     }
 
     /// Returns the tensor that a Reshape turns into `mask`, if only this Reshape reads the Shape of `scores`.

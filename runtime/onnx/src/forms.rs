@@ -143,7 +143,7 @@ fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str,
 }
 
 /// Returns `true` if each element of an operand, at (batch, head, token, component), is the number that `place` returns
-/// for it. The axes of `found` are batch, head, token, component, or batch, head, component, token for `turned` keys.
+/// for it. The axes of `found` are batch, head, token, component, or batch, head, component, token if `turned`.
 fn follows(
     found: &[f64],
     [b, h, n, d]: [usize; 4],
@@ -177,12 +177,17 @@ fn products(site: &Site<'_>, found: &AttentionPattern) -> Result<(bool, Axes), R
     let (Some(q), Some(k), Some(v), Some(made)) = (shape(0), shape(1), shape(2), made) else {
         return Err("shapes of queries, keys or values do not follow from the model".into());
     };
-    let mut k = k.to_vec();
-    if let [.., a, b] = &mut k[..]
-        && !found.turned
-    {
-        std::mem::swap(a, b);
-    }
+    // Queries with rows of components, and keys with columns of them.
+    let factor = |shape: &[Size], swap: bool| {
+        let mut shape = shape.to_vec();
+        if let [.., a, b] = &mut shape[..]
+            && swap
+        {
+            std::mem::swap(a, b);
+        }
+        shape
+    };
+    let (q, k) = (&factor(q, found.turned[0])[..], factor(k, !found.turned[1]));
     let refuse = || {
         format!(
             "its products are of {} and {}, then {}; allowed: 4 axes, or other numbers of axes without broadcasting",
@@ -334,7 +339,7 @@ fn holds(
             _ => (own * dim, 0),
         };
         let Some(numbers) = moved(site, world, links, at) else { return false };
-        follows(&numbers.data, [b, h, n, dim], i == 1 && found.turned, |b, h, x, c| match form {
+        follows(&numbers.data, [b, h, n, dim], i < 2 && found.turned[i], |b, h, x, c| match form {
             AxisOrder::Heads => ((b * own + h / group) * n + x) * dim + c,
             AxisOrder::Components => ((b * own + h / group) * dim + c) * n + x,
             _ => (b * n + x) * width + part + h / group * dim + c,

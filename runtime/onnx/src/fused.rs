@@ -57,13 +57,15 @@ pub fn pattern(site: &Site<'_>, n: usize) -> Result<AttentionPattern, Reason> {
     };
     let mut found = AttentionPattern {
         operands: [q, k, v].map(|name| site.trace(name)),
-        turned: false,
+        turned: [false; 2],
         scale,
         factors: vec![],
         softcap: Some(fused.softcap).filter(|&cap| cap != 0.0),
         causal: fused.causal,
         terms,
         walk: node.outputs.iter().take(1).cloned().collect(),
+        turned_walk: vec![],
+        shared: vec![],
         outputs: node.outputs.iter().take(1).map(|name| (name.clone(), n)).collect(),
     };
     site.layouts(&mut found);
@@ -175,6 +177,8 @@ impl Replacement<'_> {
             constants: self.b.constants,
             reads: self.b.reads,
             walk: [output.clone()].into(),
+            turned_walk: [].into(),
+            shared: vec![],
             attention_output: output.clone(),
             keys: self.total,
             by_position: false,

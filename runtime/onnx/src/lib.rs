@@ -185,6 +185,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> Examine
             });
         }
     }
+    keep_shared(graph, &mut all);
     for operator in inner {
         let words = "it is in a subgraph or a function".to_owned();
         all.attentions.push(Attention {
@@ -204,6 +205,26 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> Examine
         });
     }
     all
+}
+
+/// Removes the changes that would leave their scores in the model, because not all readers of the scores go. Attentions
+/// of several changes may share their scores.
+fn keep_shared(graph: &model::Graph, all: &mut Examined) {
+    while all.changes.iter().any(|change| !change.shared.is_empty()) {
+        let gone = write::replaced(graph, &all.changes);
+        let stays = |name: &String| graph.producer.get(name).is_none_or(|n| !gone.contains(n));
+        let reason =
+            |change: &Change| change.shared.iter().find(|(name, _)| stays(name)).map(|each| each.1.clone());
+        let found = all.changes.iter().enumerate().find_map(|(i, change)| Some((i, reason(change)?)));
+        let Some((i, words)) = found else { return };
+        all.changes.remove(i);
+        // The changes are in the order of their attentions.
+        if let Some(attention) = all.attentions.iter_mut().filter(|attention| attention.replaced).nth(i) {
+            attention.replaced = false;
+            attention.help = advice::help(&words);
+            attention.words = words;
+        }
+    }
 }
 
 /// Description of a node that computes attention.

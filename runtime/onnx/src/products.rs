@@ -185,6 +185,8 @@ pub fn replacement(
         constants: b.constants,
         reads: b.reads,
         walk: [output.clone()].into(),
+        turned_walk: [].into(),
+        shared: vec![],
         attention_output: output,
         keys: Size::from(0),
         by_position: false,

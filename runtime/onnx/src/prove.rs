@@ -214,7 +214,11 @@ impl Graph<'_> {
         if let Some(array) = self.known.get(name) {
             return Some(array.clone());
         }
-        let sampled = self.sample.taken.is_some() && self.change.walk.contains(name);
+        // The axis of the sampled queries, counted from the last.
+        let walks = [(2, &self.change.walk), (1, &self.change.turned_walk)];
+        let queries = walks.iter().find(|(_, walk)| self.sample.taken.is_some() && walk.contains(name));
+        let queries = queries.map(|(axis, _)| *axis);
+        let sampled = queries.is_some();
         if let Some(array) = self.world.array(name).filter(|_| !sampled && !self.is_drawn(name, 0)) {
             return Some(array);
         }
@@ -232,17 +236,20 @@ impl Graph<'_> {
                 continue;
             }
             let array = self.tensor(input, depth + 1)?;
-            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries
-            // itself.
-            let rows = match (sampled, node.op.as_str()) {
-                (false, _) => false,
-                (true, "MatMul") => i == 0,
-                (true, _) if node.is_fused() => {
+            // A product has the rows of its left factor, and the columns of its right one, so only this factor is cut.
+            // What a Transpose of scores reads has been cut. Fused attention cuts its queries itself.
+            let cut = queries.filter(|axis| match node.op.as_str() {
+                "MatMul" => i + axis == 2,
+                "Transpose" => false,
+                _ if node.is_fused() => {
                     FusedNode::of(node).is_some_and(|fused| fused.is_mask_of_queries(i, array.shape.len()))
                 }
                 _ => true,
-            };
-            arrays.push(Some(if rows { self.sample.rows(array) } else { array }));
+            });
+            arrays.push(Some(match cut {
+                Some(axis) => self.sample.along(array, axis),
+                None => array,
+            }));
         }
         let inputs: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
         let taken = self.sample.taken.as_deref().filter(|_| sampled);
@@ -254,7 +261,7 @@ impl Graph<'_> {
         }
         let made = if sampled && node.is("Reshape") {
             let mut shape = self.world.shape(name)?.to_vec();
-            let axis = shape.len().checked_sub(2)?;
+            let axis = shape.len().checked_sub(queries?)?;
             shape[axis] = taken?.len();
             let data = arrays.first()?.as_ref()?;
             (count(&shape, usize::MAX) == Some(data.data.len())).then_some(())?;

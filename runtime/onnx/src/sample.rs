@@ -105,16 +105,23 @@ impl Sample {
     /// Selects the sampled rows of `array`, if `array` contains the rows of all queries.
     #[must_use]
     pub fn rows(&self, array: Array) -> Array {
-        let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
-        if *rows != self.whole {
+        self.along(array, 2)
+    }
+
+    /// Selects the sampled queries of `array`, if it contains all queries along axis `from_last`. The last axis is 1.
+    #[must_use]
+    pub fn along(&self, array: Array, from_last: usize) -> Array {
+        let axis = array.shape.len().checked_sub(from_last);
+        let (Some(taken), Some(axis)) = (&self.taken, axis.filter(|&axis| array.shape[axis] == self.whole))
+        else {
             return array;
-        }
-        let mut data = Vec::with_capacity(array.data.len() / rows * taken.len());
+        };
+        let (rows, width) = (self.whole, array.shape[axis + 1..].iter().product::<usize>());
+        let mut data = Vec::with_capacity(array.data.len() / rows.max(1) * taken.len());
         for block in array.data.chunks_exact((rows * width).max(1)) {
-            taken.iter().for_each(|row| data.extend(&block[row * width..][..*width]));
+            taken.iter().for_each(|row| data.extend(&block[row * width..][..width]));
         }
         let mut shape = array.shape.clone();
-        let axis = shape.len() - 2;
         shape[axis] = taken.len();
         Array::new(array.kind, shape, data)
     }

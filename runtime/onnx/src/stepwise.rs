@@ -139,6 +139,8 @@ impl Built<'_> {
             constants: self.b.constants,
             reads: self.b.reads,
             walk: [output.clone()].into(),
+            turned_walk: [].into(),
+            shared: vec![],
             attention_output: output,
             keys: Size::from(0),
             by_position: false,

@@ -125,6 +125,15 @@ pub fn import(domain: &str, version: i64) -> Vec<u8> {
     field.0
 }
 
+/// Returns the indices of the nodes that are not needed after `changes`.
+#[must_use]
+pub fn replaced(graph: &Graph, changes: &[Change]) -> HashSet<usize> {
+    let new = changes.iter().flat_map(|change| &change.nodes);
+    let read = graph.outputs.iter().map(|output| &output.name).chain(new.flat_map(|node| &node.inputs));
+    let start = changes.iter().map(|change| change.output.1).collect();
+    gone(&graph.nodes, read, &graph.unread, start)
+}
+
 /// Returns the bytes of the model with `changes` applied.
 ///
 /// # Errors
@@ -136,9 +145,7 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     }
     let graph = &model.graph;
     let new = || changes.iter().flat_map(|change| &change.nodes);
-    let read = graph.outputs.iter().map(|output| &output.name).chain(new().flat_map(|node| &node.inputs));
-    let start = changes.iter().map(|change| change.output.1).collect();
-    let gone = gone(&graph.nodes, read, &graph.unread, start);
+    let gone = replaced(graph, changes);
     let here: HashMap<usize, &Change> = changes.iter().map(|change| (change.output.1, change)).collect();
     let dropped = dropped(graph, &graph.nodes, &gone, new());
     let is_touched = |n: usize| gone.contains(&n) || here.contains_key(&n);

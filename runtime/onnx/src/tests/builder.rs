@@ -39,6 +39,7 @@ impl GraphBuilder {
         let outputs: Vec<String> = (0..outputs).map(|i| format!("{op}_{n}_{i}")).collect();
         let single = [
             "axis",
+            "keepdims",
             "to",
             "upper",
             "is_causal",
