@@ -237,9 +237,13 @@ class Drawn:
     def softmax(self, scores):
         """Returns the weights: the output of a Softmax, or of the nodes that compute it."""
         g = self.g
-        if self.random.random() < 0.8:
+        form = self.random.random()
+        if form < 0.7:
             return g.op("Softmax", scores, axis=-1)
-        exponentials = g.op("Exp", g.op("Sub", scores, g.op("ReduceMax", scores, axes=[-1])))
+        less = g.op("Sub", scores, g.op("ReduceMax", scores, axes=[-1]))
+        if form < 0.8:
+            return g.op("Softmax", less, axis=-1)
+        exponentials = g.op("Exp", less)
         return g.op("Div", exponentials, g.op("ReduceSum", exponentials, g.ints(-1)))
 
     def split(self, x, heads, dim):
@@ -298,6 +302,13 @@ class Drawn:
 
     # Scales.
 
+    def product(self, q, k, turn):
+        """Returns the scores: the product of queries and transposed keys, or the transposed product of keys and queries."""
+        g = self.g
+        if self.random.random() < 0.85:
+            return g.op("MatMul", q, g.op("Transpose", k, perm=turn))
+        return g.op("Transpose", g.op("MatMul", k, g.op("Transpose", q, perm=turn)), perm=turn)
+
     def scaled(self, q, k):
         g = self.g
         turn = list(range(self.rank - 2)) + [self.rank - 1, self.rank - 2]
@@ -309,12 +320,12 @@ class Drawn:
             dim = g.op("Sqrt", g.float(g.size(q, self.rank - 1)))
             if self.random.random() < 0.5:
                 q = g.op("Div", q, dim)
-                return g.op("MatMul", q, g.op("Transpose", k, perm=turn))
-            return g.op("Div", g.op("MatMul", q, g.op("Transpose", k, perm=turn)), dim)
+                return self.product(q, k, turn)
+            return g.op("Div", self.product(q, k, turn), dim)
         if self.scale == "constant" and self.random.random() < 0.4:
             q = g.op("Mul", q, g.number(root))
-            return g.op("MatMul", q, g.op("Transpose", k, perm=turn))
-        scores = g.op("MatMul", q, g.op("Transpose", k, perm=turn))
+            return self.product(q, k, turn)
+        scores = self.product(q, k, turn)
         if self.scale == "none":
             return scores
         if self.scale == "soft cap":
