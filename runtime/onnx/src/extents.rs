@@ -284,6 +284,39 @@ pub fn quantized(node: &Node, inputs: &[Option<&Value>]) -> Option<Kind> {
     }
 }
 
+/// Returns `input` and `shape` without the sizes that occur in both.
+fn rests(input: &[Size], shape: &[Size]) -> [Vec<Size>; 2] {
+    let (mut left, mut given) = (input.to_vec(), shape.to_vec());
+    given.retain(|size| match left.iter().position(|other| other == size) {
+        Some(at) => {
+            left.remove(at);
+            false
+        }
+        None => true,
+    });
+    [left, given]
+}
+
+/// Returns a free axis of `input` and the only size of it with which a `Reshape` keeps the number of elements, unless
+/// the tensor is empty. Returns `None` if there are several such sizes.
+#[must_use]
+pub fn reshaped_axis(node: &Node, input: &[Size], target: &[Size]) -> Option<(Size, Size)> {
+    let zero = node.int("allowzero").unwrap_or(0) != 0;
+    let size =
+        |(axis, n): (usize, &Size)| if n.is(0) && !zero { input.get(axis).cloned() } else { Some(n.clone()) };
+    let shape = target.iter().enumerate().map(size).collect::<Option<Vec<_>>>()?;
+    let [left, given] = rests(input, &shape);
+    let (known, free): (Vec<Size>, Vec<Size>) = left.into_iter().partition(|size| size.known().is_some());
+    let [axis] = &free[..] else { return None };
+    axis.name()?;
+    // Any size of the axis fits a -1.
+    if shape.iter().any(|n| n.known().is_some_and(i64::is_negative)) {
+        return None;
+    }
+    let (whole, part) = (Size::product(&given)?.known()?, Size::product(&known)?.known()?);
+    (part > 0 && whole > 0 && whole % part == 0).then(|| (axis.clone(), Size::from(whole / part)))
+}
+
 /// Returns the shape of `Reshape` applied to `input`.
 #[must_use]
 pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>> {
@@ -302,14 +335,7 @@ pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>
         }
     }
     // Sizes that occur on both sides are removed, because dividing by them is unnecessary.
-    let (mut left, mut given) = (input.to_vec(), shape.clone());
-    given.retain(|size| match left.iter().position(|other| other == size) {
-        Some(at) => {
-            left.remove(at);
-            false
-        }
-        None => true,
-    });
+    let [left, given] = rests(input, &shape);
     let (total, known) = (Size::product(&left)?, Size::product(&given)?);
     match free {
         Some(free) => {

@@ -7,8 +7,8 @@
 use super::array::Kind;
 use super::einsum;
 use super::extents::{
-    convolved, deconvolved, lengths, matmul, numbers, parts, quantized, reduced, reshape, resized, sizes,
-    slices, windowed,
+    convolved, deconvolved, lengths, matmul, numbers, parts, quantized, reduced, reshape, reshaped_axis,
+    resized, sizes, slices, windowed,
 };
 use super::microsoft;
 use super::node::{Attribute, MICROSOFT, Node};
@@ -28,6 +28,9 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     }
     if node.is_fused() {
         return single::tied(node, &get);
+    }
+    if node.is("Reshape") {
+        return reshaped_axis(node, get(0)?, &sizes(node, inputs, "shape", 1)?);
     }
     if node.is("Concat") {
         let first = get(0)?;

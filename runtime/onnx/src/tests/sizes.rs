@@ -430,6 +430,32 @@ fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
 }
 
 #[test]
+fn a_batch_that_the_graph_fixes_has_one_size() {
+    // The graph has three heads of 8 for `batch` sequences, and the input leaves the batch open.
+    let build = |batch: i64, dim: i64| {
+        let mut g = GraphBuilder::new(17);
+        let n = size(&mut g, "x", 1.0);
+        let x = g.input("x", Kind::F32, &["b", "n", "24"]);
+        let ends = [g.ints(&[batch]), g.ints(&[3, dim])];
+        let target = g.node("Concat", &[&ends[0], &n, &ends[1]], &[("axis", &[0])]);
+        let [q, k, v] = ["Sin", "Cos", "Tanh"].map(|op| {
+            let rows = g.node(op, &[&x], &[]);
+            let split = g.node("Reshape", &[&rows, &target], &[]);
+            g.node("Transpose", &[&split], &[("perm", &[0, 2, 1, 3])])
+        });
+        let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+        let scores = g.node("MatMul", &[&q, &k], &[]);
+        weigh(&mut g, &scores, &v);
+        g
+    };
+    for (batch, dim) in [(1, 8), (4, 8), (1, 16)] {
+        build(batch, dim).becomes(1, &format!("3 heads of {dim}, scale 1"));
+    }
+    // No batch has as many elements.
+    assert!(!build(1, 9).rewritten().0[0].replaced);
+}
+
+#[test]
 fn reasons_are_true() {
     let between = |op: &'static str| {
         let mut g = GraphBuilder::new(17);
