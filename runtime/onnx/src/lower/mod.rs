@@ -12,6 +12,7 @@
 mod activation;
 mod facts;
 mod inline;
+mod integers;
 mod newer;
 mod normal;
 mod older;
@@ -119,18 +120,20 @@ fn lowered_graph(
         let names = format!("{prefix}_{place}");
         let mut o = OlderNodes::new(&names, to);
         let found = form(node, facts, target, to, &mut o);
+        let told = |lowered: bool, words: String| LoweredNode {
+            node: if node.name.is_empty() { node.outputs.join(", ") } else { node.name.clone() },
+            operator: node.op.clone(),
+            lowered,
+            words,
+        };
+        all.said.extend(integers::changed(node, facts, target).map(|words| told(false, words)));
         let words = match &found {
             Ok(OlderForm::Same) => continue,
             Ok(OlderForm::Edited(_)) => "its older form".to_owned(),
             Ok(OlderForm::Replaced) => operators(&o.builder.nodes),
             Err(stays) => stays.words.clone(),
         };
-        all.said.push(LoweredNode {
-            node: if node.name.is_empty() { node.outputs.join(", ") } else { node.name.clone() },
-            operator: node.op.clone(),
-            lowered: found.is_ok(),
-            words,
-        });
+        all.said.push(told(found.is_ok(), words));
         let mut messages: Vec<Vec<u8>> = o.builder.nodes.iter().map(write::message).collect();
         match found {
             Ok(OlderForm::Edited(edit)) => {

@@ -453,6 +453,43 @@ fn operators_that_tensorrt_does_not_execute_are_named() {
 }
 
 #[test]
+fn integers_that_tensorrt_changes_are_named() {
+    let build = |op: &str, number: i64| {
+        let mut g = GraphBuilder::new(17);
+        let x = g.input("x", Kind::I64, &["n"]);
+        let ends = [g.ints(&[0]), g.ints(&[number])];
+        let given = if op == "Slice" { vec![&*x, &ends[0], &ends[1]] } else { vec![&*x, &ends[1]] };
+        let y = g.node(op, &given, &[]);
+        g.outputs.push((y, Kind::I64));
+        g
+    };
+    let said = |op, number, target| -> Vec<String> {
+        let made = lower(&build(op, number), target);
+        assert_eq!(made.opset, target.opset());
+        made.nodes
+            .into_iter()
+            .map(|node| format!("{} {} {}", node.operator, node.lowered, node.words))
+            .collect()
+    };
+    let most = i64::from(i32::MAX);
+    let named = |op: &str, number: i64| {
+        vec![format!("{op} false TensorRT 8.2 clamps {number} in 'constant_1' to INT32")]
+    };
+    for op in ["Mul", "Add"] {
+        assert_eq!(said(op, most + 1, Target::TensorRt82), named(op, most + 1));
+        assert_eq!(said(op, -most - 2, Target::TensorRt82), named(op, -most - 2));
+        // Other targets have INT64.
+        assert!(
+            said(op, most + 1, Target::OnnxRuntime111).is_empty()
+                && said(op, most + 1, Target::Opset13).is_empty()
+        );
+    }
+    for (op, number) in [("Mul", most), ("Mul", -most - 1), ("Min", i64::MAX), ("Slice", 1 << 40)] {
+        assert!(said(op, number, Target::TensorRt82).is_empty(), "{op} {number}");
+    }
+}
+
+#[test]
 fn a_subgraph_is_examined() {
     let mut g = GraphBuilder::new(18);
     let x = g.input("x", Kind::F32, &["b", "3"]);
