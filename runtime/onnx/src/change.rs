@@ -15,6 +15,8 @@ pub const OPERATOR: &str = "ElsaAttention";
 pub const LINEAR_OPERATOR: &str = "ElsaLinearAttention";
 /// Name of the operator that replaces a convolution with a state.
 pub const CONV_OPERATOR: &str = "ElsaConv";
+/// Name of the operator that replaces a selective scan.
+pub const SCAN_OPERATOR: &str = "ElsaSelectiveScan";
 /// Domain of these operators.
 pub const DOMAIN: &str = "ai.elsa";
 

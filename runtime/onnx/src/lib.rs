@@ -1,5 +1,5 @@
 //! Finds attention in ONNX models, and replaces it with this runtime's operators: `ElsaAttention`, and for nodes with a
-//! state `ElsaLinearAttention` and `ElsaConv`. Each replacement is proved to be correct.
+//! state `ElsaLinearAttention`, `ElsaSelectiveScan` and `ElsaConv`. Each replacement is proved to be correct.
 //!
 //! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), and users depend on that crate instead. The
 //! interface of this crate may change in any version.
@@ -14,7 +14,8 @@
 //! (`find`). This yields the statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`,
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
 //! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `stepwise`,
-//! `unrolled`), and so is linear attention that is written as matrix products (`products`).
+//! `unrolled`), and so are linear attention that is written as matrix products (`products`), and selective scans that are
+//! written as nodes for every token (`scan`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
 //! [`Rewrite::lowered`] then writes the model in the operators of an older runtime (`lower`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
@@ -62,6 +63,7 @@ mod projected;
 mod prove;
 mod random;
 mod sample;
+mod scan;
 mod shapes;
 mod single;
 mod size;
@@ -82,6 +84,7 @@ use find::{AttentionPattern, Reason, Site};
 use infer::World;
 use model::{External, Model};
 use products::ProductAttention;
+use scan::UnrolledScan;
 use serde::Serialize;
 use stateful::StatefulNode;
 use std::collections::HashSet;
@@ -108,7 +111,8 @@ pub struct Attention {
     pub replaced: bool,
     /// Description of the replacement, or the reason why the node is not replaced.
     pub words: String,
-    /// `attention`, `linear attention`, `convolution` for one with a state, or `softmax` for a softmax of other numbers.
+    /// `attention`, `linear attention`, `selective scan`, `convolution` for one with a state, or `softmax` for a softmax of
+    /// other numbers.
     pub what: &'static str,
     /// Shape of the scores, if it is known.
     pub shape: Option<String>,
@@ -245,6 +249,9 @@ fn described(
         let own = world.and_then(|world| cost::of_pair(world, found.inner, node));
         return (stateful::LINEAR_WHAT, None, own);
     }
+    if UnrolledScan::of(site.graph, node).is_some() {
+        return (scan::SCAN_WHAT, None, None);
+    }
     if node.is_fused() || single::refusal(node).is_some() {
         let sizes = single::FusedSizes::of(node, &|i| site.symbols.shape(node.input(i)?));
         let shape = sizes.ok().and_then(|sizes| sizes.scores());
@@ -267,6 +274,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
             || single::refusal(node).is_some()
             || WrittenSoftmax::of(graph, node).is_some()
             || ProductAttention::of(graph, node).is_some()
+            || UnrolledScan::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -284,6 +292,9 @@ fn replacement(
     }
     if let Some(found) = ProductAttention::of(site.graph, node) {
         return products::replacement(site, n, &found, prefix);
+    }
+    if let Some(found) = UnrolledScan::of(site.graph, node) {
+        return scan::replacement(site, n, &found, prefix);
     }
     if let Some(reason) = single::refusal(node) {
         return Err(reason);

@@ -4,6 +4,7 @@
 mod builder;
 mod causal;
 mod lowered;
+mod scan;
 mod shared;
 mod single;
 mod sizes;

@@ -32,8 +32,9 @@ const HELP: &str = "\
 The command recognises a product of queries and keys, a Softmax, and a product with values as attention, including
 scales, soft caps, masks and changes of layout between them. It also replaces the operators Attention of ONNX and
 MultiHeadAttention of ONNX Runtime, and LinearAttention and CausalConvWithState of both. Linear attention may be written
-as products: queries times the sum of keys times values, or scores times a constant decay, times values. Attention stays
-as it is if other nodes read its intermediate results or if the replacement is not proved; its line gives the reason.
+as products: queries times the sum of keys times values, or scores times a constant decay, times values. A selective scan
+may be written as nodes for every token. Attention stays as it is if other nodes read its intermediate results or if the
+replacement is not proved; its line gives the reason.
 
 A replacement holds for every size of every dynamic axis. Values that depend on such a size are still computed at run
 time: a mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model

@@ -39,7 +39,7 @@ import thirty_networks
 LEAST = 27
 TORCHSCRIPT, DYNAMO = [13, 14, 15, 16, 17], [18, 20, 21, 22, 23]
 # Kinds of attention in the tool's list, which also has softmaxes of other numbers.
-ATTENTIONS = ("attention", "linear attention", "convolution")
+ATTENTIONS = ("attention", "linear attention", "selective scan", "convolution")
 # Number of reasons in a line of the table.
 SEEN = 3
 # Allowed error relative to the original model, if there is no reference in f64.

@@ -175,9 +175,22 @@ def words(count, vocabulary):
     return inputs
 
 
+def trace_convolutions():
+    """Lets TorchScript trace the convolutions of transformers, whose padding is the size of an axis: in a trace, a tensor."""
+    original = torch.nn.functional.conv1d
+
+    def conv1d(*inputs, **options):
+        if isinstance(options.get("padding"), torch.Tensor):
+            options["padding"] = int(options["padding"])
+        return original(*inputs, **options)
+
+    torch.nn.functional.conv1d = conv1d
+
+
 def mamba(fused):
     import transformers
 
+    trace_convolutions()
     config = transformers.MambaConfig(num_hidden_layers=2, vocab_size=4096, use_mambapy=False, use_cache=False)
     return named(transformers.MambaForCausalLM(config), ["input_ids"], ["logits"])
 
@@ -191,6 +204,7 @@ class Vim(torch.nn.Module):
         from transformers import MambaConfig
         from transformers.models.mamba.modeling_mamba import MambaMixer, MambaRMSNorm
 
+        trace_convolutions()
         width, tokens, blocks = 192, 16, 2
         config = MambaConfig(hidden_size=width, num_hidden_layers=blocks, use_mambapy=False)
         self.patches = torch.nn.Conv2d(3, width, 16, 16)
@@ -252,6 +266,7 @@ def delta_net(fused):
     from transformers import Qwen3NextConfig
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
+    trace_convolutions()
     return Call(Qwen3NextGatedDeltaNet(Qwen3NextConfig(num_hidden_layers=4), 0), lambda net, x: net(x), ["tokens"])
 
 
