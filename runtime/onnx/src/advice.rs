@@ -1,7 +1,7 @@
 //! Changes of a model that would let the rewriter replace an attention.
 
 /// Parts of reasons, each with the change that would help.
-const ADVICE: [(&str, &str); 26] = [
+const ADVICE: [(&str, &str); 27] = [
     (
         "does not follow from the model",
         "write the shapes of all tensors into the model, with onnx.shape_inference",
@@ -13,6 +13,7 @@ const ADVICE: [(&str, &str); 26] = [
     ("an output of the model", "export the model without this output"),
     ("and nowhere else", "export the model without the other readers of the weights"),
     ("some of which stay", "export the model without the other readers of the scores"),
+    ("read the states of its chunks", "export the model without its last states"),
     ("read the states of its tokens", "export the model without its last states"),
     ("in a subgraph or a function", "export without control flow, or inline functions with onnx.inliner"),
     ("which is not one number", "multiply the queries by this factor instead of the scores"),
@@ -55,6 +56,7 @@ mod tests {
             include_str!("change.rs"),
             include_str!("find.rs"),
             include_str!("forms.rs"),
+            include_str!("chunks.rs"),
             include_str!("fused.rs"),
             include_str!("lib.rs"),
             include_str!("prove.rs"),

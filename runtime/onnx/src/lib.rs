@@ -15,7 +15,7 @@
 //! `positions`). Attention in a single node is read by the definition of its operator (`single`, `meaning`, `fused`).
 //! Nodes with a state, linear attention and convolutions, are replaced one by one (`stateful`, `stepwise`,
 //! `unrolled`), and so are linear attention that is written as matrix products (`products`), and selective scans that are
-//! written as nodes for every token (`scan`).
+//! written as nodes for every token (`scan`), and the gated delta rule by chunks (`chunks`).
 //! The new nodes (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`).
 //! [`Rewrite::lowered`] then writes the model in the operators of an older runtime (`lower`).
 //! [`Rewrite::check`] compares the complete model with the original in the user's ONNX Runtime. [`Rewrite::audit`] finds
@@ -40,6 +40,7 @@ mod bound;
 mod branch;
 mod change;
 mod check;
+mod chunks;
 mod cost;
 mod einsum;
 mod extents;
@@ -80,6 +81,7 @@ mod write;
 mod written;
 
 use change::Change;
+use chunks::ChunkedDelta;
 use find::{AttentionPattern, Reason, Site};
 use infer::World;
 use model::{External, Model};
@@ -249,6 +251,9 @@ fn described(
         let own = world.and_then(|world| cost::of_pair(world, found.inner, node));
         return (stateful::LINEAR_WHAT, None, own);
     }
+    if ChunkedDelta::of(site.graph, node).is_some() {
+        return (stateful::LINEAR_WHAT, None, None);
+    }
     if UnrolledScan::of(site.graph, node).is_some() {
         return (scan::SCAN_WHAT, None, None);
     }
@@ -275,6 +280,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
             || WrittenSoftmax::of(graph, node).is_some()
             || ProductAttention::of(graph, node).is_some()
             || UnrolledScan::of(graph, node).is_some()
+            || ChunkedDelta::of(graph, node).is_some()
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -295,6 +301,9 @@ fn replacement(
     }
     if let Some(found) = UnrolledScan::of(site.graph, node) {
         return scan::replacement(site, n, &found, prefix);
+    }
+    if let Some(found) = ChunkedDelta::of(site.graph, node) {
+        return chunks::replacement(site, n, &found, prefix);
     }
     if let Some(reason) = single::refusal(node) {
         return Err(reason);

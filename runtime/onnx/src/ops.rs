@@ -110,6 +110,11 @@ fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<
     Some(out)
 }
 
+/// Returns `true` if a scatter replaces elements, and adds or multiplies none.
+fn replaces(node: &Node) -> bool {
+    node.text("reduction").is_none_or(|reduction| reduction == "none")
+}
+
 fn softmax(x: &mut [f64], n: usize) {
     for row in x.chunks_exact_mut(n.max(1)) {
         let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -360,7 +365,7 @@ pub fn eval(
             }
             one(data)
         }
-        "ScatterND" if node.attributes.is_empty() => {
+        "ScatterND" if replaces(node) => {
             let (from, indices, updates) = (get(0)?, get(1)?, get(2)?);
             let depth = *indices.shape.last()?;
             let (own, mut data) = (steps(&from.shape), from.data.to_vec());
@@ -376,6 +381,42 @@ pub fn eval(
             }
             one(data)
         }
+        "ScatterElements" if replaces(node) => {
+            let (from, indices, updates) = (get(0)?, get(1)?, get(2)?);
+            let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
+            let (own, given, mut data) = (steps(&shape), steps(&indices.shape), from.data.to_vec());
+            (indices.shape.len() == shape.len() && indices.shape == updates.shape).then_some(())?;
+            for (i, (&x, &index)) in updates.data.iter().zip(indices.data.iter()).enumerate() {
+                let mut to = 0;
+                for other in 0..shape.len() {
+                    let at = i / given[other].cast_unsigned() % indices.shape[other];
+                    let at = if other == axis { place(index as i64, shape[axis])? } else { at };
+                    (at < shape[other]).then_some(())?;
+                    to += at * own[other].cast_unsigned();
+                }
+                data[to] = x;
+            }
+            one(data)
+        }
+        "Pad" if node.text("mode").is_none_or(|mode| mode == "constant") && get(3).is_none() => {
+            let (from, pads) = (get(0)?, get(1)?);
+            let value = get(2).map_or(Some(0.0), Array::scalar)?;
+            let (own, made) = (steps(&from.shape), steps(&shape));
+            let element = |i: usize| {
+                let mut at = 0;
+                for axis in 0..shape.len() {
+                    let index =
+                        (i / made[axis].cast_unsigned() % shape[axis]) as i64 - pads.data[axis] as i64;
+                    let Some(index) = usize::try_from(index).ok().filter(|&index| index < from.shape[axis])
+                    else {
+                        return value;
+                    };
+                    at += index * own[axis].cast_unsigned();
+                }
+                from.data[at]
+            };
+            (pads.data.len() == 2 * shape.len()).then(|| one((0..n).map(element).collect()))?
+        }
         "Trilu" => {
             let k = get(1).map_or(Some(0.0), Array::scalar)? as i64;
             let upper = node.int("upper").unwrap_or(1) != 0;
@@ -387,16 +428,14 @@ pub fn eval(
             };
             one(get(0)?.data.iter().enumerate().map(|(i, &x)| if keeps(i) { x } else { 0.0 }).collect())
         }
-        "CumSum" if get(0)?.shape.len() == 1 => {
-            let mut sum = 0.0;
-            one(get(0)?
-                .data
-                .iter()
-                .map(|&x| {
-                    sum += x;
-                    sum
-                })
-                .collect())
+        "CumSum" if ["exclusive", "reverse"].iter().all(|name| node.int(name).unwrap_or(0) == 0) => {
+            let axis = place(get(1)?.scalar()? as i64, shape.len())?;
+            let inner = count(&shape[axis + 1..], LARGEST)?;
+            let mut data = get(0)?.data.to_vec();
+            for line in data.chunks_exact_mut((shape[axis] * inner).max(1)) {
+                (inner..line.len()).for_each(|i| line[i] += line[i - inner]);
+            }
+            one(data)
         }
         op => match (inputs.len(), get(0)?) {
             (1, array) => one(array.data.iter().map(|&x| unary(op, x)).collect::<Option<_>>()?),

@@ -203,37 +203,51 @@ pub fn replacement(
         by_position: false,
         words: format!("{channels} channels, {states} states, {tokens} tokens"),
     };
-    prove(site, found, &change)?;
+    // Time steps are positive, and rates are negative, so that states stay small.
+    proved(site, &change, found.factors, &operator, &|i, random| match i {
+        1 => random.f64(),
+        2 => -2.0 * random.f64(),
+        _ => normal(random),
+    })?;
     Ok(change)
 }
 
-/// Compares the nodes of all tokens with the operator for random operands, in every world.
-fn prove(site: &Site<'_>, found: &UnrolledScan<'_>, change: &Change) -> Result<(), Reason> {
+/// Computes a node of an operator with the oracle.
+pub type Oracle<'o> = &'o dyn Fn(&Node, &[Option<&Array>]) -> Result<Array, Reason>;
+
+/// Compares the nodes of the graph with those of `change` in every world, for random operands. `draw` returns an element
+/// of an operand, `oracle` computes the operator, and the elements of the tensor `largest` measure the memory.
+///
+/// # Errors
+/// Returns the place where the outputs differ, or the reason why one of them cannot be computed.
+pub fn proved(
+    site: &Site<'_>,
+    change: &Change,
+    largest: &str,
+    oracle: Oracle<'_>,
+    draw: &dyn Fn(usize, &mut Rng) -> f64,
+) -> Result<(), Reason> {
     let mut random = Rng::with_seed(45);
     let mut proofs = 0;
     for world in site.worlds {
-        let Some(shape) = world.shape(found.factors) else { continue };
-        if count(shape, LARGEST).is_none() {
-            let [batch, channels, tokens, states] = shape else { continue };
+        let Some(shape) = world.shape(largest) else { continue };
+        let most = LARGEST.min(world.limits().elements);
+        if count(shape, most).is_none() {
             return Err(format!(
-                "a proof of {batch} x {channels} x {tokens} x {states} states takes too much memory; allowed: {LARGEST}"
+                "a proof with the {shape:?} elements of '{largest}' takes too much memory; allowed: {most}"
             ));
         }
         let mut known: HashMap<String, Array> = HashMap::new();
         for (i, (name, _)) in change.reads.iter().enumerate() {
-            let shape = world.shape(name).ok_or_else(|| format!("the shape of '{name}' is unknown"))?;
-            let n = count(shape, LARGEST).ok_or_else(|| format!("'{name}' is too large for a proof"))?;
-            let element = |_| match i {
-                // Time steps are positive, and rates are negative, so that states stay small.
-                1 => random.f64(),
-                2 => -2.0 * random.f64(),
-                _ => normal(&mut random),
-            };
-            let data = (0..n).map(element).map(|x| Kind::F32.rounded(x)).collect();
+            let shape = world
+                .shape(name)
+                .ok_or_else(|| format!("the shape of '{name}' does not follow from the model"))?;
+            let n = count(shape, most).ok_or_else(|| format!("'{name}' is too large for a proof"))?;
+            let data = (0..n).map(|_| Kind::F32.rounded(draw(i, &mut random))).collect();
             known.insert(name.clone(), Array::new(Kind::F32, shape.to_vec(), data));
         }
         let wanted = original(site, world, &known, &change.output.0)?;
-        let made = replaced(world, change, known)?;
+        let made = replaced(world, change, known, oracle)?;
         if wanted.shape != made.shape {
             return Err(format!("the proof failed: shapes {:?} and {:?}", wanted.shape, made.shape));
         }
@@ -241,7 +255,7 @@ fn prove(site: &Site<'_>, found: &UnrolledScan<'_>, change: &Change) -> Result<(
         proofs += 1;
     }
     match (proofs, site.symbols.is_free()) {
-        (0, _) => Err("the shape of its states does not follow from the model".into()),
+        (0, _) => Err(format!("the shape of '{largest}' does not follow from the model")),
         (_, true) if proofs < WORLDS => Err(format!(
             "its shapes are known for {proofs} sizes of its free axes only; a proof needs {WORLDS}"
         )),
@@ -303,12 +317,17 @@ fn original(
 }
 
 /// Computes the new nodes from the elements in `known`.
-fn replaced(world: &World<'_>, change: &Change, mut known: HashMap<String, Array>) -> Result<Array, Reason> {
+fn replaced(
+    world: &World<'_>,
+    change: &Change,
+    mut known: HashMap<String, Array>,
+    oracle: Oracle<'_>,
+) -> Result<Array, Reason> {
     known.extend(change.constants.iter().cloned());
     for node in &change.nodes {
         let inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
-        let made = if node.op == SCAN_OPERATOR {
-            operator(node, &inputs)?
+        let made = if node.domain == DOMAIN {
+            oracle(node, &inputs)?
         } else {
             let made = world.eval(node, &inputs).and_then(|all| all.into_iter().next());
             made.ok_or_else(|| format!("the new node {} cannot be computed", node.op))?

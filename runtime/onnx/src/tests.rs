@@ -3,6 +3,7 @@
 
 mod builder;
 mod causal;
+mod chunks;
 mod lowered;
 mod scan;
 mod shared;
