@@ -1,17 +1,19 @@
 //! Generates the table of GPU modules. It contains compressed PTX, and optionally cubins, which are already assembled.
 //!
-//! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. Before
+//! The PTX of `ptx/sm_53` and `ptx/sm_80` is compressed, because its text would otherwise be half of a program's size. Before
 //! compression the text is packed as the module `registers` describes. Several modules are compressed together as a
 //! `group`, because they have much text in common. The first group is the dictionary of all others.
 //!
 //! The environment variable `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files that are assembled for the GPU of the
 //! target board. These files are added to the table. If the variable is unset or empty, the table contains only PTX.
-//! Without the feature `cuda` there is no table.
+//! Without the feature `cuda` there is no table. With `--cfg elsa_without="sm80"` the table has no module for Tensor Cores, for boards
+//! whose GPU has none.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(elsa_without, values(\"sm80\"))");
     match modules::write() {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
@@ -69,11 +71,16 @@ mod modules {
     /// modules a few hundred times.
     const TOGETHER_IN_DEBUG: usize = 100_000;
 
+    /// Folders of modules, each with its [`Target`] as a Rust expression.
+    const FIRST: (&str, &str) = ("ptx/sm_53", "Target { capability: (5, 3), level: None }");
+    const TENSOR: (&str, &str) = ("ptx/sm_80", "Target { capability: (8, 0), level: Some(1) }");
+
     /// Writes the groups of compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed={CUBINS}");
         let out = PathBuf::from(variable("OUT_DIR")?);
-        let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_53");
+        let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+        let without = env::var("CARGO_CFG_ELSA_WITHOUT").is_ok_and(|all| all.split(',').any(|x| x == "sm80"));
         let (together, dictionary) = match variable("PROFILE")?.to_str() {
             Some("debug") => (TOGETHER_IN_DEBUG, DICTIONARY_IN_DEBUG),
             _ => (TOGETHER, DICTIONARY),
@@ -89,18 +96,21 @@ mod modules {
         let (mut group, mut number) = (Vec::new(), 0);
         // The text of the dictionary, once its group is complete.
         let mut first = Vec::new();
-        let mut paths = files(&modules, "ptx")?;
-        let place = |path: &PathBuf| {
+        let mut paths = Vec::new();
+        for (folder, target) in [FIRST].into_iter().chain((!without).then_some(TENSOR)) {
+            paths.extend(files(&root.join(folder), "ptx")?.into_iter().map(|path| (path, target)));
+        }
+        let place = |(path, _): &(PathBuf, &str)| {
             let is_name = |name: &&str| path.file_stem().is_some_and(|stem| stem == *name);
             dictionary.iter().position(is_name).unwrap_or(dictionary.len())
         };
         paths.sort_by_key(place);
         if let Some(missing) =
-            dictionary.iter().zip(&paths).find(|(name, path)| path.file_stem() != Some(name.as_ref()))
+            dictionary.iter().zip(&paths).find(|(name, (path, _))| path.file_stem() != Some(name.as_ref()))
         {
-            return Err(format!("{}: no PTX; allowed: names in {}", missing.0, modules.display()));
+            return Err(format!("{}: no PTX; allowed: names in {}", missing.0, FIRST.0));
         }
-        for (at, path) in paths.iter().enumerate() {
+        for (at, (path, target)) in paths.iter().enumerate() {
             let fault = |error| format!("{}: {error}", path.display());
             let mut text = fs::read_to_string(path).map_err(fault)?;
             let version = text.lines().find_map(|line| line.strip_prefix(".version "));
@@ -124,7 +134,7 @@ mod modules {
             let known = if number == 0 { "[]" } else { "GROUP_0" };
             writeln!(
                 table,
-                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, group: &GROUP_{number}, \
+                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, target: {target}, bytes: {}, group: &GROUP_{number}, \
                  dictionary: &{known}, start: {}, packed: {} }}, cubin: {cubin} }},",
                 name.to_string_lossy(),
                 text.len(),

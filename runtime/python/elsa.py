@@ -183,6 +183,7 @@ class _PlanInfo(_Sized):
         _each(_U32, "backend fallback")
         + _each(_SIZE, "workspace_bytes staging_bytes")
         + [("kernel", ctypes.c_char_p), ("state_workspace_bytes", _SIZE), ("reason", ctypes.c_char * 256)]
+        + _each(_U32, "tensor_cores reserved")
     )
 
 
@@ -193,6 +194,7 @@ class _PlanOptions(_Sized):
         + [("certify", _U32), ("error_budget", ctypes.c_float)]
         + _each(_U32, "schedule norm_gate")
         + _each(ctypes.c_float, "lambda rescale_threshold")
+        + _each(_U32, "tensor_cores reserved")
     )
 
 
@@ -432,6 +434,7 @@ def _open():
             ("elsa_workspace_destroy", [handle]),
             ("elsa_workspace_certified", [handle, pointer, pointer, _SIZE]),
             ("elsa_workspace_left_out", [handle, pointer, pointer, _SIZE]),
+            ("elsa_workspace_refused_blocks", [handle, pointer, pointer]),
             ("elsa_linear_certify", [handle, _U32, pointer, pointer, pointer, _SIZE]),
             ("elsa_partial", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_states_merge", [_SIZE, _SIZE, pointer, pointer, pointer]),
@@ -518,6 +521,7 @@ _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
 _SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
+_TENSOR_CORES = ["off", "allow", "always"]
 _METHODS = [None, "direct", "fft"]
 # Most workers of a call.
 _MOST_WORKERS = 1024
@@ -1446,10 +1450,11 @@ States = collections.namedtuple("States", "m s w")
 
 # A bound on the error of an output, and the facts that it uses; see elsa_certified in elsa.h. Each element is within
 # bound * sum_j p_j |v_j| of the exact result, with the exact probabilities p, and within `absolute`. `channels` holds this
-# bound for each channel of the output. If `claims` is False, there is no bound, and `reason` says why.
+# bound for each channel of the output. If `claims` is False, there is no bound, and `reason` says why. `refused_blocks` is None
+# unless Tensor Cores computed; then it holds the number of blocks of rows that they refused, and the number of all blocks.
 Certificate = collections.namedtuple(
     "Certificate",
-    "claims flags keys bound likely absolute channels query_norm key_norm added value kernel reason",
+    "claims flags keys bound likely absolute channels query_norm key_norm added value kernel reason refused_blocks",
 )
 
 
@@ -1462,9 +1467,9 @@ LeftOut = collections.namedtuple(
 )
 
 
-def _more(packed=0, states=False, cache=(False, False), certify=False, budget=0.0, schedule=(0, 0.0), half=False):
+def _more(packed=0, states=False, cache=(False, False), certify=False, budget=0.0, schedule=(0, 0.0), half=False, cores=0):
     """Returns `more` of `_Attention.fill`."""
-    return cache + (packed, certify, states, budget, schedule, half)
+    return cache + (packed, certify, states, budget, schedule, half, cores)
 
 
 # What `fill` of `_Attention` uses for `more` if it is None.
@@ -1488,9 +1493,9 @@ class _Attention(_Prepared):
     def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse, more=None):
         """`more` is None, or contains whether the past is in the present's memory, whether the call allocates the present, the
         number of packed sequences, whether to certify, whether to write states instead of the output, the error budget, the
-        results of `_scheduled`, and whether a GPU may sum in float16."""
+        results of `_scheduled`, whether a GPU may sum in float16, and ELSA_TENSOR_CORES_*."""
         arrays, problem = self.arrays, self.problem
-        append, present, packed, certify, states, budget, schedule, half = more or _NOTHING_MORE
+        append, present, packed, certify, states, budget, schedule, half, cores = more or _NOTHING_MORE
         problem.dtype, queries = self.rows("q"), arrays["q"]
         for name in ("k", "v", "out", "past_k", "past_v", "present_k", "present_v"):
             if name == "out" and name not in arrays:
@@ -1539,6 +1544,7 @@ class _Attention(_Prepared):
                 self.options.certify, self.channels = 1, shape[-1]
             if half:
                 self.options.half_scores = 1
+            self.options.tensor_cores = cores
             if budget or schedule != (0, 0.0):
                 self.options.error_budget, self.shares = budget, shape[:-1]
                 self.options.schedule = schedule[0]
@@ -1571,7 +1577,11 @@ def _certified(select, place, runs, channels, tensors):
     if runs:
         value, absolute = _Certified(), (ctypes.c_double * channels)()
         _check(_lib.elsa_workspace_certified(place.workspace.handle, ctypes.byref(value), absolute, channels))
-        fields = {name: getattr(value, name) for name in Certificate._fields}
+        fields = {name: getattr(value, name, None) for name in Certificate._fields}
+        refused, blocks = _SIZE(), _SIZE()
+        given = ctypes.byref(refused), ctypes.byref(blocks)
+        _check(_lib.elsa_workspace_refused_blocks(place.workspace.handle, *given))
+        fields["refused_blocks"] = (refused.value, blocks.value) if blocks.value else None
         fields["claims"], fields["channels"] = bool(value.claims), tuple(absolute)
         fields["flags"] = tuple([name for bit, name in enumerate(_CERTIFIED) if value.flags >> bit & 1])
         fields["kernel"], fields["reason"] = value.kernel.decode(), value.reason.decode("utf-8", "replace")
@@ -1642,6 +1652,13 @@ def _scheduled(schedule):
     return _one_of("schedule", name, _SCHEDULES), _number("schedule", threshold) or 0.0
 
 
+def _cores(value):
+    """Returns ELSA_TENSOR_CORES_* of the argument `tensor_cores`."""
+    if isinstance(value, bool):
+        return int(value)
+    return _one_of("tensor_cores", "off" if value is None else value, _TENSOR_CORES)
+
+
 def _waits(name, value, q):
     """Refuses an option that waits for the result, if a CUDA graph is being captured."""
     kind = _kind("q", type(q))
@@ -1680,6 +1697,7 @@ def attention(
     error_budget=0.0,
     schedule=None,
     half_scores=False,
+    tensor_cores=False,
 ):
     """Computes softmax(scale q k^T, masked) v for every head. Returns the output, or a tuple of the output and what `lse`,
     `present`, `certify`, and `error_budget` or `schedule` add, in this order.
@@ -1723,6 +1741,10 @@ def attention(
               whose weights, relative to a reference, are below lambda, by default 0.001. Adds a LeftOut, as error_budget.
     half_scores   True lets a GPU sum short chains of products of float16 tensors in float16: faster, less accurate, and NaN if
               such a sum is beyond 65504. A CPU and calls of other types ignore it.
+    tensor_cores   True or "allow" lets a GPU compute on Tensor Cores where they are faster and as exact as float32 products;
+              "always", where they are as exact. A guard decides for each block of rows, and the bits also depend on
+              whether rows are aligned to four elements. False is "off". A CPU ignores it. `refused_blocks` of a
+              Certificate counts the blocks that the guard refused.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
@@ -1743,15 +1765,17 @@ def attention(
         or error_budget
         or schedule
         or half_scores
+        or tensor_cores
     ):
         added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index)
         names, tensors = _with(names, tensors, *added)
         plain = past is present is cu_seqlens_q is cu_seqlens_k is None
-        if not plain or certify or error_budget or schedule or half_scores:
+        if not plain or certify or error_budget or schedule or half_scores or tensor_cores:
             names, tensors, written, cache = _cached(names, tensors, out, past, present)
             packed, lengths = _bounds(cu_seqlens_q, cu_seqlens_k)
             proved, budget = bool(certify), _number("error_budget", error_budget) or 0.0
-            more = _more(packed, False, cache, proved, budget, _scheduled(schedule), bool(half_scores))
+            cores = _cores(tensor_cores)
+            more = _more(packed, False, cache, proved, budget, _scheduled(schedule), bool(half_scores), cores)
             if packed and key_lengths is not None:
                 raise ArgumentError("key_lengths: given with cu_seqlens_q; allowed: one of them")
             _waits("certify", proved, q)
@@ -2915,7 +2939,7 @@ class _Sdpa(_Attention):
 
     fields = {"query": "q", "key": "k", "value": "v", "attn_mask": "mask"}
 
-    def fill(self, scale, causal, grouped):
+    def fill(self, scale, causal, grouped, cores):
         arrays = self.arrays
         tensors = q, k, v = [arrays[name] for name in ("q", "k", "v")]
         rank = max([len(x.shape) for x in tensors])
@@ -2974,6 +2998,7 @@ class _Sdpa(_Attention):
             self.runs = None
             return
         super().fill(scale, 0.0, int(causal), (None, None), None, False, False)
+        self.options.tensor_cores = cores
 
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
@@ -3008,16 +3033,17 @@ def _autocast(tensor, device):
 
 
 def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    """Computes `sdpa`: the kernel of the operator elsa::sdpa. The innermost patch counts the call and has the engine."""
+    """Computes `sdpa`: the kernel of the operator elsa::sdpa. The innermost patch counts the call, and has the engine and the
+    use of Tensor Cores."""
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
     options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
     patches = _patches
     if not patches:
-        return _call(_Sdpa, names, tensors, options, None)
+        return _call(_Sdpa, names, tensors, options + (0,), None)
     patched = patches[-1]
-    out = _call(_Sdpa, names, tensors, options, None if query.is_cuda else patched._engine)
+    out = _call(_Sdpa, names, tensors, options + (patched._cores,), None if query.is_cuda else patched._engine)
     with patched._lock:
         patched.calls += 1
     return out
@@ -3099,16 +3125,17 @@ class patch(object):
 
     It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
     transformers do; names imported from there earlier do not change. Blocks may be nested, and overlap in threads; the one
-    that began last computes. `engine` is an Engine for host tensors; None selects the default one.
+    that began last computes. `engine` is an Engine for host tensors; None selects the default one. `tensor_cores` is that of
+    elsa.attention, for every call in the block, those of elsa.sdpa and of compiled models too.
 
     With torch 2.5 or later, torch.compile, torch.export and torch.func.vmap see one operator, elsa::sdpa, so compiled models
     are one graph. Call them in a block; outside, torch compiles them again with its own function. An exported program
     computes anywhere.
     """
 
-    def __init__(self, engine=None):
+    def __init__(self, engine=None, tensor_cores=False):
         self.calls = 0
-        self._engine, self._lock = engine, threading.Lock()
+        self._engine, self._lock, self._cores = engine, threading.Lock(), _cores(tensor_cores)
 
     def __enter__(self):
         global _patches, _replaced

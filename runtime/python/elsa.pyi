@@ -19,6 +19,7 @@ _WindowsLike = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
 _Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
+_TensorCores = Literal["off", "allow", "always"]
 _Schedule = Literal["exact", "flash", "vfa", "vsa", "blasst"]
 _Form = Literal["recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 
@@ -55,6 +56,7 @@ class Certificate(NamedTuple):
     value: float
     kernel: str
     reason: str
+    refused_blocks: Optional[Tuple[int, int]]
 
 class LinearCertificate(NamedTuple):
     claims: bool
@@ -114,7 +116,7 @@ class Engine:
 
 class patch:
     calls: int
-    def __init__(self, engine: Optional[Engine] = None) -> None: ...
+    def __init__(self, engine: Optional[Engine] = None, tensor_cores: Union[bool, _TensorCores] = False) -> None: ...
     def __enter__(self) -> patch: ...
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType], /
@@ -150,6 +152,7 @@ def attention(
     error_budget: float = 0.0,
     schedule: Optional[Union[_Schedule, Tuple[_Schedule, float]]] = None,
     half_scores: bool = False,
+    tensor_cores: Union[bool, _TensorCores] = False,
 ) -> Any: ...
 def gradients(
     q: _T,

@@ -51,6 +51,7 @@ pub use attention::cuda::stream::{
 pub use attention::guard::StreamFit;
 pub use attention::operator::{Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, Workspace};
 pub use attention::options::PlanOptions;
+pub use attention::refusals::RefusedBlocks;
 pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
 pub use attention::stream::fit::FittedStream;
@@ -97,5 +98,5 @@ pub use series::plan::SeriesDivision;
 pub use series::tensors::{DeviceElements, SeriesDeviceOutputs};
 pub use stream::{Excerpt, PieceError, RowSink, RowSource, Sink, Source, Times, prefetch};
 
-pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
+pub use elsa_core::attention::plan::{Account, Method, Part, TensorCores, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

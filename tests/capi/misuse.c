@@ -92,6 +92,7 @@ static void handles(void) {
     STALE(elsa_plan, plan, elsa_run_device(plan, workspace, &good.in, &good.to, NULL, NULL));
     STALE(elsa_plan, plan, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
     STALE(elsa_workspace, workspace, elsa_workspace_certified(workspace, &certified, NULL, 0));
+    STALE(elsa_workspace, workspace, elsa_workspace_refused_blocks(workspace, (size_t *)GOOD, (size_t *)GOOD));
     STALE(elsa_workspace, workspace, elsa_workspace_destroy(workspace));
     STALE(elsa_workspace, workspace, elsa_run(plan, workspace, &good.in, &good.to, NULL));
     STALE(elsa_workspace, workspace, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
@@ -140,6 +141,9 @@ static void pointers(void) {
     ARGUMENT(elsa_plan_certificate(plan, ELSA_BACKEND_AUTO, (elsa_certificate *)ODD), "certificate");
     ARGUMENT(elsa_workspace_certified(workspace, NULL, NULL, 0), "value");
     ARGUMENT(elsa_workspace_certified(workspace, (elsa_certified *)ODD, NULL, 0), "value");
+    ARGUMENT(elsa_workspace_refused_blocks(workspace, NULL, (size_t *)GOOD), "refused");
+    ARGUMENT(elsa_workspace_refused_blocks(workspace, (size_t *)ODD, (size_t *)GOOD), "refused");
+    ARGUMENT(elsa_workspace_refused_blocks(workspace, (size_t *)GOOD, NULL), "blocks");
     ARGUMENT(elsa_workspace_create(plan, NULL), "workspace");
     ARGUMENT(elsa_workspace_create(plan, (elsa_workspace *)ODD), "workspace");
     ARGUMENT(elsa_workspace_create_in(plan, NULL, 1 << 20, (elsa_workspace *)GOOD), ": null");

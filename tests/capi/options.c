@@ -1,5 +1,5 @@
-/* Options of problems against sums in f64: scale and soft cap, windows of keys, element types of 16 bits, and windows of
-   pictures with a table of relative positions. */
+/* Options of problems and plans against sums in f64: scale and soft cap, windows of keys, element types of 16 bits, windows of
+   pictures with a table of relative positions, and Tensor Cores. */
 #include "common.h"
 
 /* What a row attends, and how its scores are made. */
@@ -211,6 +211,39 @@ static void pictures(elsa_engine engine) {
     end(&c);
 }
 
+/* Runs plain attention with every use of Tensor Cores. A CPU ignores them, and so does a GPU without them. */
+static void tensor_cores(elsa_engine engine) {
+    const char *device = getenv("ELSA_STANDIN_DEVICE");
+    const int has = device != NULL && strcmp(device, "tensor") == 0;
+    call c = make(engine);
+    elsa_tensor_cores use;
+    for (use = ELSA_TENSOR_CORES_OFF; use <= ELSA_TENSOR_CORES_ALWAYS; use++) {
+        elsa_plan_options how;
+        elsa_plan_info info;
+        elsa_plan plan;
+        elsa_workspace room;
+        size_t refused = 7, blocks = 7;
+        elsa_plan_options_init(&how);
+        elsa_plan_info_init(&info);
+        how.tensor_cores = use;
+        OK(elsa_plan_create(engine, &c.problem, &how, &plan));
+        OK(elsa_plan_describe(plan, &info));
+        CHECK(info.tensor_cores == 0 || use != ELSA_TENSOR_CORES_OFF);
+        CHECK(info.tensor_cores != 0 || use != ELSA_TENSOR_CORES_ALWAYS || !has);
+        OK(elsa_workspace_create(plan, &room));
+        OK(elsa_workspace_refused_blocks(room, &refused, &blocks));
+        CHECK(refused == 0 && blocks == 0);
+        memset(out, 0xff, sizeof out);
+        OK(elsa_run(plan, room, &c.in, &c.to, NULL));
+        CHECK(error() < 1e-5);
+        OK(elsa_workspace_refused_blocks(room, &refused, &blocks));
+        CHECK(refused == 0 && blocks == (info.tensor_cores != 0 ? H : 0));
+        OK(elsa_workspace_destroy(room));
+        OK(elsa_plan_destroy(plan));
+    }
+    end(&c);
+}
+
 int main(void) {
     elsa_engine_options options;
     elsa_engine engine;
@@ -222,6 +255,7 @@ int main(void) {
     window(engine);
     sixteen_bits(engine);
     pictures(engine);
+    tensor_cores(engine);
     OK(elsa_engine_destroy(engine));
     printf("%d checks\n", checks);
     return 0;

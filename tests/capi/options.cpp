@@ -87,6 +87,54 @@ void schedules(const elsa::engine &engine) {
     CHECK(engine.plan(p, elsa::plan_options().with_schedule(ELSA_SCHEDULE_VFA, 0.5f)).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
+// Checks that Tensor Cores compute only where a GPU has them and the options allow them, and the counts of refused blocks. The
+// options do not change the bits of a CPU.
+void tensor_cores(const elsa::engine &engine) {
+    const std::size_t tokens = 70, width = 64, count = heads * tokens * width;
+    const std::vector<float> q = noise(count, 81), k = noise(count, 82), plain = noise(count, 83);
+    std::vector<float> v = plain;
+    // A channel of the first head is tiny compared with the others, so the guard refuses this head.
+    for (std::size_t at = 5; at < tokens * width; at += width) v[at] *= 1e-9f;
+    elsa::problem<float> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, width);
+    elsa::inputs<float> in;
+    in.q = q;
+    in.k = k;
+    std::vector<float> by_products(count), y(count, NAN);
+    elsa::outputs<float> to;
+    for (const bool refuses : {false, true}) {
+        in.v = refuses ? v : plain;
+        to.out = by_products;
+        const elsa::plan<float> off = engine.plan(p).value();
+        const elsa::workspace room = off.workspace().value();
+        CHECK(off.describe()->tensor_cores == 0 && off.run(room, in, to).ok());
+        CHECK(room.refused_blocks().ok() && room.refused_blocks()->blocks == 0);
+        const elsa::plan<float> plan =
+            engine.plan(p, elsa::plan_options().with_tensor_cores(ELSA_TENSOR_CORES_ALWAYS)).value();
+        const elsa::workspace workspace = plan.workspace().value();
+        const bool on = plan.describe()->tensor_cores != 0;
+        const char *device = std::getenv("ELSA_STANDIN_DEVICE");
+        CHECK(on || device == nullptr || std::strcmp(device, "tensor") != 0);
+        CHECK(on == (std::strstr(plan.describe()->kernel, "_split") != nullptr));
+        to.out = y;
+        CHECK(plan.run(workspace, in, to).ok());
+        const elsa::result<elsa::refused_blocks> found = workspace.refused_blocks();
+        CHECK(found.ok() && (found->blocks > 0) == on && found->refused == (on && refuses ? found->blocks / heads : 0));
+        CHECK(on || std::memcmp(y.data(), by_products.data(), count * sizeof(float)) == 0);
+        for (std::size_t at = 0; at < count; at++) CHECK(std::fabs(y[at] - by_products[at]) < 1e-5f);
+    }
+    elsa::plan_options wrong;
+    wrong.tensor_cores = 3;
+    CHECK(engine.plan(p, wrong).message().find("tensor_cores") == 0);
+    wrong.reserved = 1;
+    wrong.tensor_cores = ELSA_TENSOR_CORES_OFF;
+    CHECK(engine.plan(p, wrong).message().find("reserved") == 0);
+    // A program with an earlier header has no such field.
+    wrong.size = offsetof(elsa_plan_options, tensor_cores);
+    const auto earlier = engine.plan(p, wrong);
+    CHECK(wrong.size == 56 && earlier.ok() && earlier->describe()->tensor_cores == 0);
+}
+
 // Checks that no packed sequence attends the keys of another; the second has no token.
 void packed(const elsa::engine &engine) {
     const std::size_t tokens = 21, count = heads * tokens * dim;
@@ -196,6 +244,7 @@ int main() {
     const elsa::engine engine = elsa::engine::create(options).value();
     scale_and_softcap(engine);
     schedules(engine);
+    tensor_cores(engine);
     packed(engine);
     past_and_present(engine);
     ends_early();

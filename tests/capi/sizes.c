@@ -239,7 +239,8 @@ int main(void) {
     CHECK(error() < 1e-5);
 
     is_read(engine_options, &options, sizeof options);
-    is_read_since(plan_options, &how, sizeof how, offsetof(elsa_plan_options, schedule), sizeof how);
+    is_read_since(plan_options, &how, sizeof how, offsetof(elsa_plan_options, schedule),
+                  offsetof(elsa_plan_options, tensor_cores));
     first_options();
     is_read(problem, &plain.problem, sizeof plain.problem);
     is_read(inputs, &plain.in, sizeof plain.in);
@@ -264,7 +265,7 @@ int main(void) {
     is_written(stream_report, &passed, sizeof passed);
     OK(elsa_stream_destroy(streamed));
     is_written(engine_info, &on, sizeof on);
-    is_written(plan_info, &chosen, sizeof chosen);
+    is_written_since(plan_info, &chosen, sizeof chosen, offsetof(elsa_plan_info, tensor_cores), sizeof chosen);
     is_written(certificate, &bound, sizeof bound);
     is_written(report, &done, sizeof done);
     how.certify = 1;

@@ -1,12 +1,12 @@
 //! Hunts for a violation of an error bound on every back end of the machine.
 //!
-//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--schedules]`
+//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--only NAME] [--schedules]`
 //!
 //! Every problem is designed to be hard. Every row of every output is judged against the bound that is computed along
 //! with the exact values, and against the bound that is computed from norms of the inputs. The scalar code of
 //! `elsa-core` also runs inexact schedules, which freeze references, skip blocks within an error budget, or skip
 //! weights below a threshold λ. Their outputs are judged against separate bounds. With `--schedules`, only these
-//! schedules run. The hunt ends after `--seconds` (60 by default), or after `--rows` rows over all back ends, and
+//! schedules run. With `--only NAME`, only the back ends run whose names contain NAME. The hunt ends after `--seconds` (60 by default), or after `--rows` rows over all back ends, and
 //! prints a line of findings per back end. A violation is a failure.
 //!
 //! `--tightness` prints the ratio of bounds to errors instead, on Gaussian rows of head size 64.
@@ -26,13 +26,15 @@ const KEYS: usize = 100;
 /// Time between lines of progress.
 const PACE: Duration = Duration::from_secs(10);
 
+/// Returns the argument after `flag`, which is empty if `flag` is the last one.
+fn text(flag: &str) -> Option<String> {
+    let mut arguments = std::env::args().skip_while(|x| x != flag);
+    arguments.next().map(|_| arguments.next().unwrap_or_default())
+}
+
 /// Returns the number after `flag`.
 fn number(flag: &str) -> Result<Option<u64>, String> {
-    let mut arguments = std::env::args().skip_while(|x| x != flag);
-    if arguments.next().is_none() {
-        return Ok(None);
-    }
-    let text = arguments.next().unwrap_or_default();
+    let Some(text) = text(flag) else { return Ok(None) };
     text.parse().map(Some).map_err(|_| format!("{flag}: {text:?}; allowed: a whole number"))
 }
 
@@ -82,9 +84,14 @@ fn main() -> Result<ExitCode, String> {
     let seconds = seconds.unwrap_or(if rows.is_some() { u64::MAX } else { 60 });
     let rows = rows.unwrap_or(u64::MAX);
     let schedules = std::env::args().any(|x| x == "--schedules");
-    let hunters = if schedules { Vec::new() } else { hunters() };
-    let mut all: Vec<Findings> = vec![Findings::default(); hunters.len() + Rule::ALL.len()];
-    let mut tallies = [Tally::default(); Rule::ALL.len()];
+    let mut hunters = if schedules { Vec::new() } else { hunters() };
+    let mut rules = Rule::ALL.to_vec();
+    if let Some(name) = text("--only") {
+        hunters.retain(|hunter| hunter.name.contains(&name));
+        rules.retain(|rule| rule.name().contains(&name));
+    }
+    let mut all: Vec<Findings> = vec![Findings::default(); hunters.len() + rules.len()];
+    let mut tallies = vec![Tally::default(); rules.len()];
     let (start, mut shown) = (Instant::now(), Instant::now());
     let sum = |all: &[Findings], of: fn(&Findings) -> u64| all.iter().map(of).sum::<u64>();
     let mut seed = seed.unwrap_or(0);
@@ -92,7 +99,7 @@ fn main() -> Result<ExitCode, String> {
         for (hunter, found) in hunters.iter().zip(&mut all) {
             hunter.hunt(seed, KEYS, found);
         }
-        for ((rule, found), tally) in Rule::ALL.into_iter().zip(&mut all[hunters.len()..]).zip(&mut tallies) {
+        for ((&rule, found), tally) in rules.iter().zip(&mut all[hunters.len()..]).zip(&mut tallies) {
             hunt(rule, seed, found, tally);
         }
         seed += 1;
@@ -109,7 +116,7 @@ fn main() -> Result<ExitCode, String> {
     let mut total = Findings::default();
     all.iter().for_each(|found| total.merge(found));
     let names = hunters.iter().map(|hunter| hunter.name.as_str());
-    let names = names.chain(Rule::ALL.map(Rule::name)).chain(["all"]);
+    let names = names.chain(rules.iter().map(|rule| rule.name())).chain(["all"]);
     for (name, x) in names.zip(all.iter().chain([&total])) {
         println!(
             "{name:24} {:>10} {:>11} {:>10} {:>8} {:>9.2e} {:>9.2e} {:>9.2e}  {}; {}",
@@ -128,7 +135,7 @@ fn main() -> Result<ExitCode, String> {
         "{} seeds; the bound from norms claims something in {} of {} rows",
         seed, total.claimed, total.rows
     );
-    for (rule, Tally { recomputed, row_blocks: [of, out] }) in Rule::ALL.into_iter().zip(&tallies) {
+    for (rule, Tally { recomputed, row_blocks: [of, out] }) in rules.iter().zip(&tallies) {
         println!("{}: {recomputed} rows computed again; {out} of {of} rows of blocks left out", rule.name());
     }
     total.which.iter().for_each(|which| println!("violation: {which}"));

@@ -21,9 +21,9 @@
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
 //                                       context keeps codes after which it is lost
-//   ELSA_STANDIN_DEVICE=none|old|nano|new|large|discrete    no device; one of compute capability 5.2; one of 5.3 with one
-//                                       multiprocessor; one of 7.2; one of 48 multiprocessors instead of two; one that
-//                                       is not integrated
+//   ELSA_STANDIN_DEVICE=none|old|nano|new|tensor|large|discrete    no device; one of compute capability 5.2; one of 5.3 with
+//                                       one multiprocessor; one of 7.2; one of 8.7 with Tensor Cores and a driver of CUDA 11.4;
+//                                       one of 48 multiprocessors instead of two; one that is not integrated
 //   ELSA_STANDIN_DEVICES=N              number of devices [1]; all share one memory and one primary context
 //   ELSA_STANDIN_PTX=refuse             PTX is refused
 //   ELSA_STANDIN_MEMORY=BYTES           memory of the device
@@ -136,8 +136,6 @@ bool is_sticky(int code) {
   return STICKY.count(code) != 0;
 }
 
-constexpr int DRIVER_VERSION = 10020;
-constexpr int PTX_VERSION = 65;
 constexpr size_t PAGE = 4096;
 constexpr unsigned STREAM_NON_BLOCKING = 1, EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2;
 constexpr int GLOBAL = 0, RELAXED = 2;  // 1 is per thread
@@ -211,7 +209,7 @@ struct Module;
 struct Function {
   Module* module = nullptr;
   std::string name;
-  int max_threads = 1024, shared = 0, ptx = 0;
+  int max_threads = 1024, shared = 0, ptx = 0, dynamic = 49152;  // `dynamic`: the most that a launch may add
 };
 
 struct Module {
@@ -294,9 +292,9 @@ void configure(Driver& d) {
   d.configured = true;
   d.process = getpid();
   d.device = variable("ELSA_STANDIN_DEVICE");
-  static const std::set<std::string> DEVICES = {"", "none", "old", "nano", "new", "large", "discrete"};
+  static const std::set<std::string> DEVICES = {"", "none", "old", "nano", "new", "tensor", "large", "discrete"};
   if (DEVICES.count(d.device) == 0) {
-    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, nano, new, large, discrete");
+    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, nano, new, tensor, large, discrete");
   }
   const std::string devices = variable("ELSA_STANDIN_DEVICES");
   if (!devices.empty()) d.devices = std::atoi(devices.c_str());
@@ -625,8 +623,13 @@ int number_after(const std::string& text, const char* word) {
 }
 
 int capability(const Driver& d) {
-  return d.device == "old" ? 52 : d.device == "nano" ? 53 : d.device == "new" ? 72 : 62;
+  return d.device == "old" ? 52 : d.device == "nano" ? 53 : d.device == "new" ? 72 : d.device == "tensor" ? 87 : 62;
 }
+int driver_version(const Driver& d) { return capability(d) >= 80 ? 11040 : 10020; }
+int ptx_version(const Driver& d) { return capability(d) >= 80 ? 74 : 65; }
+// Shared memory that a block may have, and that a multiprocessor has.
+int most_shared(const Driver& d) { return capability(d) >= 80 ? 166912 : 49152; }
+int all_shared(const Driver& d) { return capability(d) >= 80 ? 167936 : 65536; }
 
 struct Log {
   char* text = nullptr;
@@ -666,9 +669,10 @@ int load(Driver& d, const void* image, Log log, Module** module) {
       return INVALID_PTX;
     }
     char text[160];
-    if (version > PTX_VERSION) {
+    const int newest = ptx_version(d);
+    if (version > newest) {
       std::snprintf(text, sizeof text, "ptxas fatal   : Unsupported .version %d.%d; current version is '%d.%d'",
-                    version / 10, version % 10, PTX_VERSION / 10, PTX_VERSION % 10);
+                    version / 10, version % 10, newest / 10, newest % 10);
       log.write(text);
       return INVALID_PTX;
     }
@@ -730,9 +734,9 @@ EXPORT(cuInit, unsigned flags) {
 }
 
 EXPORT(cuDriverGetVersion, int* version) {
-  return api("cuDriverGetVersion", NOTHING, [&](Driver&) -> int {
+  return api("cuDriverGetVersion", NOTHING, [&](Driver& d) -> int {
     if (version == nullptr) return INVALID_VALUE;
-    *version = DRIVER_VERSION;
+    *version = driver_version(d);
     return SUCCESS;
   });
 }
@@ -824,6 +828,8 @@ EXPORT(cuDeviceGetAttribute, int* value, int attribute, int device) {
              : attribute == 16 && d.device == "large" ? 48
              : attribute == 16 && d.device == "nano" ? 1
              : attribute == 18 && d.device == "discrete" ? 0
+             : attribute == 81 || attribute == 82 ? all_shared(d)
+             : attribute == 97 ? most_shared(d)
              : found == VALUES.end() ? 0
                                      : found->second;
     return SUCCESS;
@@ -1265,7 +1271,7 @@ EXPORT(cuModuleGetGlobal_v2, Address* address, size_t* bytes, Module* module, co
 EXPORT(cuFuncGetAttribute, int* value, int attribute, Function* function) {
   return api("cuFuncGetAttribute", CONTEXT, [&](Driver& d) -> int {
     if (d.functions.count(function) == 0 || !function->module->live) return INVALID_HANDLE;
-    const int values[] = {function->max_threads, function->shared, 0, 0, 128, function->ptx, 62, 0, 49152, -1};
+    const int values[] = {function->max_threads, function->shared, 0, 0, 128, function->ptx, 62, 0, function->dynamic, -1};
     if (value == nullptr || attribute < 0 || attribute > 9) return INVALID_VALUE;
     *value = values[attribute];
     return SUCCESS;
@@ -1275,7 +1281,12 @@ EXPORT(cuFuncGetAttribute, int* value, int attribute, Function* function) {
 EXPORT(cuFuncSetAttribute, Function* function, int attribute, int value) {
   return api("cuFuncSetAttribute", CONTEXT, [&](Driver& d) -> int {
     if (d.functions.count(function) == 0 || !function->module->live) return INVALID_HANDLE;
-    return (attribute == 8 || attribute == 9) && value <= 49152 ? SUCCESS : INVALID_VALUE;
+    if (attribute != 8 && attribute != 9) return INVALID_VALUE;
+    if (attribute == 8) {
+      if (value < 0 || value + function->shared > most_shared(d)) return INVALID_VALUE;
+      function->dynamic = value;
+    }
+    return SUCCESS;
   });
 }
 
@@ -1291,7 +1302,7 @@ EXPORT(cuOccupancyMaxActiveBlocksPerMultiprocessor, int* blocks, Function* funct
     if (d.functions.count(function) == 0 || !function->module->live) return INVALID_HANDLE;
     if (threads <= 0) return INVALID_VALUE;
     const size_t shared = function->shared + dynamic;
-    *blocks = std::min(2048 / threads, shared == 0 ? 32 : (int)(65536 / shared));
+    *blocks = std::min(2048 / threads, shared == 0 ? 32 : (int)(all_shared(d) / shared));
     return SUCCESS;
   });
 }
@@ -1306,7 +1317,7 @@ EXPORT(cuLaunchKernel, Function* function, unsigned grid_x, unsigned grid_y, uns
     }
     const uint64_t threads = (uint64_t)block_x * block_y * block_z;
     if (threads == 0 || threads > (uint64_t)function->max_threads) return INVALID_VALUE;
-    if ((size_t)dynamic + function->shared > 49152) return INVALID_VALUE;
+    if (dynamic > (unsigned)function->dynamic || (size_t)dynamic + function->shared > (size_t)most_shared(d)) return INVALID_VALUE;
     if (parameters == nullptr || extra != nullptr) return INVALID_VALUE;
     const Kernel* kernel = kernel_of(function->name);
     if (kernel == nullptr) stop(function->name + ": PTX was loaded for it, and it was not compiled for the host");

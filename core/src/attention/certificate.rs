@@ -54,6 +54,8 @@ pub struct Executed {
     pub half_chain: usize,
     /// Order in which sums are accumulated.
     pub order: Order,
+    /// `true` if products are those of operands that are split into two f16 values each. A guard limits the error of the splits.
+    pub split: bool,
 }
 
 /// The known order in which a run accumulates its sums. Bounds for a finished run track the partial sums in this order. A
@@ -151,6 +153,7 @@ impl Certificate {
         write!(out, r#""output_rounding":{:e},"#, self.output_rounding)?;
         write!(out, r#""executed":{{"block":{block},"segment_blocks":{segment_blocks},"#)?;
         write!(out, r#""merge_depth":{merge_depth},"additions":{additions},"half_chain":{half_chain},"#)?;
+        write!(out, r#""split":{},"#, e.split)?;
         write!(out, r#""kernel":"{}","into_s":{},"into_w":{},"#, e.kernel, e.into_s, e.into_w)?;
         write!(out, r#""chain":{},"chain_depth":{},"fused":{},"#, e.chain, e.chain_depth, e.fused)?;
         write!(out, r#""exp2_relative":{:e}}},"#, e.exp2_relative)?;
@@ -182,6 +185,7 @@ mod tests {
         exp2_relative: 1.7e-7,
         half_chain: 0,
         order: Order::ANY,
+        split: false,
     };
 
     #[test]

@@ -52,6 +52,7 @@ pub fn executed(problem: &Problem) -> Executed {
         fused: false,
         exp2_relative: EXP2_RELATIVE,
         half_chain: 0,
+        split: false,
         order: Order {
             lanes: 1,
             values: SEGMENT,

@@ -16,11 +16,22 @@ pub struct GpuKernel {
     pub role: Role,
 }
 
+/// Generation of GPUs that a module is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Oldest compute capability that loads the module.
+    pub capability: (u32, u32),
+    /// Optimisation level for the driver's compiler; `None` for its own.
+    pub level: Option<u32>,
+}
+
 /// Module in PTX, compressed together with other modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ptx {
     /// Version of the PTX instruction set, such as `6.5`.
     pub isa: &'static str,
+    /// GPUs that load the module.
+    pub target: Target,
     /// Length of the text in bytes, including the final zero.
     pub bytes: usize,
     /// The [`group`](super::group) that contains the packed texts of this module and others, each followed by a zero byte.
@@ -45,6 +56,24 @@ pub enum Role {
     /// Computes attention for query tiles within an error budget. The parameter is a
     /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionWithin(GpuKernelSpec),
+    /// Splits keys and values into planes of f16 elements for [`Role::AttentionSplit`]. Launched on two blocks for each tile of
+    /// each key head. The parameter is a [`SplitArgs`](super::attention::SplitArgs).
+    SplitPlanes {
+        /// `true` if keys and values have a 16-bit type. They then become one plane each, and f32 elements become two.
+        sixteen_bit: bool,
+        /// Largest head size.
+        head_dim: usize,
+        /// Number of keys per tile.
+        keys: usize,
+        /// SM resources per thread block.
+        resources: GpuResources,
+    },
+    /// Computes attention on Tensor Cores, except for row blocks that it refuses. Launched like [`Role::Attention`], with the
+    /// shared memory of its resources. The parameter is a [`SplitArgs`](super::attention::SplitArgs).
+    AttentionSplit(GpuKernelSpec),
+    /// Computes the rows that a kernel with [`Role::AttentionSplit`] refused, by f32 products. Launched like
+    /// [`Role::Attention`]. The parameter is a [`SplitArgs`](super::attention::SplitArgs).
+    AttentionRefused(GpuKernelSpec),
     /// Merges any number of partial states that a kernel with [`Role::AttentionWithin`] wrote. The parameter is a
     /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionMergeWithin {
@@ -180,8 +209,13 @@ impl GpuKernel {
     #[must_use]
     pub const fn resources(&self) -> GpuResources {
         match &self.role {
-            Role::Attention(spec) | Role::AttentionWithin(spec) | Role::MathValues(spec) => spec.resources,
-            Role::MathScores { resources }
+            Role::Attention(spec)
+            | Role::AttentionWithin(spec)
+            | Role::AttentionSplit(spec)
+            | Role::AttentionRefused(spec)
+            | Role::MathValues(spec) => spec.resources,
+            Role::SplitPlanes { resources, .. }
+            | Role::MathScores { resources }
             | Role::MathWeights { resources }
             | Role::AttentionMerge { resources, .. }
             | Role::AttentionMergeWithin { resources, .. }
@@ -216,24 +250,7 @@ impl GpuKernel {
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
             Role::Attention(spec) => Some(spec),
-            Role::MathScores { .. }
-            | Role::MathWeights { .. }
-            | Role::MathValues(_)
-            | Role::AttentionWithin(_)
-            | Role::AttentionMerge { .. }
-            | Role::AttentionMergeWithin { .. }
-            | Role::AttentionStream { .. }
-            | Role::AttentionMeasure { .. }
-            | Role::LinearWalk { .. }
-            | Role::LinearPrepare { .. }
-            | Role::LinearLong { .. }
-            | Role::LinearSums { .. }
-            | Role::LinearCarry { .. }
-            | Role::Recurrence { .. }
-            | Role::Selective { .. }
-            | Role::Convolution { .. }
-            | Role::LinearParallel { .. }
-            | Role::AttentionPresent { .. } => None,
+            _ => None,
         }
     }
 }

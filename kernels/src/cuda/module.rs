@@ -1,7 +1,7 @@
 //! The modules of the GPU kernels, as written by the build script. They contain PTX, and also a cubin if the build was
 //! given one.
 
-use super::kernel::Ptx;
+use super::kernel::{Ptx, Target};
 
 /// Builds the table entry of a kernel from the kernel's name and role. The code comes from the module of this name.
 macro_rules! kernel {
@@ -30,7 +30,7 @@ pub(super) const fn module(name: &str) -> &'static Module {
         }
         i += 1;
     }
-    panic!("no module of that name in kernels/ptx/sm_53")
+    panic!("no module of that name in kernels/ptx")
 }
 
 const fn same(a: &str, b: &str) -> bool {

@@ -3,7 +3,7 @@
 use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::group::{Header, PARAMETERS, checksum, window};
 use elsa_kernels::cuda::tensor::Divisor;
-use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role, registers};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, HAS_TENSOR_CORES, Role, registers};
 use lzma_rust2::LzmaReader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -13,15 +13,26 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx")
 }
 
+/// Returns the name of the oldest GPU that loads a kernel's module, and the version of the module's PTX ISA.
+fn target(kernel: &GpuKernel) -> (&'static str, &'static str) {
+    match kernel.ptx.target.capability {
+        (5, 3) => ("sm_53", "6.5"),
+        (8, 0) => ("sm_80", "7.4"),
+        other => panic!("{}: {other:?}", kernel.name),
+    }
+}
+
 /// Returns the PTX of a kernel as `cargo xtask ptx` wrote it.
 fn generated(kernel: &GpuKernel) -> String {
-    std::fs::read_to_string(folder().join("sm_53").join(kernel.name).with_extension("ptx")).unwrap()
+    std::fs::read_to_string(folder().join(target(kernel).0).join(kernel.name).with_extension("ptx")).unwrap()
 }
 
 #[test]
 fn every_module_is_in_the_table_once() {
-    let files: BTreeSet<String> = std::fs::read_dir(folder().join("sm_53"))
-        .unwrap()
+    let folders = if HAS_TENSOR_CORES { &["sm_53", "sm_80"][..] } else { &["sm_53"] };
+    let files: BTreeSet<String> = folders
+        .iter()
+        .flat_map(|target| std::fs::read_dir(folder().join(target)).unwrap())
         .map(|entry| entry.unwrap().path())
         .map(|path| {
             assert_eq!(path.extension().unwrap(), "ptx", "{}", path.display());
@@ -40,9 +51,11 @@ fn the_table_agrees_with_the_manifest() {
     for kernel in GPU_KERNELS {
         let takes = &manifest["kernels"][kernel.name];
         let ours = kernel.resources();
+        // The shared memory of these kernels is that of the launch.
+        let shared = if matches!(kernel.role, Role::AttentionSplit(_)) { 0 } else { ours.shared };
         for (what, ours) in [
             ("registers", ours.registers),
-            ("shared", ours.shared),
+            ("shared", shared),
             ("threads", ours.threads),
             ("bytes", generated(kernel).len()),
         ] {
@@ -64,13 +77,38 @@ fn instance(kernel: &GpuKernel) -> (String, Vec<String>) {
 #[test]
 fn sums_are_those_of_the_sources() {
     for kernel in GPU_KERNELS {
-        let Some(spec) = kernel.attention() else { continue };
+        let (Role::Attention(spec) | Role::AttentionRefused(spec) | Role::AttentionSplit(spec)) =
+            &kernel.role
+        else {
+            continue;
+        };
         let (template, arguments) = instance(kernel);
         let number = |i: usize| arguments[i].parse::<usize>().unwrap();
+        if template == "ATTENTION_SPLIT" {
+            // Arguments: name, blocks of an SM, D, keys, warps, products of 16 rows of a warp, ..
+            let (keys, rows) = (number(3), 16 * number(4) * number(5));
+            assert_eq!([spec.head_dim, spec.keys, spec.rows], [number(2), keys, rows], "{}", kernel.name);
+            assert_eq!(
+                spec.summation,
+                Summation::Tiles { columns: keys / 4, flush: keys },
+                "{}",
+                kernel.name
+            );
+            // .., 16 keys computed together, queries in shared memory, own sums for small products, stages, changed,
+            // elements of 16 bits.
+            let of = |argument: &str, bytes: usize| if argument == "true" { bytes } else { 0 };
+            let size = if arguments[11] == "true" { 2 } else { 4 };
+            assert_eq!(spec.sixteen_bit, size == 2, "{}", kernel.name);
+            let queries = of(&arguments[7], size * rows * spec.head_dim);
+            let addends = of(&arguments[10], number(4) * 8 * 4 * (keys + 8));
+            let shared = number(9) * 2 * size * keys * spec.head_dim + queries + addends;
+            assert_eq!(spec.resources.shared, shared, "{}", kernel.name);
+            continue;
+        }
         let summation = match &*template {
             // Arguments: name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..; a lane has TN
             // columns.
-            "ATTENTION" | "ATTENTION_SERIAL" => {
+            "ATTENTION" | "ATTENTION_SERIAL" | "ATTENTION_REFUSED" => {
                 Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
             }
             // Arguments: name, 16-bit elements, D, ..; a row uses one lane for four dims, at most 32 of the 128 lanes.
@@ -110,9 +148,10 @@ fn modules_are_what_an_old_driver_loads() {
         *taken += ptx.packed;
         let packed = std::str::from_utf8(&group[ptx.start..][..ptx.packed]).unwrap();
         let packed = packed.strip_suffix('\0').expect("a terminating zero");
-        assert_eq!(ptx.isa, "6.5", "{}", kernel.name);
+        let (target, isa) = target(kernel);
+        assert_eq!(ptx.isa, isa, "{}", kernel.name);
         assert!(!packed.contains('\0'), "{}", kernel.name);
-        assert!(packed.starts_with(".version 6.5\n.target sm_53\n"), "{}", kernel.name);
+        assert!(packed.starts_with(&format!(".version {isa}\n.target {target}\n")), "{}", kernel.name);
         assert!(packed.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);
         // The texts are compared without the numbers of their registers.
         let generated = generated(kernel);

@@ -13,8 +13,8 @@
  * its own. A function that the library lacks is a loader error, or an undefined reference if the program is linked with
  * a static library. A library built as a slice has the functions of some features only. The features attention,
  * files, gradients, linear, series, stream and task have the names of the headers with their functions; those of
- * gradients_task.h need both gradients and task. Without attention, elsa_workspace_certified and elsa_workspace_left_out
- * of common.h are absent too.
+ * gradients_task.h need both gradients and task. Without attention, elsa_workspace_certified, elsa_workspace_left_out and
+ * elsa_workspace_refused_blocks of common.h are absent too.
  *
  * Threads. Engines and plans may be shared. A workspace and the bound calls that use it serve one call at a time; a
  * concurrent second call returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes,

@@ -48,8 +48,8 @@ macro_rules! growing {
 growing! {
     elsa_engine_options
     elsa_engine_info
-    elsa_plan_options(schedule)
-    elsa_plan_info
+    elsa_plan_options(schedule tensor_cores)
+    elsa_plan_info(tensor_cores)
     elsa_problem
     elsa_inputs
     elsa_outputs
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(size_of::<elsa_windows>(), 6 * word);
         assert_eq!(size_of::<elsa_engine_options>(), 8 * word + 4 * 4 + 8);
         assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
-        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 8 * 4);
-        assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 10 * 4);
+        assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 4 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + added);
         assert_eq!(size_of::<elsa_inputs>(), 2 * word + 11 * inputs);
         assert_eq!(size_of::<elsa_outputs>(), 2 * word + 7 * inputs);

@@ -48,6 +48,11 @@ pub(crate) trait Called: Operator {
         plan.workspace_bytes()
     }
 
+    /// Returns `true` if runs of a plan on its GPU compute on Tensor Cores.
+    fn on_tensor_cores(_plan: &Plan<Self>) -> bool {
+        false
+    }
+
     /// Warms up a plan in a workspace.
     fn warm(plan: &Plan<Self>, workspace: &mut Workspace<Self>) -> Result<Report, RunError>;
 
@@ -109,6 +114,8 @@ impl<O: Called> AnyPlan for PlanOf<O> {
             kernel: text::name(plan.kernel()),
             state_workspace_bytes: O::state_workspace_bytes(plan),
             reason: reason.chars(),
+            tensor_cores: u32::from(O::on_tensor_cores(plan)),
+            reserved: 0,
         }
     }
 

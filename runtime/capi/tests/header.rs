@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
-const SOURCES: [&str; 36] = [
+const SOURCES: [&str; 37] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -32,6 +32,7 @@ const SOURCES: [&str; 36] = [
     "bound",
     "attention/certify",
     "attention/left_out",
+    "attention/refused",
     "attention/states",
     "stream/calls",
     "task/calls",

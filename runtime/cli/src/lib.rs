@@ -61,6 +61,7 @@ pub mod signals;
 mod stats;
 pub mod stream;
 pub mod task;
+pub mod tensor_cores;
 pub mod tune;
 mod usage;
 mod verdict;

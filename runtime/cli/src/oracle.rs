@@ -3,7 +3,7 @@
 
 use crate::rows::{RowId, for_rows, output_row};
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
-use elsa_core::attention::bound::{Arithmetic, LN_RANGE, UNLIKELY};
+use elsa_core::attention::bound::{Arithmetic, LN_RANGE, UNLIKELY, split};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
@@ -192,6 +192,12 @@ impl<'a> Oracle<'a> {
             Some(_) => self.y.iter().map(|&y| Component::new(&exact, y)).collect(),
             None => Vec::new(),
         };
+        let (mut keys, mut channels) = (vec![0.0; q.len()], vec![0.0; self.y.len()]);
+        if arithmetic.executed.split {
+            split::channels(problem, &inputs, (sequence, head), &mut keys, &mut channels);
+            self.components.iter_mut().zip(&channels).for_each(|(component, x)| component.within_channel(*x));
+        }
+        let reach = split::reach(arithmetic.scale, &q, &keys);
         let mut largest = 0.0;
         self.score = 0.0;
         for j in 0..self.p.len() {
@@ -199,7 +205,7 @@ impl<'a> Oracle<'a> {
                 continue;
             }
             let (k, at) = key(problem, &inputs, &s, kv_head, j);
-            let score = arithmetic.score(&q, |c| k.get(at + c));
+            let score = arithmetic.score(&q, |c| k.get(at + c)).split(&arithmetic, reach);
             self.score = f64::max(self.score, score.magnitude);
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = bounds.absorb(j, &score, bias);

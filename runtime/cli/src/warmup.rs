@@ -1,7 +1,7 @@
 //! `elsa warmup`: loads GPU kernels ahead of the first frame.
 
 use crate::args::values::dtype;
-use crate::args::{EngineArgs, warn_without_half_scores};
+use crate::args::{EngineArgs, warn_without_effect};
 use crate::error::{Error, one_line};
 use crate::report::{self, Loaded, object};
 use crate::shape::{self, Shape};
@@ -15,7 +15,8 @@ fn help() -> String {
     format!(
         "\
 The driver keeps what it compiles in its cache on disk, so that later processes load it in less time. On the CPU
-nothing needs loading. --dtype, --budget, --block and --half-scores describe the plans of shapes, and need --shape.
+nothing needs loading. --dtype, --budget, --block, --half-scores and --tensor-cores describe the plans of shapes,
+and need --shape.
 {}",
         shape::HELP
     )
@@ -45,12 +46,13 @@ pub struct WarmupArgs {
 /// Returns an error if the engine is not available, or if the driver refuses to load a kernel.
 pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     if args.shape.is_empty() {
-        let EngineArgs { ref host, block, half_scores, .. } = args.engine;
+        let EngineArgs { ref host, block, half_scores, tensor_cores, .. } = args.engine;
         for (given, argument) in [
             (args.dtype.is_some(), "dtype"),
             (host.budget.is_some(), "budget"),
             (block.is_some(), "block"),
             (half_scores, "half-scores"),
+            (tensor_cores.is_some(), "tensor-cores"),
         ] {
             if given {
                 let found = "given without --shape".into();
@@ -66,7 +68,7 @@ pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     }
     for shape in &args.shape {
         let plan = engine.plan(&shape.problem(args.dtype.unwrap_or(DType::F32))?, &options)?;
-        warn_without_half_scores(&options, &plan);
+        warn_without_effect(&options, &plan);
         fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
     }
     let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();

@@ -4,7 +4,7 @@
 //! creates a [`Plan`] for repeated calls.
 
 #[doc(inline)]
-pub use elsa_core::attention::plan::{CpuChoice, CpuDivision, Division, GpuChoice, Method};
+pub use elsa_core::attention::plan::{CpuChoice, CpuDivision, Division, GpuChoice, Method, TensorCores};
 #[doc(inline)]
 pub use elsa_core::attention::{
     Alignment, BiasView, Chunk, InputTensors, Inputs, LARGEST_FACTOR, Lengths, MASK_LIMIT, MaskElements,
@@ -13,8 +13,8 @@ pub use elsa_core::attention::{
 };
 #[doc(inline)]
 pub use elsa_runtime::{
-    Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, PlanOptions, Tuned, TunedFile,
-    TunedShape, Tuning, Workspace,
+    Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, PlanOptions, RefusedBlocks, Tuned,
+    TunedFile, TunedShape, Tuning, Workspace,
 };
 
 /// Gradients of attention, on the CPU.

@@ -270,6 +270,7 @@ fn answer(
         // exp2f of libm is off by less than a unit in the last place.
         exp2_relative: 2.0 * DType::F32.unit_roundoff(),
         half_chain: 0,
+        split: false,
         order: Order {
             lanes: 1,
             values: chain,

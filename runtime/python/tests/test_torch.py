@@ -427,6 +427,15 @@ class Patch(Case):
                 functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
         self.assertIs(functional.scaled_dot_product_attention, TORCH)
 
+    def test_tensor_cores(self):
+        """A patch plans the calls of its block with its use of Tensor Cores, which a CPU ignores."""
+        given, engine = tensors((1, 2, 5, 16)), elsa.Engine("scalar", threads=1)
+        for plans, use in ((1, False), (2, True), (2, "allow"), (3, "always"), (3, "off")):
+            with elsa.patch(engine, tensor_cores=use) as patched:
+                for call in (elsa.sdpa, functional.scaled_dot_product_attention):
+                    self.near(call(*given), TORCH(*given))
+            self.assertEqual((patched.calls, len(engine._plans)), (2, plans))
+
     def test_threads(self):
         cases = [tensors((1, 2, 5 + 30 * i, 32), seed=i) for i in range(5)]
         wanted = [elsa.sdpa(*case) for case in cases]

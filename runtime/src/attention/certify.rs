@@ -1,6 +1,7 @@
 //! Certificates of runs. A certificate is derived from the workspace's record of its last run and from the measurements
 //! of that run.
 
+use super::refusals::{Refusals, RefusedBlocks};
 use super::run_memory::RunMemory;
 use super::traversed::{Recorded, Traversed};
 use crate::cuda::workspace::GpuWorkspace;
@@ -21,14 +22,15 @@ pub enum Records {
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// Record of the last run in a workspace. The record is kept if the plan of the run certifies or has a schedule other
-/// than the exact one.
+/// Record of the last run in a workspace. The record is kept if the plan of the run certifies, has a schedule other than
+/// the exact one, or is on Tensor Cores.
 #[derive(Clone, Debug)]
 pub struct RunRecord {
     problem: Problem,
     certificate: Certificate,
     records: Option<Records>,
     recorded: Option<Recorded>,
+    refusals: Option<Refusals>,
     fallback: bool,
 }
 
@@ -41,7 +43,22 @@ impl RunRecord {
         recorded: Option<Recorded>,
         fallback: bool,
     ) -> RunRecord {
-        RunRecord { problem: *problem, certificate, records, recorded, fallback }
+        RunRecord { problem: *problem, certificate, records, recorded, refusals: None, fallback }
+    }
+
+    /// Adds the location of the words of a run on Tensor Cores.
+    pub fn refusing(self, refusals: Option<Refusals>) -> RunRecord {
+        RunRecord { refusals, ..self }
+    }
+
+    /// Counts the blocks of rows that the run refused on Tensor Cores; `None` if it was not on Tensor Cores. Waits if the
+    /// run is still pending.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Refusals::count`], and an error if there is no memory.
+    pub fn refused_blocks(&self, memory: Option<RunMemory<'_>>) -> Result<Option<RefusedBlocks>, RunError> {
+        let count = |refusals: Refusals| refusals.count(memory.ok_or(RunError::NoRun)?);
+        self.refusals.map(count).transpose()
     }
 
     /// Reads the counters of the run from its memory. The schedule of the run must differ from the exact one.
@@ -55,7 +72,8 @@ impl RunRecord {
 
     /// Returns `true` if the run was on a GPU.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.records, Some(Records::Gpu { .. }))
+        self.refusals.is_some()
+            || matches!(self.records, Some(Records::Gpu { .. }))
             || self.recorded.as_ref().is_some_and(Recorded::on_gpu)
     }
 

@@ -1,7 +1,8 @@
-//! The certificate of the last run in a workspace.
+//! The certificate and the other facts of the last run in a workspace.
 
 use super::certify::RunRecord;
 use super::operator::{Attention, Bound, DeviceBound, Workspace};
+use super::refusals::RefusedBlocks;
 use super::run_memory::RunMemory;
 use super::traversed::Traversed;
 use crate::bound::Calls;
@@ -54,6 +55,17 @@ impl Workspace {
         let record = self.record.as_ref().ok_or(RunError::Exact)?;
         record.traversed(memory_of(&mut self.memory, record))
     }
+
+    /// Counts the blocks of rows that the last run in this workspace refused on Tensor Cores, so that f32 products computed
+    /// them. Returns `None` if the last run was not on Tensor Cores, if it failed, or if there was no run. Waits if the run is
+    /// still pending. The first call allocates host memory, and only calls of this function read the device's memory.
+    ///
+    /// # Errors
+    /// Returns an error if the GPU fails, or if host memory is not available.
+    pub fn refused_blocks(&mut self) -> Result<Option<RefusedBlocks>, RunError> {
+        let Some(record) = self.record.as_ref() else { return Ok(None) };
+        record.refused_blocks(memory_of(&mut self.memory, record))
+    }
 }
 
 impl Bound<'_> {
@@ -64,6 +76,15 @@ impl Bound<'_> {
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let record = self.record.as_ref().ok_or(RunError::Exact)?;
         record.traversed(memory_of_call(&mut self.calls, record))
+    }
+
+    /// Counts the blocks of rows that the last run refused on Tensor Cores; see [`Workspace::refused_blocks`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Workspace::refused_blocks`].
+    pub fn refused_blocks(&mut self) -> Result<Option<RefusedBlocks>, RunError> {
+        let Some(record) = self.record.as_ref() else { return Ok(None) };
+        record.refused_blocks(memory_of_call(&mut self.calls, record))
     }
 
     /// Returns the certificate of the last run; see [`Workspace::certificate`].
@@ -84,5 +105,15 @@ impl DeviceBound<'_> {
     pub fn certificate(&mut self) -> Result<RunCertificate<'_>, RunError> {
         let record = self.record.as_ref().ok_or(RunError::NoRun)?;
         record.certificate(RunMemory::Gpu(self.call.workspace()))
+    }
+
+    /// Waits for the last run and counts the blocks of rows that it refused on Tensor Cores; see
+    /// [`Workspace::refused_blocks`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Workspace::refused_blocks`].
+    pub fn refused_blocks(&mut self) -> Result<Option<RefusedBlocks>, RunError> {
+        let Some(record) = self.record.as_ref() else { return Ok(None) };
+        record.refused_blocks(Some(RunMemory::Gpu(self.call.workspace())))
     }
 }

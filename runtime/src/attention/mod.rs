@@ -9,6 +9,7 @@ mod last_run;
 pub mod operator;
 pub mod options;
 mod plan;
+pub mod refusals;
 mod run_memory;
 pub mod stream;
 pub mod task;

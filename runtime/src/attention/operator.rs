@@ -3,6 +3,7 @@
 use super::certify::{Records, RunRecord};
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
+use super::refusals::Refusals;
 use super::traversed::Recorded;
 use crate::operator::Operator;
 use crate::problem;
@@ -116,8 +117,8 @@ impl Operator for Attention {
     fn record_of_gpu(plan: &GpuPlan, problem: &Problem) -> Option<RunRecord> {
         let (count, stride) = (plan.choice.records, plan.choice.record_stride());
         let records = (count > 0).then_some(Records::Gpu { at: plan.layout.records.start, count, stride });
-        let recorded = Recorded::of_gpu(plan);
-        (records.is_some() || recorded.is_some())
-            .then(|| record(problem, plan.executed(), records, recorded, false))
+        let (recorded, refusals) = (Recorded::of_gpu(plan), Refusals::of(plan));
+        (records.is_some() || recorded.is_some() || refusals.is_some())
+            .then(|| record(problem, plan.executed(), records, recorded, false).refusing(refusals))
     }
 }

@@ -1,7 +1,7 @@
 //! Options of an attention plan.
 
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::{CpuDivision, Division, Method, Options};
+use elsa_core::attention::plan::{CpuDivision, Division, Method, Options, TensorCores};
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_core::setters;
 
@@ -31,6 +31,9 @@ pub struct PlanOptions {
     /// row NaN. The bits of the output then also depend on whether the rows of keys and values are aligned to 16 bytes.
     /// Inputs of other types are unaffected.
     pub half_scores: bool,
+    /// Use of a GPU's Tensor Cores. With [`TensorCores::Allow`] a plan uses them where they are faster and as exact as f32
+    /// products. The bits of the output then also depend on whether rows can be read in pieces of 16 bytes. Ignored on the CPU.
+    pub tensor_cores: TensorCores,
     /// `true` if runs measure their tensors, so that [`Workspace::certificate`](crate::Workspace::certificate) can
     /// bound the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
     pub certify: bool,
@@ -64,7 +67,8 @@ pub struct PlanOptions {
 
 setters! {
     PlanOptions:
-    method: Method, block: usize, all_workers: bool, half_scores: bool, certify: bool, schedule: Schedule;
+    method: Method, block: usize, all_workers: bool, half_scores: bool, tensor_cores: TensorCores, certify: bool,
+    schedule: Schedule;
     optional budget: usize, division: Division, cpu_division: CpuDivision, error_budget: f32,
 }
 
@@ -113,6 +117,7 @@ impl Default for PlanOptions {
             budget,
             all_workers,
             half_scores: false,
+            tensor_cores: TensorCores::Off,
             certify,
             division: None,
             cpu_division: None,

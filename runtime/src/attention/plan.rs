@@ -11,7 +11,7 @@ use crate::error::{PlanError, RunError};
 use crate::plan::{DevicePlan, Execution};
 use crate::report::Report;
 use elsa_core::attention::certificate::Certificate;
-use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method, cpu_alternatives};
+use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method, TensorCores, cpu_alternatives};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_kernels::registry;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Engine {
 
 /// Returns the options for the GPU's chooser.
 fn gpu_options(options: &PlanOptions) -> GpuOptions {
-    let PlanOptions { budget, half_scores, certify, division, .. } = *options;
-    GpuOptions { budget, half_scores, certify, division, error_budget: None }
+    let PlanOptions { budget, half_scores, tensor_cores, certify, division, .. } = *options;
+    GpuOptions { budget, half_scores, tensor_cores, certify, division, error_budget: None }
 }
 
 impl Engine {
@@ -91,6 +91,12 @@ impl Engine {
         options: &PlanOptions,
     ) -> Result<GpuPlan, PlanError> {
         let own = gpu_options(options);
+        if own.tensor_cores != TensorCores::Off
+            && own.division.is_none()
+            && let Some(plan) = GpuPlan::on_tensor_cores(gpu, problem, &own)?
+        {
+            return Ok(plan);
+        }
         let tuned = self.tuned().and_then(|file| file.contents.as_ref().ok());
         let tuned = tuned.and_then(|tuned| tuned.division(problem, options.half_scores));
         if let (None, Some(division)) = (own.division, tuned) {
@@ -148,6 +154,13 @@ impl Plan {
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&GpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)
+    }
+
+    /// Returns `true` if runs on `backend` compute on Tensor Cores. The [`Report`](crate::Report) of a run contains the run's
+    /// back end. A guard may refuse blocks of rows ([`Workspace::refused_blocks`](crate::Workspace::refused_blocks)).
+    #[must_use]
+    pub fn on_tensor_cores(&self, backend: Backend) -> bool {
+        matches!(self.of(backend), DevicePlan::Gpu(gpu) if gpu.split.is_some())
     }
 
     /// Returns the error certificate of runs on the plan's main back end, [`Plan::backend`].

@@ -19,7 +19,7 @@ use super::{ptx, with_kernels};
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
 use elsa_core::setters;
-use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -210,6 +210,9 @@ impl Gpu {
         let function = Arc::new(module).function(kernel.name)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         log::debug!("kernel {} from {form}, PTX ISA {isa}, in {ms:.1} ms", kernel.name);
+        if let Role::AttentionSplit(spec) = &kernel.role {
+            function.allow_shared(spec.resources.shared as u32)?;
+        }
         let (registers, local_bytes) = (function.registers()?, function.local_bytes()?);
         let loaded = LoadedKernel { name: kernel.name, form, isa, ms, registers, local_bytes };
         let mut state = self.state_of(context)?;
@@ -228,12 +231,12 @@ impl Gpu {
         kernel: &'static GpuKernel,
     ) -> Result<(Module, &'static str), DeviceError> {
         if let Some(cubin) = kernel.cubin {
-            match Module::load(context, cubin) {
+            match Module::load(context, cubin, None) {
                 Ok(module) => return Ok((module, "cubin")),
                 Err((e, _)) => log::debug!("cubin of {}: {e}; its PTX is compiled", kernel.name),
             }
         }
-        let loaded = Module::load(context, &ptx::text(kernel)?);
+        let loaded = Module::load(context, &ptx::text(kernel)?, kernel.ptx.target.level);
         loaded.map(|module| (module, "ptx")).map_err(|(source, log)| DeviceError::Module {
             kernel: kernel.name,
             isa: kernel.ptx.isa,
@@ -243,13 +246,21 @@ impl Gpu {
         })
     }
 
-    /// Loads every kernel of the build.
+    /// Loads every kernel of the build that the device can run.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
     pub fn load_all(&self) -> Result<(), DeviceError> {
         let context = self.context()?;
-        GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))
+        let profile = self.profile();
+        // A plan chooses no kernel on Tensor Cores whose shared memory an SM lacks.
+        let fits = |role: &Role| match role {
+            Role::AttentionSplit(spec) => spec.resources.shared <= profile.shared_per_sm,
+            _ => true,
+        };
+        let runs =
+            |kernel: &&GpuKernel| kernel.ptx.target.capability <= profile.capability && fits(&kernel.role);
+        GPU_KERNELS.iter().filter(runs).try_for_each(|kernel| self.function(&context, kernel).map(drop))
     }
 
     /// Returns the kernels loaded so far.

@@ -1,13 +1,14 @@
 //! Lists the launches of a run: kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four kinds of work. The first three kinds are in one stream, in the order of this list:
+//! A run enqueues up to five kinds of work. All but the last are in one stream, in the order of this list:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
 //!    The operator has written the table on the host. Before writing, the operator waited until an earlier run had
 //!    finished copying the table ([`GpuWorkspace::open_table`]).
-//! 2. *The kernels before the fork*.
-//! 3. *The kernels after the fork*.
-//! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
+//! 2. *Words* of the workspace are set to a value if the list requests it.
+//! 3. *The kernels before the fork*.
+//! 4. *The kernels after the fork*.
+//! 5. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
 //!    It uses the SMs that the other kernels leave idle.
 //!
 //! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
@@ -35,6 +36,15 @@ pub struct Grid {
     pub blocks: u32,
     /// Number of threads per block.
     pub threads: u32,
+    /// Shared memory per block in addition to the kernel's own, in bytes.
+    pub shared: u32,
+}
+
+impl Grid {
+    /// Returns a launch of `blocks` blocks of `threads` threads, without additional shared memory.
+    pub const fn new(blocks: u32, threads: u32) -> Grid {
+        Grid { blocks, threads, shared: 0 }
+    }
 }
 
 /// A kernel, its grid, and the offset of its parameter.
@@ -66,6 +76,8 @@ pub struct Stored(usize);
 pub struct Launches {
     /// Device address to which the table is copied, and the number of bytes to copy.
     table: (u64, usize),
+    /// Device address of the words that are set, their number, and their value.
+    filled: (u64, usize, u32),
     kernels: heapless::Vec<Kernel, MOST_KERNELS>,
     /// The concurrent kernel, and the number of kernels before the fork.
     beside: Option<(Kernel, usize)>,
@@ -80,6 +92,7 @@ impl Default for Launches {
     fn default() -> Launches {
         Launches {
             table: (0, 0),
+            filled: (0, 0, 0),
             kernels: heapless::Vec::new(),
             beside: None,
             parameters: Parameters([MaybeUninit::uninit(); MOST_BYTES]),
@@ -94,6 +107,12 @@ impl Launches {
     /// table to the device address `to`.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
+    }
+
+    /// Adds a step to the list: before a run launches kernels, it sets `words` 32-bit words at the device address `at` to
+    /// `value`.
+    pub fn fill(&mut self, at: u64, words: usize, value: u32) {
+        self.filled = (at, words, value);
     }
 
     /// Stores a parameter in the list.
@@ -183,6 +202,11 @@ impl Launches {
             unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
             workspace.uploaded.record(entered, stream)?;
         }
+        let (at, words, value) = self.filled;
+        if words > 0 {
+            // SAFETY: the caller guarantees *room* and *alive* (clauses).
+            unsafe { stream.fill(entered, at, words, value)? };
+        }
         let Some((kernel, fork)) = &self.beside else {
             // SAFETY: the caller guarantees the clauses of this function.
             return unsafe { self.launch(&self.kernels, entered, stream) };
@@ -220,7 +244,7 @@ impl Launches {
             let parameter = self.parameters.0.as_ptr().wrapping_add(*parameter).cast::<c_void>();
             // SAFETY: the caller guarantees the clauses of this function; *parameter* of `push` and `fork`, and
             // *parameters*.
-            unsafe { stream.launch(entered, function, grid.blocks, grid.threads, parameter)? };
+            unsafe { stream.launch(entered, function, [grid.blocks, grid.threads, grid.shared], parameter)? };
         }
         Ok(())
     }

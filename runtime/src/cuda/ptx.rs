@@ -125,7 +125,9 @@ mod tests {
     #[cfg_attr(miri, ignore = "inflates long, and nothing unsafe")]
     fn modules_are_the_texts_that_were_generated_but_for_the_order_of_registers() {
         for kernel in GPU_KERNELS {
-            let file = format!("{}/../kernels/ptx/sm_53/{}.ptx", env!("CARGO_MANIFEST_DIR"), kernel.name);
+            let (major, minor) = kernel.ptx.target.capability;
+            let folder = format!("{}/../kernels/ptx/sm_{major}{minor}", env!("CARGO_MANIFEST_DIR"));
+            let file = format!("{folder}/{}.ptx", kernel.name);
             let wanted = std::fs::read_to_string(file).unwrap() + "\0";
             let text = String::from_utf8(text(kernel).unwrap()).unwrap();
             assert_eq!(pieces(&text).count(), pieces(&wanted).count(), "{}", kernel.name);

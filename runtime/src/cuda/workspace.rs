@@ -397,6 +397,14 @@ impl GpuWorkspace {
         if bytes > 0 && self.beside.is_none() {
             self.beside = Some(Beside::new(&self.context)?);
         }
+        self.reserve_fetched(bytes)
+    }
+
+    /// Allocates host memory for `bytes` bytes of records, unless it exists.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available.
+    pub fn reserve_fetched(&mut self, bytes: usize) -> Result<(), DeviceError> {
         if self.record_bytes() < bytes {
             self.records = zeros(bytes / size_of::<f32>())?;
         }

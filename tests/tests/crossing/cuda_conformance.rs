@@ -146,7 +146,8 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // These kernels are run by `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series`.
+            // These kernels are run by `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear`, `cuda_series` and
+            // `cuda_tensor`.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
@@ -165,6 +166,9 @@ fn every_kernel_runs() {
                     | Role::Selective { .. }
                     | Role::Convolution { .. }
                     | Role::LinearParallel { .. }
+                    | Role::SplitPlanes { .. }
+                    | Role::AttentionSplit(_)
+                    | Role::AttentionRefused(_)
             );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })
@@ -228,7 +232,8 @@ fn addends_in_plain_tiles() {
             }
         }
     }
-    let all = GPU_KERNELS.iter().filter(|kernel| kernel.name.ends_with("_added")).count();
+    let all =
+        GPU_KERNELS.iter().filter_map(GpuKernel::attention).filter(|k| k.name.ends_with("_added")).count();
     assert_eq!(kernels.len(), all, "{kernels:?}");
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }

@@ -31,6 +31,7 @@ mod cuda_semantics;
 mod cuda_series;
 mod cuda_states;
 mod cuda_stream;
+mod cuda_tensor;
 mod cuda_tuned;
 mod cuda_warm;
 mod decoding;

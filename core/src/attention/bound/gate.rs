@@ -68,6 +68,7 @@ mod tests {
             fused: true,
             exp2_relative: 1.5e-7,
             half_chain: 0,
+            split: false,
             order: Order::ANY,
         },
     };

@@ -22,6 +22,7 @@ mod partials;
 pub mod prior;
 pub mod rounding;
 mod score;
+pub mod split;
 
 pub use prior::{Norms, Prior, left_out};
 pub use score::Score;
@@ -38,6 +39,15 @@ const LAMBDA: f64 = 6.55;
 
 /// Unit roundoff of f32, in which scores and sums are computed.
 const U: f64 = DType::F32.unit_roundoff();
+
+/// Largest error that splits add to a score, in units of [`U`]: the limit of the guard of the kernels, and its own roundings.
+const SPLIT_SCORE: f64 = 12.01;
+/// Largest residual of a value, in units of [`U`]: the limit of the guard, and its own roundings.
+const SPLIT_VALUE: f64 = 32.01;
+/// Residual of a weight, 2^-22, and the product of second parts, at most 2^-22 of the product, in units of [`U`].
+const SPLIT_WEIGHT: f64 = 8.01;
+/// Residual of a weight that is tiny relative to the largest: half of the smallest f16 number, relative to 2^15.
+const SPLIT_FLOOR: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Number of roundings of a score in addition to those of its dot product. These are the roundings of the conversion
 /// factor to base-2 units, of the product of this factor and the query, of the soft cap, and of the addition of mask
@@ -127,8 +137,25 @@ impl Arithmetic {
     /// Returns the largest number of roundings of a product on its way into a score, including the rounding of the
     /// product.
     fn product_roundings(&self) -> usize {
-        let Executed { chain, chain_depth, .. } = self.executed;
-        chain.saturating_add(chain_depth).min(self.head_dim)
+        let Executed { chain, chain_depth, split, .. } = self.executed;
+        let longest = chain.saturating_add(chain_depth);
+        // A Tensor Core truncates each of the numbers that it adds.
+        if split { longest } else { longest.min(self.head_dim) }
+    }
+
+    /// Returns the error that splits add to a score, relative to `Σ_c |scale q_c| K_c`, where `K_c` is the largest magnitude of
+    /// channel `c` of the keys. Zero if operands are not split.
+    fn split_score(&self) -> f64 {
+        if self.executed.split { SPLIT_SCORE * U } else { 0.0 }
+    }
+
+    /// Returns two errors that splits add to a weighted average of values. The first is relative to `Σ p |v|`, and the second to
+    /// the largest magnitude of the channel of the values. Both are zero if operands are not split.
+    fn split_values(&self, keys: f64) -> (f64, f64) {
+        match self.executed.split {
+            true => (SPLIT_WEIGHT * U, SPLIT_VALUE * U + keys * SPLIT_FLOOR),
+            false => (0.0, 0.0),
+        }
     }
 
     /// Returns the unit in which scores are computed, in natural-log units: the soft cap, or `ln 2` if there is no soft

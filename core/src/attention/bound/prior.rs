@@ -7,7 +7,8 @@
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + lost · max_j |v_jc| + tiny
 //! ```
 //!
-//! `u = 2^-24` and `γ_k = k u / (1 − k u)`; `core/BOUNDS.md` derives every term.
+//! `u = 2^-24` and `γ_k = k u / (1 − k u)`; `core/BOUNDS.md` derives every term. If operands are split, the largest value is that of
+//! all keys of the sequence, attended or not.
 //!
 //! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and therefore at least every partial sum of a score.
 //! A score in natural-log units is off by at most
@@ -198,7 +199,8 @@ impl Arithmetic {
         let steps = self.product_roundings() as f64 + SCALING;
         let (halves, lost_in_halves) = self.in_halves();
         let underflow = f64::from(f32::MIN_POSITIVE) * (libm::sqrt(d) * key + 2.0 * d);
-        let dots = gamma(steps) + halves * (1.0 + gamma(steps));
+        // `Σ |q_c| K_c ≤ √d ‖q‖ max ‖k‖`.
+        let dots = gamma(steps) + halves * (1.0 + gamma(steps)) + self.split_score() * libm::sqrt(d);
         let delta =
             dots * largest + tangent * capped + gamma(ADDED) * bias + gamma(1.0) * distance * (1.0 + 4.0 * U);
         let delta = (delta + lost_in_halves + underflow) * OUTWARD;
@@ -221,8 +223,9 @@ impl Arithmetic {
         if changed.is_nan() || changed > 0.5 {
             return nothing;
         }
-        let lost = 8.0 * n * reference.lost;
-        let sums = (2.0 * changed + (1.0 + weight) * (into_s + into_w)) / (1.0 - changed);
+        let (of_weights, of_values) = self.split_values(n);
+        let lost = 8.0 * n * reference.lost + of_values * 2.0;
+        let sums = (2.0 * changed + (1.0 + weight) * (into_s + into_w + of_weights)) / (1.0 - changed);
         let relative = ((1.0 + last) * sums + last) * OUTWARD;
 
         let halves =
@@ -233,7 +236,8 @@ impl Arithmetic {
             + distance * distance
             + (lost_in_halves / U) * (lost_in_halves / U);
         let squares = 4.0 * score + w_roundings + (e.into_s as f64 + 2.0);
-        let systematic = 2.0 * (e.exp2_relative + tangent * capped + underflow);
+        let splits = self.split_score() * libm::sqrt(d) * largest;
+        let systematic = 2.0 * (e.exp2_relative + tangent * capped + underflow + splits) + of_weights;
         let likely =
             (LAMBDA * U * libm::sqrt(squares) + systematic) / (1.0 - changed) * (1.0 + last) + self.rounded();
         Prior { relative, likely: (likely * OUTWARD).min(relative), lost, ..nothing }
@@ -264,6 +268,7 @@ mod tests {
             fused: true,
             exp2_relative: 2.5 * U,
             half_chain: 0,
+            split: false,
             order: Order::ANY,
         },
     };

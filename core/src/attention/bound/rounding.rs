@@ -176,6 +176,8 @@ pub struct Component {
     /// Smallest value of the component; `largest` is the largest.
     least: f64,
     largest: f64,
+    /// Largest magnitude of the channel over all keys of the sequence; only known and needed if operands are split.
+    channel: f64,
     /// `true` if an infinite or NaN value may have weight zero in the run.
     poisoned: bool,
     weighted: TrackedSum,
@@ -185,7 +187,7 @@ impl Component {
     /// Creates a component with exact value `y`, before any key is absorbed.
     #[must_use]
     pub fn new(arithmetic: &Arithmetic, y: f64) -> Component {
-        let Executed { into_w, merge_depth, fused, order, .. } = arithmetic.executed;
+        let Executed { into_w, merge_depth, fused, order, split, .. } = arithmetic.executed;
         Component {
             y,
             change: 0.0,
@@ -199,9 +201,16 @@ impl Component {
             lost: 0.0,
             least: f64::INFINITY,
             largest: f64::NEG_INFINITY,
+            channel: if split { f64::INFINITY } else { 0.0 },
             poisoned: false,
             weighted: TrackedSum::new(order.of_values(into_w.saturating_sub(merge_depth) + 1, fused)),
         }
+    }
+
+    /// Sets the largest magnitude of the channel over all keys of the sequence, attended or not. If operands are split, the bounds
+    /// are infinite without it.
+    pub const fn within_channel(&mut self, largest: f64) {
+        self.channel = largest;
     }
 
     /// Absorbs a key and its value in this component.
@@ -408,17 +417,19 @@ impl<'a> Row<'a> {
         let sums_of_w = U * weighted.worst + w * U * of_w * c.magnitude + of_w * c.raised;
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
-        let numerator = c.change + moved + sums_of_w + y * sums_of_s;
+        let (of_weights, of_values) = a.split_values(self.keys as f64);
+        let splits = times(of_weights, c.magnitude + c.raised) + times(of_values, c.channel);
+        let numerator = c.change + moved + sums_of_w + y * sums_of_s + splits;
         // If the errors of the weights are so large that the sum of the weights may vanish, the output is still an average
         // of values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;
-        let average = ((1.0 + of_w) * c.far + (of_w + of_s) * y) / (1.0 - of_s) + 2.0 * c.lost;
+        let average = ((1.0 + of_w) * c.far + (of_w + of_s) * y + splits) / (1.0 - of_s) + 2.0 * c.lost;
         let sums = if held && average < sums { average } else { sums };
         let worst = ((1.0 + last) * sums + last * y + tiny) * OUTWARD;
         let squares = c.squares + weighted.squares + y * y * (weights.squares + 3.0);
-        let first = LAMBDA * U * libm::sqrt(squares) + c.shift.abs() + c.systematic;
+        let first = LAMBDA * U * libm::sqrt(squares) + c.shift.abs() + c.systematic + splits;
         let kept = 1.0 - self.likely_change.min(0.5);
         let likely = (first / kept + output * y + tiny) * OUTWARD;
         Bounds { worst, likely: if likely > worst { worst } else { likely }, poisoned: c.poisoned }

@@ -28,9 +28,19 @@ pub struct Score {
     pub systematic: f64,
 }
 
+impl Score {
+    /// Adds the error of a score whose operands are split. `reach` is `Σ_c |scale q_c| K_c`, where `K_c` is the largest magnitude of
+    /// channel `c` of all keys of the sequence. Has no effect if operands are not split.
+    #[must_use]
+    pub fn split(self, arithmetic: &Arithmetic, reach: f64) -> Score {
+        let missed = arithmetic.split_score() * reach;
+        Score { worst: self.worst + missed, systematic: self.systematic + missed, ..self }
+    }
+}
+
 impl Arithmetic {
     /// Tracks the score of a query and a key, both `[d]`. Each rounding is at most `u` times the largest power of two
-    /// that does not exceed the rounded number.
+    /// that does not exceed the rounded number. If operands are split, [`Score::split`] must follow.
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
@@ -90,8 +100,8 @@ impl Arithmetic {
         let second = k * U * drift * magnitude;
         let (relative, subnormal) = self.in_halves();
         let halves = relative * (1.0 + drift) * magnitude + subnormal;
-        // Products of f16 numbers are scaled only after they are summed, so the shift is not known.
-        let known = e.half_chain == 0;
+        // Products of 16-bit numbers may be scaled only after they are summed, so the shift is not known.
+        let known = e.half_chain == 0 && !(e.split && self.dtype != DType::F32);
         let shift = if known { unit * shift } else { 0.0 };
         let factor = if known { query.len() as f64 * F64_DUST } else { gamma(2.0) } * magnitude;
         let underflow = f64::from(f32::MIN_POSITIVE) * unit * (keys + 2.0 * query.len() as f64);

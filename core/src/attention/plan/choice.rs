@@ -354,6 +354,7 @@ impl CpuChoice {
             fused,
             exp2_relative,
             half_chain: 0,
+            split: false,
             order: self.order(),
         }
     }

@@ -290,6 +290,7 @@ pub fn choose_gpu<'a>(
         keys,
         serial: false,
         cut: s.window.left.is_some(),
+        split: None,
     };
     if !packed {
         let (sms, resident) = (device.sms.max(1), kernel.resources.resident(device));

@@ -172,6 +172,20 @@ const SM_SHARED: usize = 64 << 10;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
+/// Use of a GPU's Tensor Cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TensorCores {
+    /// Products are f32 products.
+    #[default]
+    Off,
+    /// Products may be those of operands that are split into two f16 values each, or of 16-bit operands as they are, with f32
+    /// sums. A guard decides for each block of rows of each head whether that is as exact as f32 products. GPUs of compute
+    /// capability 8.0 and later have the kernels.
+    Allow,
+    /// Like `Allow`, even for problems that are so small that f32 products are faster.
+    Always,
+}
+
 /// Options of a plan for a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuOptions {
@@ -185,6 +199,8 @@ pub struct GpuOptions {
     /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
     /// the keys undivided.
     pub division: Option<Division>,
+    /// Use of Tensor Cores.
+    pub tensor_cores: TensorCores,
     /// Largest share of weights that a row may skip; `None` if rows skip nothing. With an error budget, all candidates must
     /// be kernels that support skipping.
     pub error_budget: Option<f32>,
@@ -239,6 +255,69 @@ pub struct GpuChoice {
     pub(super) keys: usize,
     /// `true` if a window keeps rows from attending the first keys.
     pub(super) cut: bool,
+    /// The part that Tensor Cores compute; `None` if they compute nothing. `kernel` then computes only the rows that they
+    /// refuse.
+    pub split: Option<SplitChoice>,
+}
+
+/// Number of products that an instruction of a Tensor Core adds to a sum.
+const DEPTH: usize = 16;
+/// Bound of the error of such an instruction, in units of 2^-24 of the sum of all magnitudes: a truncation to 2^-24 of the largest
+/// for each product and for the sum, and two for the truncation of the result.
+const STEP_ROUNDINGS: usize = DEPTH + 3;
+
+/// A GPU plan whose products run on Tensor Cores, as products of split operands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitChoice {
+    /// The kernel that attends. Its shared memory is that of the launch.
+    pub kernel: GpuKernelSpec,
+    /// Number of row blocks per sequence. Each decides for its own rows whether it refuses.
+    pub row_blocks: usize,
+    /// Number of tiles of keys per key head.
+    pub tiles: usize,
+    /// Number of key heads, summed over all sequences.
+    pub kv_heads: usize,
+    /// Number of query heads, summed over all sequences.
+    pub heads: usize,
+}
+
+impl SplitChoice {
+    /// Size of a tile's planes in bytes: planes of f16 elements, of keys and of values. f32 elements have two planes each.
+    const fn tile_bytes(&self) -> usize {
+        (if self.kernel.sixteen_bit { 4 } else { 8 }) * self.kernel.keys * self.kernel.head_dim
+    }
+
+    /// Returns the structure and the arithmetic of a run whose splits have `chunk` keys. They cover the rows of both kernels;
+    /// `refused` describes those that Tensor Cores refuse.
+    fn executed(&self, chunk: usize, refused: &Executed) -> Executed {
+        let GpuKernelSpec { name, keys: tile, head_dim, .. } = self.kernel;
+        let steps = |terms: usize| terms.div_ceil(DEPTH) * STEP_ROUNDINGS;
+        // Small products are a 2^-10th of the large ones. They and the sum of both are two roundings more.
+        let chain = steps(head_dim) + steps(2 * head_dim).div_ceil(1 << 10) + 2;
+        let tiles = chunk.div_ceil(tile.max(1));
+        let into_w = steps(3 * tile) + tiles + refused.merge_depth;
+        let into_s = tile / 4 + 2 + tiles + refused.merge_depth;
+        let (into_s, into_w) = (into_s.max(refused.into_s), into_w.max(refused.into_w));
+        Executed {
+            kernel: name,
+            block: tile.max(1),
+            segment_blocks: tiles,
+            additions: into_s.max(into_w),
+            into_s,
+            into_w,
+            chain: chain.max(refused.chain),
+            order: Order { segment: refused.order.segment, ..Order::ANY },
+            split: true,
+            ..*refused
+        }
+    }
+
+    /// Returns the numbers of 32-bit words that are zero when a run begins: those of the channels of the keys, and those of the
+    /// refusals.
+    #[must_use]
+    pub const fn words(&self) -> [usize; 2] {
+        [3 * self.kv_heads * self.kernel.head_dim, self.kv_heads + self.heads * self.row_blocks]
+    }
 }
 
 impl GpuChoice {
@@ -295,7 +374,7 @@ impl GpuChoice {
     pub fn executed(&self) -> Executed {
         let GpuKernelSpec { name, keys, chain, exp2_relative, half_chain, .. } = self.kernel;
         let (path, block) = (self.longest_path(false), keys.max(1));
-        Executed {
+        let by_products = Executed {
             kernel: name,
             block,
             segment_blocks: self.chunk / block,
@@ -309,7 +388,9 @@ impl GpuChoice {
             exp2_relative,
             half_chain,
             order: self.order(),
-        }
+            split: false,
+        };
+        self.split.map_or(by_products, |split| split.executed(self.chunk.min(self.keys), &by_products))
     }
 
     /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains of weighted
@@ -365,6 +446,12 @@ pub struct GpuWorkspaceLayout {
     /// Counters of thread blocks, four words each, followed by the reference, `S` and `D` of every finished row, f32
     /// `[3][row]`; empty without an error budget.
     pub left_out: ByteSpan,
+    /// Keys and values as planes of f16 elements, [`SplitChoice`]; empty without one, and so are the next two spans.
+    pub planes: ByteSpan,
+    /// Exponents of the tiles of `planes`, i32 `[key head][tile][2]`.
+    pub shifts: ByteSpan,
+    /// Words that are zero when a run begins, [`SplitChoice::words`].
+    pub zeroed: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
@@ -392,7 +479,18 @@ impl GpuWorkspaceLayout {
         let scores = take(choice.rows.checked_mul(4)?.checked_mul(choice.scores)?)?;
         let finished = choice.rows.checked_mul(12)?.checked_add(choice.counting.checked_mul(16)?)?;
         let left_out = take(finished.checked_mul(budget)?)?;
+        let [mut planes, mut shifts, mut zeroed] = [ByteSpan::default(); 3];
+        if let Some(split) = &choice.split {
+            let tiles = split.kv_heads.checked_mul(split.tiles)?;
+            let [channels, refusals] = split.words();
+            planes = take(tiles.checked_mul(split.tile_bytes())?)?;
+            shifts = take(tiles.checked_mul(8)?)?;
+            zeroed = take(channels.checked_add(refusals)?.checked_mul(4)?)?;
+        }
         (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
+            planes,
+            shifts,
+            zeroed,
             partial_ms,
             partial_w,
             partial_d,

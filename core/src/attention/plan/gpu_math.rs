@@ -50,6 +50,7 @@ pub fn choose_gpu_math(
         keys,
         serial: false,
         cut: s.window.left.is_some(),
+        split: None,
     };
     check_budget(&choice, options.budget)?;
     let columns = stride.max(problem.value_dim()).div_ceil(tile);

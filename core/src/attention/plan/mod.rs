@@ -6,6 +6,7 @@ mod choose;
 mod gpu;
 mod gpu_choice;
 mod gpu_math;
+mod gpu_split;
 mod kernel;
 mod layout;
 mod race;
@@ -22,9 +23,10 @@ pub use choose::choose;
 pub use gpu::choose_gpu;
 pub use gpu_choice::{
     ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,
-    Summation,
+    SplitChoice, Summation, TensorCores,
 };
 pub use gpu_math::choose_gpu_math;
+pub use gpu_split::{SplitKernels, choose_gpu_split};
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{NORMS, TileSpans, WorkspaceLayout};
 pub use race::{Generation, Pace, Paces};

@@ -3,6 +3,7 @@
 mod args;
 mod math;
 mod measure;
+mod split;
 mod stream;
 #[cfg(feature = "cuda")]
 mod table;
@@ -11,9 +12,12 @@ mod within;
 pub use args::*;
 pub use math::{MATH_ROWS, MATH_TILE, MathArgs};
 pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
+pub use split::{Planes, SplitArgs};
 pub use stream::{Pending, StreamArgs};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
+#[cfg(all(feature = "cuda", not(elsa_without = "sm80")))]
+pub(super) use table::TENSOR_KERNELS;
 pub use within::{Budget, WithinArgs, WithinCounts};
 
 use super::kernel::{GpuKernel, Role};

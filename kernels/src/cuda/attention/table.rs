@@ -1,4 +1,4 @@
-//! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_53`.
+//! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx`.
 //! Their registers and shared memory are copied from `kernels/ptx/manifest.json`.
 
 use super::math::MATH_TILE;
@@ -187,3 +187,52 @@ pub const KERNELS: &[GpuKernel] = &[
         })
     ),
 ];
+
+/// Defines a kernel on Tensor Cores: for plain problems, or for problems with a mask or a bias.
+#[cfg(not(elsa_without = "sm80"))]
+macro_rules! split {
+    ($name:literal, $sixteen_bit:literal, $most:expr, $most_plain:expr, $head_dim:literal, $threads:literal x $rows:literal, $keys:literal, $shared:literal,
+     $registers:literal, $pace:expr) => {
+        attention!(AttentionSplit, $name, $sixteen_bit, $head_dim, $most, $most_plain, $threads x $rows, $shared, $registers,
+            Summation::Tiles { columns: $keys / 4, flush: $keys }, keys: $keys, paces: exactly($pace, $pace))
+    };
+}
+
+/// Kernels of attention on Tensor Cores. Their shared memory is that of the launch.
+#[cfg(not(elsa_without = "sm80"))]
+pub const TENSOR_KERNELS: &[GpuKernel] = &[
+    kernel!("split_f32_d64_k64__sm80", planes(false, 64, 64, 6208, 68)),
+    kernel!("split_f32_d128_k32__sm80", planes(false, 128, 32, 12352, 67)),
+    kernel!("split_f32_d256_k32__sm80", planes(false, 256, 32, 24640, 87)),
+    kernel!("split_b16_d64_k64__sm80", planes(true, 64, 64, 6208, 56)),
+    kernel!("split_b16_d128_k32__sm80", planes(true, 128, 32, 12352, 56)),
+    kernel!("split_b16_d256_k32__sm80", planes(true, 256, 32, 24640, 79)),
+    split!("attention_f32_d64_q64k64__sm80_split", false, NONE, ANY, 64, 128 x 64, 64, 32768, 162, [117, 190]),
+    split!("attention_f32_d64_q128k64__sm80_split", false, NONE, ANY, 64, 128 x 128, 64, 65536, 255, [207, 305]),
+    split!("attention_f32_d128_q64k32__sm80_split", false, NONE, ANY, 128, 128 x 64, 32, 32768, 244, [112, 185]),
+    split!("attention_f32_d128_q128k32__sm80_split", false, NONE, ANY, 128, 128 x 128, 32, 98304, 255, [213, 350]),
+    split!("attention_f32_d256_q64k32__sm80_split", false, NONE, ANY, 256, 128 x 64, 32, 131072, 255, [256, 400]),
+    split!("attention_f32_d256_q128k32__sm80_split", false, NONE, ANY, 256, 256 x 128, 32, 196608, 255, [513, 606]),
+    split!("attention_f32_d64_q64k64__sm80_split_added", false, ANY, NONE, 64, 128 x 64, 64, 41984, 168, [130, 210]),
+    split!("attention_f32_d128_q64k32__sm80_split_added", false, ANY, NONE, 128, 128 x 64, 32, 37888, 255, [125, 205]),
+    split!("attention_f32_d256_q64k32__sm80_split_added", false, ANY, NONE, 256, 128 x 64, 32, 136192, 255, [270, 420]),
+    split!("attention_b16_d64_q64k64__sm80_split", true, NONE, ANY, 64, 128 x 64, 64, 32768, 163, [65, 105]),
+    split!("attention_b16_d64_q128k64__sm80_split", true, NONE, ANY, 64, 128 x 128, 64, 32768, 254, [115, 170]),
+    split!("attention_b16_d128_q128k32__sm80_split", true, NONE, ANY, 128, 128 x 128, 32, 65536, 255, [115, 190]),
+    split!("attention_b16_d256_q128k32__sm80_split", true, NONE, ANY, 256, 256 x 128, 32, 131072, 255, [280, 330]),
+    attention!(AttentionRefused, "attention_b16_d256_q32k64__sm80_refused", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
+    attention!(AttentionRefused, "attention_f32_d64_q64k64__sm80_refused", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
+    attention!(AttentionRefused, "attention_f32_d128_q64k64__sm80_refused", false, 128, ANY, ANY, 128 x 64, 49152, 252, tiles(4, 4)),
+    attention!(AttentionRefused, "attention_f32_d256_q32k64__sm80_refused", false, 256, ANY, ANY, 128 x 32, 49152, 214, tiles(4, 4)),
+];
+
+/// Returns the role of a kernel that splits keys and values.
+#[cfg(not(elsa_without = "sm80"))]
+const fn planes(sixteen_bit: bool, head_dim: usize, keys: usize, shared: usize, registers: usize) -> Role {
+    Role::SplitPlanes {
+        sixteen_bit,
+        head_dim,
+        keys,
+        resources: GpuResources { threads: 256, shared, registers },
+    }
+}

@@ -300,6 +300,16 @@ typedef struct {
    default of the schedule: 8 for ELSA_SCHEDULE_EXACT, otherwise 0.
    */
   float rescale_threshold;
+  /*
+   One of ELSA_TENSOR_CORES_*: use of a GPU's Tensor Cores. With ELSA_TENSOR_CORES_ALLOW a plan uses them where they are
+   faster and as exact as f32 products; a guard decides for each block of rows of each head. The bits of the results then
+   also depend on whether the rows of the tensors are aligned to four elements. Ignored on the CPU.
+   */
+  elsa_tensor_cores tensor_cores;
+  /*
+   Zero.
+   */
+  uint32_t reserved;
 } elsa_plan_options;
 
 /*

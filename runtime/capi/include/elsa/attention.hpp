@@ -129,6 +129,11 @@ struct plan_options : elsa_plan_options {
         lambda = threshold;
         return *this;
     }
+    // Selects one of ELSA_TENSOR_CORES_*: the use of a GPU's Tensor Cores.
+    plan_options &with_tensor_cores(elsa_tensor_cores use) noexcept {
+        tensor_cores = use;
+        return *this;
+    }
 };
 
 // Position of a call's keys among all keys: key j of the call is key `offset` + j of `total`. The call has all queries,

@@ -344,6 +344,15 @@ typedef struct {
    Reason of the fallback, truncated if too long; empty without a fallback.
    */
   char reason[ELSA_REASON_BYTES];
+  /*
+   Non-zero if runs on the GPU compute on Tensor Cores; elsa_workspace_refused_blocks counts the blocks of rows
+   that they refuse.
+   */
+  uint32_t tensor_cores;
+  /*
+   Zero.
+   */
+  uint32_t reserved;
 } elsa_plan_info;
 
 /*
@@ -541,6 +550,11 @@ typedef struct {
 typedef uint32_t elsa_dtype;
 
 /*
+ Use of a GPU's Tensor Cores.
+ */
+typedef uint32_t elsa_tensor_cores;
+
+/*
  Meaning of the elements of a mask.
  */
 typedef uint32_t elsa_mask_kind;
@@ -721,6 +735,21 @@ typedef struct {
  created from it.
  */
 #define ELSA_CUDA_CONTEXT_CURRENT 1
+
+/*
+ Products are f32 products.
+ */
+#define ELSA_TENSOR_CORES_OFF 0
+
+/*
+ Tensor Cores where they are faster and as exact as f32 products.
+ */
+#define ELSA_TENSOR_CORES_ALLOW 1
+
+/*
+ Tensor Cores where they are as exact as f32 products, even if they are slower.
+ */
+#define ELSA_TENSOR_CORES_ALWAYS 2
 
 /*
  No mask.
@@ -1162,6 +1191,19 @@ elsa_status elsa_workspace_left_out(elsa_workspace workspace,
                                     elsa_left_out *value,
                                     float *share,
                                     size_t count);
+
+/*
+ Reports how many blocks of rows the last run in a workspace had on Tensor Cores, and how many of them the guard
+ refused, so that f32 products computed them. A block has rows of one head of one sequence. Both numbers are 0 if the
+ last run was not on Tensor Cores, if it failed, or if there was none. The call waits for a run that is pending on a
+ GPU; only this call reads the counts from the GPU.
+
+ # Safety
+ refused and blocks are null or valid for writes, and nothing else uses them during the call (*write*).
+ */
+elsa_status elsa_workspace_refused_blocks(elsa_workspace workspace,
+                                          size_t *refused,
+                                          size_t *blocks);
 
 #ifdef __cplusplus
 }  // extern "C"

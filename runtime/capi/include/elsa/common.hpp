@@ -390,6 +390,12 @@ inline std::size_t extent(const elsa_view &view) noexcept {
     return last + 1;
 }
 
+// Blocks of rows of a run on Tensor Cores: how many the guard refused, and how many there were. Both are 0 for other runs.
+struct refused_blocks {
+    std::size_t refused;
+    std::size_t blocks;
+};
+
 // Scratch memory of runs, for one call at a time. It serves every plan of its engine that needs no more memory;
 // elsa::shared_workspace creates one for several plans.
 class workspace : public detail::owner<elsa_workspace, elsa_workspace_destroy> {
@@ -413,6 +419,14 @@ public:
         elsa_left_out_init(&value);
         const elsa_status code = elsa_workspace_left_out(get(), &value, share, count);
         return detail::made<elsa_left_out>(code, value);
+    }
+
+    // Reports how many blocks of rows the last run had on Tensor Cores, and how many of them the guard refused; see
+    // elsa_workspace_refused_blocks.
+    result<elsa::refused_blocks> refused_blocks() const {
+        elsa::refused_blocks value = {0, 0};
+        const elsa_status code = elsa_workspace_refused_blocks(get(), &value.refused, &value.blocks);
+        return detail::made<elsa::refused_blocks>(code, value);
     }
 
     // States what is true of all later calls on tensors in GPU memory: flags of ELSA_TRUST_*; see elsa_workspace_trust.

@@ -10,7 +10,7 @@ use elsa_core::attention::{
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Method, PlanOptions};
+use elsa_runtime::{Method, PlanOptions, TensorCores};
 
 /// Converts the schedule, without the error budget. The plan checks its numbers.
 fn schedule(o: &elsa_plan_options) -> Result<Schedule, Fault> {
@@ -42,14 +42,25 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         ELSA_METHOD_MATH => Method::Math,
         found => return unknown("method", found, "one of ELSA_METHOD_*"),
     };
+    let schedule = schedule(o)?;
+    let tensor_cores = match o.tensor_cores {
+        ELSA_TENSOR_CORES_OFF => TensorCores::Off,
+        ELSA_TENSOR_CORES_ALLOW => TensorCores::Allow,
+        ELSA_TENSOR_CORES_ALWAYS => TensorCores::Always,
+        found => return unknown("tensor_cores", found, "one of ELSA_TENSOR_CORES_*"),
+    };
+    if o.reserved != 0 {
+        return unknown("reserved", o.reserved, "0");
+    }
     let default = PlanOptions::default();
     Ok(default
         .method(method)
+        .tensor_cores(tensor_cores)
         .block(if o.block == 0 { default.block } else { o.block })
         .budget((o.budget != 0).then_some(o.budget))
         .half_scores(o.half_scores != 0)
         .certify(o.certify != 0)
-        .schedule(schedule(o)?)
+        .schedule(schedule)
         .error_budget((o.error_budget != 0.0).then_some(o.error_budget)))
 }
 

@@ -305,6 +305,10 @@ impl Called for Attention {
         plan.state_workspace_bytes()
     }
 
+    fn on_tensor_cores(plan: &Plan) -> bool {
+        plan.on_tensor_cores(plan.backend())
+    }
+
     fn warm(plan: &Plan, workspace: &mut Workspace) -> Result<Report, RunError> {
         plan.warm(workspace)
     }

@@ -126,4 +126,10 @@ pub struct elsa_plan_options {
     /// Excess of a score over the reference, in powers of two, above which the reference moves: 0 to 8. 0 means the
     /// default of the schedule: 8 for ELSA_SCHEDULE_EXACT, otherwise 0.
     pub rescale_threshold: f32,
+    /// One of ELSA_TENSOR_CORES_*: use of a GPU's Tensor Cores. With ELSA_TENSOR_CORES_ALLOW a plan uses them where they are
+    /// faster and as exact as f32 products; a guard decides for each block of rows of each head. The bits of the results then
+    /// also depend on whether the rows of the tensors are aligned to four elements. Ignored on the CPU.
+    pub tensor_cores: elsa_tensor_cores,
+    /// Zero.
+    pub reserved: u32,
 }

@@ -99,6 +99,15 @@ pub const ELSA_METHOD_ELSA: elsa_method = 0;
 /// Materialised scores and a two-pass softmax, for comparison. Not supported for packed sequences.
 pub const ELSA_METHOD_MATH: elsa_method = 1;
 
+/// Use of a GPU's Tensor Cores.
+pub type elsa_tensor_cores = u32;
+/// Products are f32 products.
+pub const ELSA_TENSOR_CORES_OFF: elsa_tensor_cores = 0;
+/// Tensor Cores where they are faster and as exact as f32 products.
+pub const ELSA_TENSOR_CORES_ALLOW: elsa_tensor_cores = 1;
+/// Tensor Cores where they are as exact as f32 products, even if they are slower.
+pub const ELSA_TENSOR_CORES_ALWAYS: elsa_tensor_cores = 2;
+
 /// Schedule of a run: the order in which blocks of keys are visited, the references of rows, and the blocks that are
 /// skipped.
 pub type elsa_schedule = u32;

@@ -3,7 +3,7 @@
 use super::values::{AUTO, Choice, auto_or, bytes, one_of, ordinal, positive};
 use crate::error::{Error, say};
 use clap::Args;
-use elsa_core::attention::plan::BLOCK_SIZES;
+use elsa_core::attention::plan::{BLOCK_SIZES, TensorCores};
 use elsa_files::{Reads, SPARE, leaves_enough};
 use elsa_runtime::{
     Backend, CudaOptions, DeviceError, Engine, EngineOptions, Fallback, Plan, PlanError, PlanOptions, Tuned,
@@ -56,7 +56,7 @@ impl HostArgs {
 
     /// Returns these flags without flags of a plan.
     fn alone(&self) -> EngineArgs {
-        EngineArgs { host: self.clone(), block: None, half_scores: false, tuned: None }
+        EngineArgs { host: self.clone(), block: None, half_scores: false, tensor_cores: None, tuned: None }
     }
 }
 
@@ -75,11 +75,20 @@ pub struct EngineArgs {
     /// much. Bits then also depend on the alignment of keys and values. A warning is printed if the flag has no effect
     #[arg(long)]
     pub half_scores: bool,
+    /// Use of a GPU's Tensor Cores: off, allow where they are faster and as exact as f32 products, or always where they are as
+    /// exact [default: off]
+    #[arg(long, value_name = "USE", value_parser = one_of(tensor_cores()))]
+    pub tensor_cores: Option<TensorCores>,
     /// Use the decisions that elsa tune measured on this GPU or CPU: from FILE, else from the file in ELSA_TUNED, else
     /// from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another device, driver or version is ignored
     /// with a warning. On a CPU --block takes precedence
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub tuned: Option<Option<PathBuf>>,
+}
+
+/// Returns the uses of Tensor Cores with their names.
+fn tensor_cores() -> [(&'static str, TensorCores); 3] {
+    [("off", TensorCores::Off), ("allow", TensorCores::Allow), ("always", TensorCores::Always)]
 }
 
 /// Iterates over the back ends with their names, the most portable first.
@@ -234,10 +243,11 @@ impl EngineArgs {
     }
 
     /// Lists the flags that only a GPU uses. Each entry states whether the flag is given, and contains the flag's name.
-    fn of_a_gpu(&self) -> [(bool, &'static str); 3] {
+    fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
         [
             (self.host.device.is_some(), "device"),
             (self.half_scores, "half-scores"),
+            (self.tensor_cores.is_some_and(|cores| cores != TensorCores::Off), "tensor-cores"),
             (self.host.fallback == Fallback::Fail, "fallback"),
         ]
     }
@@ -249,16 +259,27 @@ impl EngineArgs {
             .block(self.block.unwrap_or(PlanOptions::default().block))
             .budget(self.host.budget)
             .half_scores(self.half_scores)
+            .tensor_cores(self.tensor_cores.unwrap_or_default())
     }
 }
 
-/// Warns once if `options` allow a GPU to sum in f16, but no kernel of `plan` does so.
-pub fn warn_without_half_scores(options: &PlanOptions, plan: &Plan) {
-    static WARNED: Once = Once::new();
-    let sums_in_f32 = plan.certificate_of(Backend::Cuda).executed.half_chain == 0;
-    if options.half_scores && plan.backend() == Backend::Cuda && sums_in_f32 {
-        WARNED.call_once(|| {
+/// Warns once if `options` allow a GPU to sum in f16 or to compute on Tensor Cores, but no kernel of `plan` does so.
+pub fn warn_without_effect(options: &PlanOptions, plan: &Plan) {
+    static OF_SUMS: Once = Once::new();
+    static OF_TENSOR_CORES: Once = Once::new();
+    if plan.backend() != Backend::Cuda {
+        return;
+    }
+    if options.half_scores && plan.certificate_of(Backend::Cuda).executed.half_chain == 0 {
+        OF_SUMS.call_once(|| {
             log::warn!("--half-scores has no effect: no kernel sums in f16 for this type and head size");
+        });
+    }
+    if options.tensor_cores != TensorCores::Off && !plan.on_tensor_cores(Backend::Cuda) {
+        OF_TENSOR_CORES.call_once(|| {
+            log::warn!(
+                "--tensor-cores has no effect: f32 products are faster, or Tensor Cores cannot compute this"
+            );
         });
     }
 }

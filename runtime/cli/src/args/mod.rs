@@ -7,7 +7,7 @@ mod task;
 mod traversal;
 pub mod values;
 
-pub use engine::{EngineArgs, HostArgs, warn_without_half_scores};
+pub use engine::{EngineArgs, HostArgs, warn_without_effect};
 pub use force::ForceArgs;
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks, needs_task, run_id};

@@ -3,7 +3,7 @@
 use super::grid::Case;
 use super::method::{Algorithm, Baseline, Prepared, no_room};
 use super::progress::{Part, Progress};
-use crate::args::warn_without_half_scores;
+use crate::args::warn_without_effect;
 use crate::error::{Error, say};
 use crate::left_out::LeftOut;
 use crate::oracle::{Bounded, Comparison, Total, compare};
@@ -108,7 +108,7 @@ fn plan(
         }
         plan => plan?,
     };
-    warn_without_half_scores(options, &plan);
+    warn_without_effect(options, &plan);
     let workspace = plan.workspace()?;
     Ok(Some(Prepared::Planned { plan, workspace }))
 }

@@ -7,7 +7,7 @@ mod tasks;
 
 pub use args::RunArgs;
 
-use crate::args::warn_without_half_scores;
+use crate::args::warn_without_effect;
 use crate::certified::Certified;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
@@ -17,6 +17,7 @@ use crate::progress;
 use crate::report::{self, count, object};
 use crate::stream;
 use crate::task::origin;
+use crate::tensor_cores::TensorCores;
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_files::sums::Sums;
 use elsa_files::{Array, Buffer, Content, Output, zeros};
@@ -90,7 +91,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
     let options = args.traversal.options(args.engine.plan_options())?;
     let options = options.certify(args.certificate);
     let plan = engine.plan(&problem, &options)?;
-    warn_without_half_scores(&options, &plan);
+    warn_without_effect(&options, &plan);
     let writer = args.writer()?;
 
     let dtype = problem.spec().dtype;
@@ -122,6 +123,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
         true => Some(Certified::of(&bound.certificate()?)),
         false => None,
     };
+    let tensor_cores = bound.refused_blocks()?.map(TensorCores::of);
     let left_out = match options.traverses() {
         true => Some(LeftOut::of(&bound.traversed()?, &problem, &job.inputs()?)),
         false => None,
@@ -167,6 +169,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
             // The reason why the CPU computed instead of the requested GPU.
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms: ms,
+            tensor_cores: tensor_cores,
             left_out: left_out,
         };
         report::json(&mut stdout, &report)?;
@@ -182,6 +185,9 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
             plan.workspace_bytes()
         ));
         args.tell_others();
+        if let Some(tensor_cores) = tensor_cores {
+            writeln!(stdout, "{tensor_cores}")?;
+        }
         if let Some(left_out) = left_out {
             writeln!(stdout, "{left_out}")?;
             if args.verbose {

@@ -2,7 +2,7 @@
 //! computation needs only the tokens of the task. `elsa run --quorum` without `--task` calls it for every task.
 
 use super::args::RunArgs;
-use crate::args::warn_without_half_scores;
+use crate::args::warn_without_effect;
 use crate::error::Error;
 use crate::progress;
 use crate::task::load::{Loaded, load, refuse};
@@ -105,7 +105,7 @@ pub fn compute(
     let mut plan =
         TaskPlan::new(&engine, &problem, division, &name, held, &options).map_err(planned(argument))?;
     if let Some(plan) = plan.plans().first() {
-        warn_without_half_scores(&options, plan);
+        warn_without_effect(&options, plan);
     }
     let mut writer = Writer::new(args.reads());
     writer.add_archive(argument, path)?;

@@ -5,7 +5,7 @@ use super::args::RunArgs;
 use super::inputs::sizes;
 use super::task::{Computed, Target, compute};
 use crate::args::values::Devices;
-use crate::args::{Chunks, warn_without_half_scores};
+use crate::args::{Chunks, warn_without_effect};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::merge::{MergeArgs, join, outputs_allowed};
@@ -72,7 +72,7 @@ pub fn run(args: &RunArgs, chunks: &Chunks) -> Result<(), Error> {
     let engine = &engines[0].1;
     let options = args.engine.plan_options();
     let plan = engine.plan(problem, &options)?;
-    warn_without_half_scores(&options, &plan);
+    warn_without_effect(&options, &plan);
     // The memory of finished tasks may stay with the allocator, which gives it to the merge, so it is not measured then.
     let process = fixed_memory(engine.threads());
     let paths = match args.stream.host_budget {

@@ -25,6 +25,7 @@ use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
+use elsa_core::attention::plan::TensorCores;
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_files::{FileError, MemoryError, Writer};
@@ -54,6 +55,9 @@ pub fn run(
     let by = format!("{} {}", engine.kernel(), options.block);
     let mut fallback = None;
     if engine.backend() == Backend::Cuda {
+        if options.tensor_cores != TensorCores::Off {
+            log::warn!("--tensor-cores has no effect: a stream is computed by f32 products");
+        }
         let done = match wanted.certificate {
             true => gpu::GpuOutcome::ByTheCpu(
                 "--certificate: not in a stream on a GPU, which measures no tensors".into(),

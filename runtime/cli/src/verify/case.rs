@@ -3,6 +3,7 @@
 use super::audit::Audit;
 use crate::left_out::LeftOut;
 use crate::picture::HeatMap;
+use crate::tensor_cores::TensorCores;
 use crate::verdict::Verdict;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::drift::Metrics;
@@ -155,6 +156,8 @@ pub struct Case {
     pub certificate: Option<Certificate>,
     /// Blocks that the run skipped under a schedule other than the exact schedule; `None` if there was no such run.
     pub left_out: Option<LeftOut>,
+    /// Blocks of rows that Tensor Cores refused; `None` if the run was not on Tensor Cores.
+    pub tensor_cores: Option<TensorCores>,
     /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
     /// `true` if too many errors beyond the likely bound are a failure. The value is `true` for random tensors. It is

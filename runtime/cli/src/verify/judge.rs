@@ -4,11 +4,12 @@ use super::audit;
 use super::case::{Case, Metric, Printed, Worst};
 use super::extract::Extraction;
 use super::verdict::{decide, why};
-use crate::args::warn_without_half_scores;
+use crate::args::warn_without_effect;
 use crate::error::Error;
 use crate::left_out::LeftOut;
 use crate::oracle::{Bounded, Comparison, Oracle, Sizes, Total, key, value};
 use crate::rows::{RowId, for_rows, output_row, rows};
+use crate::tensor_cores::TensorCores;
 use crate::verdict::Verdict;
 use crate::{machine, progress};
 use elsa_core::attention::certificate::{Executed, Order};
@@ -60,6 +61,7 @@ fn any_order(problem: &Problem) -> Executed {
         fused: false,
         exp2_relative: 8.0 * DType::F32.unit_roundoff(),
         half_chain: 0,
+        split: false,
         order: Order { normalizes: true, ..Order::ANY },
     }
 }
@@ -107,7 +109,7 @@ pub fn judge(
         }
         Subject::Run { engine, options } => {
             let plan = engine.plan(problem, options)?;
-            warn_without_half_scores(options, &plan);
+            warn_without_effect(options, &plan);
             let mut output = Buffer::zeros("out", spec.dtype, spec.output.extent())?;
             let mut workspace = plan.workspace()?;
             let report = {
@@ -123,6 +125,7 @@ pub fn judge(
             case.fallback = report.fallback.as_ref().map(ToString::to_string);
             case.threads = engine.threads();
             case.certificate = Some(certificate);
+            case.tensor_cores = workspace.refused_blocks()?.map(TensorCores::of);
             let traversed = if options.traverses() { Some(workspace.traversed()?) } else { None };
             case.left_out = traversed.as_ref().map(|ran| LeftOut::of(ran, problem, &inputs));
             let bounded = Bounded { executed: &executed, shares: traversed.map(|ran| ran.share) };

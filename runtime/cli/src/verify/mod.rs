@@ -133,7 +133,7 @@ pub struct VerifyArgs {
     /// Judge this output of another program instead of running. It was computed from the same inputs. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
     #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "shape", "backend", "fallback", "device",
-        "threads", "budget", "block", "half_scores"])]
+        "threads", "budget", "block", "half_scores", "tensor_cores"])]
     pub y: Option<TensorPath>,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]

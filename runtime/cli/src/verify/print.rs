@@ -18,6 +18,9 @@ pub fn print<W: Write>(out: &mut Shown<W>, v: &Case, verbose: bool) -> Result<()
     if let Some(left_out) = &v.left_out {
         writeln!(out, "  {left_out}")?;
     }
+    if let Some(tensor_cores) = &v.tensor_cores {
+        writeln!(out, "  {tensor_cores}")?;
+    }
     if v.unlikely > v.unlikely_allowed && v.passed {
         writeln!(
             out,

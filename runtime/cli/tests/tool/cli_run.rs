@@ -535,6 +535,7 @@ fn flags_of_the_other_processor_are_reported() {
     };
     for (flags, warning, expected) in [
         ("--half-scores", "--half-scores has no effect", true),
+        ("--tensor-cores off", "--tensor-cores has no effect", false),
         ("--block 128", "--block has no effect", on_gpu),
         ("--device 0", "--device has no effect", !on_gpu),
         ("--threads 1", "has no effect", false),

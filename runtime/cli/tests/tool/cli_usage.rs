@@ -132,7 +132,7 @@ fn limits_in_the_help_are_those_that_hold() {
 #[test]
 fn flags_that_nothing_heeds_are_refused() {
     let shape = "--shape 1,1,4,4,4 --seconds 0.01";
-    for flag in ["--half-scores", "--device 0", "--fallback fail"] {
+    for flag in ["--half-scores", "--tensor-cores allow", "--device 0", "--fallback fail"] {
         let name = flag.split(' ').next().unwrap();
         let words = format!("{name}: given with --backend scalar; allowed: with --backend cuda or auto");
         for verb in
@@ -142,7 +142,7 @@ fn flags_that_nothing_heeds_are_refused() {
         }
     }
     wrong_line(&format!("bench --heads 2 {shape}"), "--heads|--shape|allowed: one of the two");
-    for flag in ["--dtype f16", "--budget 1MiB", "--block 64", "--half-scores"] {
+    for flag in ["--dtype f16", "--budget 1MiB", "--block 64", "--half-scores", "--tensor-cores off"] {
         let name = flag.split(' ').next().unwrap();
         wrong_line(
             &format!("warmup {flag}"),
@@ -154,7 +154,9 @@ fn flags_that_nothing_heeds_are_refused() {
         let line = format!("bench {shape} {flag}");
         elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
     };
-    for flag in ["--half-scores", "--device 0"] {
+    wrong_line(&format!("bench {shape} --tensor-cores yes"), "off|allow|always");
+    assert!(!said(&cpu("--tensor-cores off")).contains("has no effect"));
+    for flag in ["--half-scores", "--tensor-cores always", "--device 0"] {
         let output = cpu(flag);
         let name = flag.split(' ').next().unwrap();
         assert!(matches!(output.status.code(), Some(0 | 5)), "{}", said(&output));

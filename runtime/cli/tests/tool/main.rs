@@ -30,6 +30,7 @@ mod cli_run;
 mod cli_stream;
 mod cli_tables;
 mod cli_tasks;
+mod cli_tensor_cores;
 mod cli_traversal;
 mod cli_tune;
 mod cli_types;

@@ -190,6 +190,11 @@ pub fn cases(half: bool) -> Vec<Case> {
         case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[2, 12, 64])));
         case.outputs = &["Y", "", "", "", "state_m", "state_s", "state_w", ""];
     });
+    add("products on Tensor Cores", &|case, numbers| {
+        case.attributes = vec![("tensor_cores", Int(2))];
+        case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[2, 4, 12, 64])));
+        case.scale = 0.125;
+    });
     add("an error budget", &|case, numbers| {
         case.attributes = vec![("error_budget", Float(1e-3))];
         for (tensor, input) in case.inputs.iter_mut().enumerate() {
@@ -417,6 +422,7 @@ pub fn refusals() -> Vec<Refusal> {
         inputs
     });
     add("error_budget: 1; allowed: 0 (off) or ", &[("error_budget", Float(1.0))], same(&four));
+    add("tensor_cores: 3; allowed: 0 (off), 1 (allow) or 2", &[("tensor_cores", Int(3))], same(&four));
     add("half_scores: 2; allowed: 0 or 1", &[("half_scores", Int(2))], same(&four));
     add("Type", &[], vec![("Q", zeros(&four)), ("K", half), ("V", zeros(&four))]);
     all

@@ -1,8 +1,9 @@
 //! The attributes of a node.
 
-use crate::attributes::{Node, flag, heads, number, pair, sizes, value};
+use crate::attributes::{Node, flag, heads, integer, number, pair, sizes, value};
 use crate::error::OperatorError;
 use elsa_core::attention::Window;
+use elsa_core::attention::plan::TensorCores;
 
 /// The attributes of a node. Each value has been checked against its allowed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,6 +22,7 @@ pub(crate) struct Attributes {
     /// Largest share of a row's weights that a call may leave out; `None` if every key counts.
     pub error_budget: Option<f32>,
     pub half_scores: bool,
+    pub tensor_cores: TensorCores,
 }
 
 impl Attributes {
@@ -52,6 +54,7 @@ impl Attributes {
             packed: flag(node, c"packed")?,
             error_budget: budget(node)?,
             half_scores: flag(node, c"half_scores")?,
+            tensor_cores: tensor_cores(node)?,
         };
         let missing = |argument, other| Err(OperatorError::Missing { argument, other });
         match &attributes {
@@ -67,6 +70,17 @@ impl Attributes {
             }
             _ => Ok(attributes),
         }
+    }
+}
+
+/// Returns the use of Tensor Cores.
+fn tensor_cores(node: &impl Node) -> Result<TensorCores, OperatorError> {
+    let (name, allowed) = (c"tensor_cores", "0 (off), 1 (allow) or 2 (always)");
+    match integer(node, name, allowed)? {
+        None | Some(0) => Ok(TensorCores::Off),
+        Some(1) => Ok(TensorCores::Allow),
+        Some(2) => Ok(TensorCores::Always),
+        Some(found) => Err(value(name, found, allowed)),
     }
 }
 
@@ -98,6 +112,7 @@ mod tests {
             (c"window", List(&[-1, 3])),
             (c"error_budget", Number(0.25)),
             (c"half_scores", Integer(1)),
+            (c"tensor_cores", Integer(2)),
         ]);
         let want = Attributes {
             num_heads: Some(4),
@@ -109,6 +124,7 @@ mod tests {
             window: Window { left: None, right: Some(3) },
             error_budget: Some(0.25),
             half_scores: true,
+            tensor_cores: TensorCores::Always,
             ..Attributes::default()
         };
         assert_eq!(Attributes::of(&node), Ok(want));
@@ -135,6 +151,8 @@ mod tests {
             (&[(c"error_budget", Number(-0.5))], "error_budget: -0.5; allowed: 0 (off) or "),
             (&[(c"error_budget", Integer(0))], "error_budget: an attribute of another type; allowed: "),
             (&[(c"half_scores", Integer(2))], "half_scores: 2; allowed: 0 or 1"),
+            (&[(c"tensor_cores", Integer(3))], "tensor_cores: 3; allowed: 0 (off), 1 (allow) or 2 (always)"),
+            (&[(c"tensor_cores", Text)], "tensor_cores: an attribute of another type; allowed: 0 (off)"),
             (&[(c"packed", Integer(-1))], "packed: -1; allowed: 0 or 1"),
             (&[(c"window", List(&[1]))], "window: 1 values; allowed: two whole numbers"),
             (&[(c"window", List(&[-2, 0]))], "window: [-2, 0]; allowed: two whole numbers"),

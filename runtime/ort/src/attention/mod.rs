@@ -118,8 +118,9 @@ impl Operation for Attention {
     }
 
     fn plan(engine: &Engine, attributes: &Attributes, problem: &Problem) -> Result<Plan, PlanError> {
-        let Attributes { error_budget, half_scores, .. } = *attributes;
-        engine.plan(problem, &PlanOptions::default().error_budget(error_budget).half_scores(half_scores))
+        let Attributes { error_budget, half_scores, tensor_cores, .. } = *attributes;
+        let options = PlanOptions::default().error_budget(error_budget).half_scores(half_scores);
+        engine.plan(problem, &options.tensor_cores(tensor_cores))
     }
 
     unsafe fn finish(workspace: &mut Workspace, given: &Addresses<'_>) -> Result<(), OperatorError> {

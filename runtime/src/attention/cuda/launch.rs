@@ -4,12 +4,14 @@
 //! 2. *The present kernel* runs if the problem has present tensors, once for keys and once for values. It copies past
 //!    and new rows, or only new rows if the present tensors already contain the past. The attention kernel then reads
 //!    the present tensors.
-//! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
+//! 3. *On Tensor Cores* the keys and values are first split into planes, and a kernel attends the rows that it does not refuse. If a
+//!    tensor's rows cannot be read four elements at a time, every row is refused and these kernels do not run.
+//! 4. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
 //!    block. The method math runs three kernels instead: for the scores, for their softmax, and for the product with
 //!    the values.
-//! 4. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
+//! 5. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
 //!    divided among blocks, or if the call outputs states or has no output tensor.
-//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
+//! 6. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
 //!    concurrently with the attention kernel and the kernels after it.
 
 use super::marshal::{self, PartialStates, Sequences};
@@ -26,6 +28,7 @@ use elsa_kernels::cuda::attention::{
     AttentionArgs, Budget, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Sequence, WithinArgs, merge_blocks,
 };
 use elsa_kernels::cuda::tensor::Divisor;
+use elsa_kernels::cuda::{GpuKernel, HAS_TENSOR_CORES};
 use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
@@ -49,7 +52,7 @@ impl plan::GpuPlan for GpuPlan {
     }
 
     fn kernel(&self) -> &'static str {
-        self.choice.kernel.name
+        self.choice.split.map_or(self.choice.kernel.name, |split| split.kernel.name)
     }
 
     fn needs(&self) -> Needs {
@@ -99,7 +102,7 @@ impl plan::GpuPlan for GpuPlan {
         if let Some(function) = &functions.measure {
             let records = workspace.scratch.address() + self.layout.records.start as u64;
             let measuring = measuring()?.resources().threads as u32;
-            let grid = Grid { blocks: c.records as u32, threads: measuring };
+            let grid = Grid::new(c.records as u32, measuring);
             let measuring = marshal::measure(self, problem, at, &sequences, records);
             let parameter = list.store(&MeasureArgs { call, measuring })?;
             // SAFETY: *parameter*: the kernel takes a `MeasureArgs`.
@@ -116,6 +119,9 @@ impl plan::GpuPlan for GpuPlan {
         let scores = workspace.scratch.address() + self.layout.scores.start as u64;
         let blocks = match &functions.matrix {
             Some(_) => attention.math(&mut list, self, scores, sequences.most_keys)?,
+            None if HAS_TENSOR_CORES && self.split.is_some() => {
+                attention.split(&mut list, self, &sequences, workspace.scratch.address())?
+            }
             None => attention.attend(&mut list, self)?,
         };
         if let (Some(function), false) = (&functions.merge, serial) {
@@ -124,7 +130,7 @@ impl plan::GpuPlan for GpuPlan {
                 0 => 0,
                 _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
             };
-            let grid = Grid { blocks: blocks as u32, threads: merge.resources().threads as u32 };
+            let grid = Grid::new(blocks as u32, merge.resources().threads as u32);
             let parameter = attention.parameter(&mut list)?;
             // SAFETY: *parameter*: the kernel takes a `WithinArgs` if there is an error budget, and an `AttentionArgs`
             // otherwise.
@@ -142,7 +148,7 @@ fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> 
     let rows = problem.spec().key.batch() * problem.kv_heads() * written;
     let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
     let blocks = rows.div_ceil((threads / WARP) as usize).min(most);
-    Ok(Grid { blocks: blocks as u32, threads })
+    Ok(Grid::new(blocks as u32, threads))
 }
 
 /// Data for the launches of the attention kernel, the merge kernel and the kernels of method math.
@@ -169,11 +175,57 @@ impl Attend<'_> {
     fn attend(&self, list: &mut Launches, plan: &GpuPlan) -> Result<usize, DeviceError> {
         let threads = plan.choice.kernel.resources.threads as u32;
         let parameter = self.parameter(list)?;
-        let grid = Grid { blocks: self.tiles as u32, threads };
+        let grid = Grid::new(self.tiles as u32, threads);
         // SAFETY: *parameter*: the kernel takes a `WithinArgs` if there is an error budget, and an `AttentionArgs`
         // otherwise.
         unsafe { list.push(&self.functions.attention, grid, parameter)? };
         Ok(self.tiles)
+    }
+
+    /// Adds the launches on Tensor Cores to `list`, and that of the kernel for the rows that they refuse. The workspace is at
+    /// address `scratch`. Returns the number of thread blocks on Tensor Cores, or of the last launch if they do not compute.
+    fn split(
+        &self,
+        list: &mut Launches,
+        plan: &GpuPlan,
+        sequences: &Sequences,
+        scratch: u64,
+    ) -> Result<usize, DeviceError> {
+        let (Some(choice), Some([planes, attend])) = (&plan.choice.split, &self.functions.split) else {
+            return Ok(0);
+        };
+        let (refused, own) = marshal::split(plan, choice, self.problem, self.call, sequences, scratch);
+        let possible = marshal::reads_four(&self.call);
+        list.fill(
+            scratch + plan.layout.zeroed.start as u64,
+            choice.words().iter().sum(),
+            u32::from(!possible),
+        );
+        let threads = |kernel: &GpuKernel| kernel.resources().threads as u32;
+        let mut blocks = self.tiles;
+        if let (true, Some(kernels)) = (possible, &plan.split) {
+            let row_blocks = own.planes.row_blocks as usize;
+            blocks = choice.heads * plan.choice.splits * row_blocks;
+            let pieces = if blocks == 0 { 0 } else { 2 * choice.kv_heads * choice.tiles };
+            let parameter = list.store(&own)?;
+            let shared = choice.kernel.resources.shared as u32;
+            let grid = Grid { shared, ..Grid::new(blocks as u32, threads(kernels.attend)) };
+            // SAFETY: *parameter*: both kernels take a `SplitArgs`.
+            unsafe {
+                list.push(planes, Grid::new(pieces as u32, threads(kernels.planes)), parameter)?;
+                list.push(attend, grid, parameter)?;
+            }
+        }
+        let parameter = list.store(&refused)?;
+        // SAFETY: *parameter*: the kernel takes a `SplitArgs`.
+        unsafe {
+            list.push(
+                &self.functions.attention,
+                Grid::new(self.tiles as u32, threads(plan.attention)),
+                parameter,
+            )?;
+        }
+        Ok(blocks)
     }
 
     /// Adds the launches of method math to `list`. The score matrix is at address `scores`. Returns the number of
@@ -187,7 +239,7 @@ impl Attend<'_> {
     ) -> Result<usize, DeviceError> {
         let Some([of_scores, of_weights]) = &self.functions.matrix else { return Ok(0) };
         let (stride, threads) = (plan.choice.scores as i64, plan.choice.kernel.resources.threads as u32);
-        let grid = |blocks: usize| Grid { blocks: blocks as u32, threads };
+        let grid = |blocks: usize| Grid::new(blocks as u32, threads);
         let of_columns = |columns: usize| {
             let by_columns = Divisor::new(columns as i32);
             MathArgs { call: self.call, scores, stride, by_columns, columns: columns as i32, unused: 0 }

@@ -2,10 +2,12 @@
 
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{self, dtype, int, tensor};
+use elsa_core::attention::plan::SplitChoice;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::attention::{
-    self as args, Addend, AttentionArgs, Budget, Measuring, PIECE_ROWS, PresentArgs, Sequence, WithinCounts,
+    self as args, Addend, AttentionArgs, Budget, Measuring, PIECE_ROWS, Planes, PresentArgs, Sequence,
+    SplitArgs, WithinCounts,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
@@ -253,6 +255,51 @@ pub fn attention(
         filled.flags |= args::LONGEST_FIRST;
     }
     filled
+}
+
+/// Returns `true` if the rows of queries, keys, values and output can be accessed four elements at a time.
+pub fn reads_four(call: &AttentionArgs) -> bool {
+    let all = args::QUERY_VEC4 | args::KEY_VEC4 | args::VALUE_VEC4 | args::OUTPUT_VEC4;
+    let all = if call.output.data == 0 { all & !args::OUTPUT_VEC4 } else { all };
+    call.flags & all == all
+}
+
+/// Returns the parameters of the kernel for refused rows, and those of the kernels on Tensor Cores. `call` is the parameter of the
+/// attention kernel. The workspace is at address `scratch`.
+pub fn split(
+    plan: &GpuPlan,
+    choice: &SplitChoice,
+    problem: &Problem,
+    call: AttentionArgs,
+    sequences: &Sequences,
+    scratch: u64,
+) -> (SplitArgs, SplitArgs) {
+    let [channels, _] = choice.words();
+    let zeroed = scratch + plan.layout.zeroed.start as u64;
+    let row_blocks = sequences.longest.div_ceil(choice.kernel.rows.max(1));
+    let planes = Planes {
+        images: scratch + plan.layout.planes.start as u64,
+        shifts: scratch + plan.layout.shifts.start as u64,
+        channels: zeroed,
+        refused: zeroed + 4 * channels as u64,
+        tiles: int(choice.tiles),
+        kv_heads: int(problem.kv_heads()),
+        rows: int(choice.kernel.rows),
+        row_blocks: int(row_blocks),
+        by_tiles: Divisor::new(int(choice.tiles)),
+        by_kv_heads: Divisor::new(int(problem.kv_heads())),
+    };
+    let columns = problem.heads() * problem.sequences();
+    let (first, short_from) =
+        order(plan.choice.longest_first, false, [row_blocks, plan.choice.splits, columns]);
+    let own = AttentionArgs {
+        row_blocks: int(row_blocks),
+        first,
+        short_from,
+        by_first: Divisor::new(first),
+        ..call
+    };
+    (SplitArgs { call, planes }, SplitArgs { call: own, planes })
 }
 
 /// Returns the error budget of a run. The counters start at the address `left_out`, and the sums of skipped weights

@@ -6,12 +6,13 @@ use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{
-    GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu, choose_gpu_math,
+    GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, SplitKernels, alternatives, choose_gpu,
+    choose_gpu_math, choose_gpu_split,
 };
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::attention::merging;
-use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
-use std::sync::Arc;
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, HAS_TENSOR_CORES, Role};
+use std::sync::{Arc, Once};
 
 /// A plan for a GPU.
 #[derive(Clone, Debug)]
@@ -21,7 +22,23 @@ pub struct GpuPlan {
     pub layout: GpuWorkspaceLayout,
     /// The attention kernel, which writes the output or partial states.
     pub attention: &'static GpuKernel,
+    /// Kernels of the part that Tensor Cores compute; `attention` then computes the rows that they refuse.
+    pub split: Option<Split>,
     pub budget: Option<usize>,
+}
+
+/// Compute capabilities on which `cuda_tensor::accumulators_keep_their_bits` has passed. Error bounds rest on its measurement.
+const MEASURED: [(u32, u32); 1] = [(9, 0)];
+/// Makes the warning about other GPUs appear once.
+static UNMEASURED: Once = Once::new();
+
+/// Kernels that compute on Tensor Cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    /// Splits keys and values into planes.
+    pub planes: &'static GpuKernel,
+    /// Computes attention.
+    pub attend: &'static GpuKernel,
 }
 
 /// The kernels of a plan, loaded in a context.
@@ -29,6 +46,8 @@ pub struct GpuPlan {
 pub struct Functions {
     /// Kernels of method math for scores and weights, which run before `attention`.
     pub matrix: Option<[Function; 2]>,
+    /// Kernels of [`Split`], in launch order, which run before `attention`.
+    pub split: Option<[Function; 2]>,
     pub attention: Function,
     pub merge: Option<Function>,
     pub present: Option<Function>,
@@ -69,6 +88,28 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
         (Some(scores), Some(weights), Some((values, spec))) => Ok(([scores, weights, values], spec)),
         _ => Err(DeviceError::NoKernel { role: "method math" }),
     }
+}
+
+/// Returns the kernels that compute on Tensor Cores, each with the kernel of the rows that it refuses and with the one that prepares
+/// its planes.
+fn splitting() -> impl Iterator<Item = (SplitKernels, Split, &'static GpuKernel)> {
+    GPU_KERNELS.iter().filter_map(|attend| {
+        let Role::AttentionSplit(spec) = attend.role else { return None };
+        let own = (spec.sixteen_bit, spec.head_dim, spec.keys);
+        let planes = GPU_KERNELS.iter().find(|k| {
+            matches!(k.role, Role::SplitPlanes { sixteen_bit, head_dim, keys, .. } if (sixteen_bit, head_dim, keys) == own)
+        })?;
+        let slow = GPU_KERNELS.iter().filter_map(|k| match k.role {
+            Role::AttentionRefused(slow)
+                if slow.sixteen_bit == spec.sixteen_bit && slow.head_dim >= spec.head_dim =>
+            {
+                Some((k, slow))
+            }
+            _ => None,
+        });
+        let (refused, slow) = slow.min_by_key(|(_, slow)| slow.head_dim)?;
+        Some((SplitKernels { attend: spec, refused: slow }, Split { planes, attend }, refused))
+    })
 }
 
 /// Finds the merge kernel for plans with an error budget. Returns the kernel, and the number of partial states per row
@@ -119,7 +160,36 @@ impl GpuPlan {
         let choice = choose_gpu(problem, gpu.profile(), specs(of), &options)?;
         let mut attending = GPU_KERNELS.iter().filter(|k| of(k).is_some());
         let attention = attending.nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
-        GpuPlan::of(gpu, problem, choice, attention, options.budget)
+        GpuPlan::of(gpu, problem, choice, attention, None, options.budget)
+    }
+
+    /// Creates a plan whose products run on Tensor Cores, and loads its kernels. Returns `None` if Tensor Cores cannot compute the
+    /// problem, or not as fast as f32 products.
+    ///
+    /// # Errors
+    /// Returns an error if a count exceeds 32 bits on the device, or if the device fails.
+    pub fn on_tensor_cores(
+        gpu: &Arc<Gpu>,
+        problem: &Problem,
+        options: &GpuOptions,
+    ) -> Result<Option<GpuPlan>, PlanError> {
+        if !HAS_TENSOR_CORES {
+            return Ok(None);
+        }
+        let kernels: Vec<_> = splitting().collect();
+        let specs = kernels.iter().map(|(specs, ..)| specs);
+        let Some(choice) = choose_gpu_split(problem, gpu.profile(), specs, options)? else { return Ok(None) };
+        let (_, split, refused) = kernels.get(choice.candidate).ok_or(ChooseError::NoKernel)?;
+        let (major, minor) = gpu.profile().capability;
+        if !MEASURED.contains(&(major, minor)) {
+            UNMEASURED.call_once(|| {
+                log::warn!(
+                    "tensor_cores: the sums of Tensor Cores of compute capability {major}.{minor} have not been measured; error \
+                     bounds assume those of 9.0. `cargo xtask gpu-test` measures them (accumulators_keep_their_bits)"
+                );
+            });
+        }
+        GpuPlan::of(gpu, problem, choice, refused, Some(*split), options.budget).map(Some)
     }
 
     /// Creates a plan of method math, and loads its kernels.
@@ -130,7 +200,7 @@ impl GpuPlan {
     pub fn math(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
         let ([_, _, values], spec) = multiplying()?;
         let choice = choose_gpu_math(problem, gpu.profile(), spec, &options)?;
-        GpuPlan::of(gpu, problem, choice, values, options.budget)
+        GpuPlan::of(gpu, problem, choice, values, None, options.budget)
     }
 
     fn of(
@@ -138,11 +208,12 @@ impl GpuPlan {
         problem: &Problem,
         choice: GpuChoice,
         attention: &'static GpuKernel,
+        split: Option<Split>,
         budget: Option<usize>,
     ) -> Result<GpuPlan, PlanError> {
         let layout =
             GpuWorkspaceLayout::of(&choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, split, budget };
         plan.functions(&gpu.context()?, problem, false)?;
         Ok(plan)
     }
@@ -178,8 +249,14 @@ impl GpuPlan {
             }
             false => None,
         };
+        let split = match &self.split {
+            Some(Split { planes, attend }) => {
+                Some([self.gpu.function(context, planes)?, self.gpu.function(context, attend)?])
+            }
+            None => None,
+        };
         let attention = self.gpu.function(context, self.attention)?;
-        Ok(Functions { matrix, attention, merge, present, measure })
+        Ok(Functions { matrix, split, attention, merge, present, measure })
     }
 
     /// Returns the kernel that merges the partial states of each row, and the number of states per row that the kernel

@@ -114,6 +114,8 @@ api! {
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuModuleUnload(CUmodule);
     cuFuncGetAttribute(*mut c_int, c_int, CUfunction);
+    cuFuncSetAttribute(CUfunction, c_int, c_int);
+    cuMemsetD32Async(CUdeviceptr, c_uint, usize, CUstream);
     cuLaunchKernel(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
     );
@@ -157,6 +159,7 @@ pub mod attribute {
 pub mod function {
     pub const LOCAL_BYTES: i32 = 3;
     pub const REGISTERS: i32 = 4;
+    pub const MOST_DYNAMIC_SHARED: i32 = 8;
 }
 
 /// Attributes of pointers.
@@ -177,6 +180,7 @@ pub mod jit {
     pub const INFO_LOG_SIZE: i32 = 4;
     pub const ERROR_LOG: i32 = 5;
     pub const ERROR_LOG_SIZE: i32 = 6;
+    pub const OPTIMIZATION_LEVEL: i32 = 7;
     pub const LOG_BYTES: usize = 4096;
 }
 

@@ -31,25 +31,33 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Module {
-    /// Loads an image: a cubin, or PTX text that ends with a zero byte.
+    /// Loads an image: a cubin, or PTX text that ends with a zero byte, which is compiled with the optimisation level `level`.
     ///
     /// # Errors
     /// Returns the driver's error and the log of its compiler.
-    pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module, (DeviceError, String)> {
+    pub fn load(
+        context: &Arc<Context>,
+        image: &[u8],
+        level: Option<u32>,
+    ) -> Result<Module, (DeviceError, String)> {
         let entered = context.enter().map_err(|e| (e, String::new()))?;
         let _relaxed = entered.relax().map_err(|e| (e, String::new()))?;
         let (mut info, mut error) = (vec![0u8; jit::LOG_BYTES], vec![0u8; jit::LOG_BYTES]);
-        let mut options = [jit::INFO_LOG, jit::INFO_LOG_SIZE, jit::ERROR_LOG, jit::ERROR_LOG_SIZE];
+        let mut options =
+            [jit::INFO_LOG, jit::INFO_LOG_SIZE, jit::ERROR_LOG, jit::ERROR_LOG_SIZE, jit::OPTIMIZATION_LEVEL];
         let size = ptr::without_provenance_mut(jit::LOG_BYTES - 1);
-        let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, error.as_mut_ptr().cast(), size];
+        let own = ptr::without_provenance_mut(level.unwrap_or(0) as usize);
+        let mut values: [*mut c_void; 5] =
+            [info.as_mut_ptr().cast(), size, error.as_mut_ptr().cast(), size, own];
+        let count = if level.is_some() { options.len() } else { options.len() - 1 };
         let mut raw = ptr::null_mut();
-        // SAFETY: *current*; *room*: the call writes a handle and logs of the given sizes, and reads four options with
+        // SAFETY: *current*; *room*: the call writes a handle and logs of the given sizes, and reads `count` options with
         // their values. PTX ends with zero, and a cubin contains its size.
         let code = unsafe {
             (context.api().cuModuleLoadDataEx)(
                 &raw mut raw,
                 image.as_ptr().cast(),
-                options.len() as c_uint,
+                count as c_uint,
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
             )
@@ -95,6 +103,20 @@ impl Function {
     /// Returns the error that the driver reports.
     pub fn local_bytes(&self) -> Result<u32, DeviceError> {
         self.attribute(function::LOCAL_BYTES)
+    }
+
+    /// Permits launches with up to `bytes` bytes of shared memory in addition to the kernel's own.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn allow_shared(&self, bytes: u32) -> Result<(), DeviceError> {
+        let entered = self.module.context.enter()?;
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // SAFETY: *handle*, *current*.
+        let code = unsafe {
+            (self.module.context.api().cuFuncSetAttribute)(self.raw, function::MOST_DYNAMIC_SHARED, bytes)
+        };
+        entered.check("cuFuncSetAttribute", code)
     }
 
     fn attribute(&self, attribute: i32) -> Result<u32, DeviceError> {

@@ -109,7 +109,28 @@ impl RawStream {
         entered.check("cuMemcpyDtoHAsync_v2", code)
     }
 
-    /// Enqueues a kernel with `blocks` blocks of `threads` threads.
+    /// Enqueues a write of `value` to `words` 32-bit words of device memory.
+    ///
+    /// # Safety
+    /// - *room*: `words` words are writable at `at`.
+    /// - *alive*: they stay allocated until the write has finished.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub unsafe fn fill(
+        self,
+        entered: &Entered<'_>,
+        at: u64,
+        words: usize,
+        value: u32,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the caller guarantees *room* and *alive* (clauses); *handle*, *current*.
+        let code = unsafe { (entered.context.api().cuMemsetD32Async)(at, value, words, self.0) };
+        entered.check("cuMemsetD32Async", code)
+    }
+
+    /// Enqueues a kernel. `grid` has the number of blocks, the number of threads of a block, and the bytes of shared memory of a
+    /// block in addition to the kernel's own.
     ///
     /// # Safety
     /// `parameter` points to the function's only parameter. The clauses *room* and *alive* hold for every address in
@@ -121,8 +142,7 @@ impl RawStream {
         self,
         entered: &Entered<'_>,
         function: &Function,
-        blocks: u32,
-        threads: u32,
+        [blocks, threads, shared]: [u32; 3],
         parameter: *const P,
     ) -> Result<(), DeviceError> {
         let mut parameters = [parameter.cast_mut().cast::<c_void>()];
@@ -137,7 +157,7 @@ impl RawStream {
                 threads,
                 1,
                 1,
-                0,
+                shared,
                 self.0,
                 parameters.as_mut_ptr(),
                 ptr::null_mut(),

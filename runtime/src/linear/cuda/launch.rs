@@ -294,7 +294,7 @@ impl Call<'_> {
         let Some((sums, carry)) = self.kernels.scan.clone().filter(|_| items > 1) else { return Ok(()) };
         let states = problem.state_heads() * problem.sequences();
         if let Some(sums) = sums {
-            let grid = Grid { blocks: (states * items) as u32, threads: sums.threads };
+            let grid = Grid::new((states * items) as u32, sums.threads);
             let [_, _, sums_at] = at;
             let parameter = SumsArgs { call: *folding, sums: sums_at, gates: gates as i32, unused: 0 };
             let parameter = self.list.store(&parameter)?;
@@ -304,7 +304,7 @@ impl Call<'_> {
         let filled = marshal::carry(problem, items, at, gates);
         let mut push = |args: CarryArgs| {
             let blocks = args.blocks as usize * args.nodes as usize * states;
-            let grid = Grid { blocks: blocks as u32, threads: carry.threads };
+            let grid = Grid::new(blocks as u32, carry.threads);
             let parameter = self.list.store(&args)?;
             // SAFETY: *parameter*: the kernel takes a `CarryArgs`.
             unsafe { self.list.push(&carry.function, grid, parameter) }
@@ -337,7 +337,7 @@ impl Call<'_> {
         };
         let parameter = self.list.store(&args)?;
         let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
-        let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
+        let grid = Grid::new(blocks as u32, prepare.threads);
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
         unsafe { self.list.push(&prepare.function, grid, parameter)? };
         match self.shared(&args).is_some() || self.in_pairs(&args).is_some() {
@@ -403,7 +403,7 @@ impl Call<'_> {
     /// Lists a launch of `kernel` on `blocks` blocks, with stored [`LinearArgs`].
     fn launch_blocks(&mut self, parameter: Stored, kernel: Loaded, blocks: usize) -> Result<(), DeviceError> {
         self.blocks = blocks;
-        let grid = Grid { blocks: blocks as u32, threads: kernel.threads };
+        let grid = Grid::new(blocks as u32, kernel.threads);
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
         unsafe { self.list.push(&kernel.function, grid, parameter) }
     }

@@ -41,5 +41,5 @@ pub unsafe fn push<P: Copy>(
     let stored = list.store(parameter)?;
     list.shared_by(blocks);
     // SAFETY: *parameter*: the clause of this function is the same.
-    unsafe { list.push(function, Grid { blocks: blocks as u32, threads }, stored) }
+    unsafe { list.push(function, Grid::new(blocks as u32, threads), stored) }
 }

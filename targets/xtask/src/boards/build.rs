@@ -16,7 +16,8 @@
 //!     share/licences/             licences of this project and of the linked packages
 //! ```
 //!
-//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. The target `x86-64` has the same
+//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. Only boards whose GPU has Tensor Cores of
+//! compute capability 8.0 get the modules for them. The target `x86-64` has the same
 //! glibc. Zig links these builds, because zig has stubs of the C library for every version. [`Additions`] lists the parts
 //! that a build contains on request only.
 //! `super::check` has accepted every artefact that is shipped.
@@ -84,6 +85,8 @@ const WITHOUT_GRADIENTS: &str = "-p elsa-cli --no-default-features";
 /// so these kernels would run only if a user named them. The whole libraries keep the scalar kernels, because elsa.py
 /// uses them to check its structs.
 pub const WITHOUT_SCALAR: &str = "--cfg=elsa_without=\"scalar\"";
+/// Compiler flag that leaves the modules for Tensor Cores out of the builds for boards whose GPU cannot load them.
+pub const WITHOUT_TENSOR_CORES: &str = "--cfg=elsa_without=\"sm80\"";
 
 /// Flags that [`quick`] adds to a cargo command. They include an example, because only then does cargo select the same
 /// features as for the tests and build nothing twice.
@@ -159,7 +162,10 @@ pub fn build(tree: &Tree, target: &Target, additions: Additions) -> Result<Ran, 
     let folder = tree.target.join("library").join(target.name());
     let library = library::make(tree, target, &abi, &products.libraries.join("libelsa.a"), &folder)?;
     assemble(tree, target, &abi, &products, &library, &dist)?;
-    let room = if additions.gradients { check::GRADIENTS } else { 0 };
+    let mut room = if additions.gradients { check::GRADIENTS } else { 0 };
+    if matches!(target, Target::Board(board) if ptx::has_tensor_cores(&board.build.cubin)) {
+        room += check::TENSOR_CORES;
+    }
     let ran = examine(tree, target, &abi, &products, &library, &assembled, &dist, Some(room))?;
     if ran.faults.is_empty() {
         println!("{}: {}", dist.display(), ran.summary());
@@ -226,8 +232,11 @@ pub fn part(
             run.front(setup::zig(tree)?)
         }
     };
-    if let Target::Board(_) = target {
+    if let Target::Board(board) = target {
         run = run.arg("--config").arg(target.folder(tree).join("config.toml"));
+        if !ptx::has_tensor_cores(&board.build.cubin) {
+            flags.push(WITHOUT_TENSOR_CORES.to_owned());
+        }
     }
     run = run.args(&packages).arg("--config").arg(paths::renamed(tree, target.triple())?);
     run = run.arg("--config").arg(format!("target.{}.rustflags={}", target.triple(), json!(flags)));
@@ -244,23 +253,18 @@ pub fn part(
 /// Assembles GPU code for one architecture from the committed PTX. Returns the paths of the cubins.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
-    let from = tree.root.join(ptx::MODULES);
     let to = tree.target.join("cubin").join(architecture);
     // Files left over from another state of the tree would be embedded, too.
     files::empty(&to)?;
     let mut made = Vec::new();
-    for entry in fs::read_dir(&from).map_err(at(&from))? {
-        let path = entry.map_err(at(&from))?.path();
-        let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|x| x == "ptx")) else {
-            continue;
-        };
-        let cubin = to.join(name).with_extension("cubin");
-        let run = Run::new(tree, "").arg(&ptxas).args(&format!("-O3 -arch={architecture} -o"));
+    for (path, level) in ptx::modules_of(tree, architecture)? {
+        let cubin = to.join(path.file_stem().unwrap_or_default()).with_extension("cubin");
+        let run = Run::new(tree, "").arg(&ptxas).args(&format!("-O{level} -arch={architecture} -o"));
         let run = run.arg(&cubin).arg(&path).quiet();
         run.run().text(&format!("ptxas -arch={architecture} {}", path.display()))?;
         made.push(cubin);
     }
-    if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
+    if made.is_empty() { Err(format!("{}: holds no PTX for {architecture}", ptx::MODULES)) } else { Ok(made) }
 }
 
 /// Assembles the folder `dist` of the whole build from cargo's build outputs.

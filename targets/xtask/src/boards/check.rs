@@ -43,7 +43,9 @@ use std::sync::{Mutex, PoisonError};
 pub mod group;
 
 /// Maximum size of a stripped binary in bytes.
-pub const BINARY: u64 = 4_430_000;
+pub const BINARY: u64 = 4_480_000;
+/// Additional size of the tool for a board whose GPU has Tensor Cores, with the modules for them.
+pub const TENSOR_CORES: u64 = 150_000;
 /// Number of bytes that the verb backward may add to a tool.
 pub const GRADIENTS: u64 = 150_000;
 /// Largest number of bytes that the static library may add to a stripped C program.
@@ -468,7 +470,8 @@ fn capability(digits: &str) -> Option<Version> {
 /// Checks that no PTX module in a file needs a newer PTX ISA than `newest`, and that all required kernels run on `gpu`.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
-    let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
+    let isa = ptx::newest_isa(gpu.map_or(u32::MAX, |gpu| gpu.major * 10 + gpu.minor));
+    let newest = newest.unwrap_or(Version { major: isa / 10, minor: isa % 10 });
     let late = modules.iter().filter(|module| module.version > newest);
     refuse(late.map(|module| format!("PTX of version {}", module.version)), &format!("up to {newest}"))?;
     let runs = |module: &&Module| gpu.is_none_or(|gpu| module.target <= gpu);

@@ -5,7 +5,8 @@
 Every cell is a call captured as a CUDA graph of several calls and replayed. Ours and each peer's alternate, so that a
 slowdown of the machine affects all of them. A call that cannot be captured is timed by events around it, and its cell
 records that. The ratio is the median over the rounds of peer's time / ours. FP32 peers run with allow_tf32 off.
-PyTorch's kernel `efficient` nevertheless uses Tensor Cores: it computes each FP32 product as three TF32 products.
+PyTorch's kernel `efficient` nevertheless uses Tensor Cores: it computes each FP32 product as three TF32 products. Ours uses them
+only in the cells "tensor cores", which also have our time with f32 products.
 The peak memory of a call is what PyTorch's allocator holds at most, without inputs and output. Our workspace counts.
 Prints a JSON line for each cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
 """
@@ -30,13 +31,26 @@ torch.backends.cudnn.allow_tf32 = False
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
+# Our method without Tensor Cores.
+PRODUCTS = "elsa, f32 products"
+
+
 class Cell:
     """A problem: batch, heads, key heads, queries, keys, dim, type, and options."""
 
-    def __init__(self, name, batch, heads, queries, dim, keys=None, kv_heads=None, dtype="float32", causal=False):
+    def __init__(
+        self, name, batch, heads, queries, dim, keys=None, kv_heads=None, dtype="float32", causal=False, bias=False, cores=False
+    ):
         self.name, self.batch, self.heads, self.queries, self.dim = name, batch, heads, queries, dim
         self.keys, self.kv_heads = keys or queries, kv_heads or heads
-        self.dtype, self.causal = getattr(torch, dtype), causal
+        self.dtype, self.causal, self.bias, self.cores = getattr(torch, dtype), causal, bias, cores
+
+    def ours(self, **more):
+        """Returns the options of our call."""
+        options = {"causal": self.causal, "bias": self.bias if torch.is_tensor(self.bias) else None}
+        if self.cores:
+            options["tensor_cores"] = True
+        return dict(options, **more)
 
     def flops(self):
         """Returns the operations of both products; a causal call needs half of them."""
@@ -49,7 +63,7 @@ class Cell:
 
 
 def cells():
-    """Returns the cells: long sequences, sequences of vision models, every head size, causal masks, and decoding."""
+    """Returns the cells: long sequences, sequences of vision models, every head size, causal masks, decoding, Tensor Cores."""
     for n in (1024, 2048, 4096, 8192, 16384):
         yield Cell("long", 1, 8, n, 64)
     for n in (64, 100, 144, 196, 256, 576, 900):
@@ -68,6 +82,17 @@ def cells():
     yield Cell("decode, shared keys", 1, 32, 1, 128, keys=4096, kv_heads=8, dtype="float16")
     for n in (1024, 4096, 16384):
         yield Cell("half inputs", 1, 8, n, 64, dtype="float16")
+    name = "tensor cores"
+    for dtype in ("float32", "float16"):
+        for d in (64, 128, 256):
+            for n in (1024, 4096, 16384):
+                yield Cell(name, 1, 8, n, d, dtype=dtype, cores=True)
+    yield Cell(name + ", causal", 1, 8, 4096, 64, causal=True, cores=True)
+    yield Cell(name + ", ViT-B/16", 1, 12, 197, 64, cores=True)
+    yield Cell(name + ", ViT-B/16", 8, 12, 197, 64, cores=True)
+    yield Cell(name + ", VGGT frame", 1, 16, 1041, 64, cores=True)
+    yield Cell(name + ", DINOv2", 1, 16, 1370, 64, cores=True)
+    yield Cell(name + ", SAM with bias", 1, 12, 4096, 64, bias=True, cores=True)
 
 
 def tensors(cell):
@@ -77,6 +102,8 @@ def tensors(cell):
         shape = (cell.batch, heads, tokens, cell.dim)
         return torch.randn(*shape, device="cuda", dtype=torch.float32).to(cell.dtype)
 
+    if cell.bias:
+        cell.bias = torch.randn(1, cell.heads, cell.queries, cell.keys, device="cuda", dtype=cell.dtype)
     return make(cell.heads, cell.queries), make(cell.kv_heads, cell.keys), make(cell.kv_heads, cell.keys)
 
 
@@ -85,6 +112,8 @@ def truth(cell, q, k, v):
     rows = torch.arange(0, cell.queries, max(1, cell.queries // 64), device="cuda")
     query, group = q[-1, -1, rows].double(), -1
     scores = query @ k[-1, group].double().T / math.sqrt(cell.dim)
+    if torch.is_tensor(cell.bias):
+        scores += cell.bias[-1, -1, rows].double()
     if cell.causal:
         scores.masked_fill_(torch.arange(cell.keys, device="cuda")[None, :] > rows[:, None], -math.inf)
     return rows, torch.softmax(scores, -1) @ v[-1, group].double()
@@ -108,13 +137,16 @@ def products(cell, q, k, v):
 def methods(cell, q, k, v):
     """Returns our method and PyTorch's methods for these tensors, by name."""
     out = torch.empty_like(q)
-    found = {"elsa": lambda: elsa.attention(q, k, v, causal=cell.causal, out=out)}
+    found = {"elsa": lambda: elsa.attention(q, k, v, out=out, **cell.ours())}
+    if cell.cores:
+        found[PRODUCTS] = lambda: elsa.attention(q, k, v, out=out, **cell.ours(tensor_cores=False))
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:
         found["products"] = products(cell, q, k, v)
         return found
     grouped = {"enable_gqa": True} if cell.kv_heads != cell.heads else {}
+    added = {"attn_mask": cell.bias} if torch.is_tensor(cell.bias) else {}
     backends = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION}
     if cell.dtype is not torch.float32:
         backends.update(flash=SDPBackend.FLASH_ATTENTION, cudnn=SDPBackend.CUDNN_ATTENTION)
@@ -124,7 +156,7 @@ def methods(cell, q, k, v):
     def peer(backend):
         def call():
             with sdpa_kernel(backend):
-                return functional.scaled_dot_product_attention(q, k, v, is_causal=cell.causal, **grouped)
+                return functional.scaled_dot_product_attention(q, k, v, is_causal=cell.causal, **grouped, **added)
 
         return call
 
@@ -197,7 +229,7 @@ def measure(cell, seconds):
     rows, wanted = truth(cell, q, k, v)
     timers, errors, peaks, failed = {}, {}, {}, {}
     # Calls of an engine keep its workspace. That of a new engine is allocated in the call whose memory is measured.
-    alone = {"elsa": lambda: elsa.attention(q, k, v, causal=cell.causal, engine=elsa.Engine("cuda"))}
+    alone = {"elsa": lambda: elsa.attention(q, k, v, engine=elsa.Engine("cuda"), **cell.ours())}
     for name, call in methods(cell, q, k, v).items():
         try:
             answer = call()[-1, -1, rows].double()
@@ -233,7 +265,8 @@ def measure(cell, seconds):
                 "by": "graph" if timers[name].graph is not None else "events", "peak_bytes": peaks[name],
             }  # fmt: skip
     peers = found["peers"]
-    found["best"] = min(peers, key=lambda name: peers[name]["ms"]) if peers else None
+    others = [name for name in peers if name != PRODUCTS]
+    found["best"] = min(others, key=lambda name: peers[name]["ms"]) if others else None
     if not found["rel_l2"] <= 1e-2:
         raise SystemExit(f"{cell.name}: {found['rel_l2']} from the truth")
     return found
@@ -251,11 +284,13 @@ def line(found):
     peer = "| |" if best is None else (
         f"{found['best']} {1e3 * best['ms']:.1f} | **{best['ratio'][1]:.2f}** ({best['ratio'][0]:.2f} to {best['ratio'][2]:.2f})"
     )
+    own = found["peers"].get(PRODUCTS)
     low, middle, high = (1e3 * x for x in found["ms"])
     memory = f"{found['peak_bytes'] / 1e6:.2f}" + ("" if best is None else f", {best['peak_bytes'] / 1e6:.2f}")
     return (
         f"| {kind} | {shape} | {middle:.1f} ({low:.1f} to {high:.1f}) | {speed} | {peer} | {memory} "
-        f"| {found['rel_l2']:.1e} |"
+        f"| {found['rel_l2']:.1e}{'' if best is None else ', %.1e' % best['rel_l2']} "
+        f"| {'%.2f' % own['ratio'][1] if own else ''} |"
     )
 
 
@@ -276,8 +311,9 @@ def main():
     table = [
         f"{device}, {today}, PyTorch {torch.__version__}, elsa {elsa.version()}; medians and quartiles in µs",
         "",
-        "| cell | batch, heads, tokens, d | µs | speed | best peer, µs | peer / elsa | peak MB: elsa, peer | error |",
-        "|---|---|---|---|---|---|---|---|",
+        "| cell | batch, heads, tokens, d | µs | speed | best peer, µs | peer / elsa | peak MB: elsa, peer | error: elsa, peer "
+        "| f32 products / elsa |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines = []
     for cell in cells():

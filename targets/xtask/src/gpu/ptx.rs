@@ -1,7 +1,9 @@
 //! `cargo xtask ptx`: compiles device code to PTX that a CUDA 10.2 driver loads, and runs ptxas to determine the
 //! resources of each kernel.
 //!
-//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, a module with one entry point.
+//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, a module with one entry point. If the name
+//! contains `__sm80`, the kernel uses Tensor Cores and the module is `kernels/ptx/sm_80/NAME.ptx`, for GPUs of compute
+//! capability 8.0 and later.
 //! The text is packed: comments, optional spaces and most line ends are removed, and long names are shortened. Packing
 //! changes no instruction and saves a third of the bytes. `kernels/ptx/manifest.json` records the sources, the
 //! compiler, the flags and the resources of each kernel.
@@ -20,41 +22,99 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const COMPILER: &str = "clang-19";
-const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_53 -nocudainc -nocudalib -O3 -std=c++17 \
-    -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
+const FLAGS: &str = "-x cuda --cuda-device-only -S -nocudainc -nocudalib -O3 -std=c++17 -Xclang -fcuda-short-ptr \
+    -mllvm -nvptx-short-ptr -ffp-contract=fast";
 /// Folder of the device code. Kernels elsewhere include its headers by paths relative to it.
 pub const SOURCES: &str = "kernels/cuda";
 /// Folder of an example's kernels and of their modules.
 pub const EXAMPLE: &str = "examples/cpp-camera/kernels";
 /// Operator of the kernels in [`EXAMPLE`], for the sums of bytes.
 const OF_EXAMPLE: &str = "camera";
-/// Folder of the committed PTX modules.
-pub const MODULES: &str = "kernels/ptx/sm_53";
+/// Folder of the folders of the committed PTX modules, one for each [`Generation`].
+pub const MODULES: &str = "kernels/ptx";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// Target of the modules: the GPU of the Jetson Nano. This is the oldest GPU with instructions that compute with pairs
-/// of f16 numbers.
-const TARGET: &str = "sm_53";
-/// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs run the same code.
-const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
-/// Version of the newest PTX ISA that a CUDA 10.2 driver loads, multiplied by ten.
-pub const NEWEST_ISA: u32 = 65;
+
+/// GPUs that a module is compiled for.
+#[derive(Debug)]
+struct Generation {
+    /// Oldest GPU that loads the module.
+    target: &'static str,
+    /// Version of the PTX ISA, multiplied by ten. It is the newest one that the driver of that GPU's board loads.
+    isa: u32,
+    /// GPUs for which ptxas checks the module. Newer GPUs run the same code.
+    assembled: &'static [&'static str],
+    /// Optimisation level of ptxas, and of the driver that compiles the module.
+    level: u32,
+    /// Largest number of bytes that a thread may keep in local memory.
+    spilled: usize,
+}
+
+/// The GPU of the Jetson Nano, which is the oldest GPU with instructions that compute with pairs of f16 numbers, under CUDA 10.2.
+static FIRST: Generation =
+    Generation { target: "sm_53", isa: 65, assembled: &["sm_53", sass::TARGET], level: 3, spilled: 0 };
+/// GPUs whose Tensor Cores multiply 16 x 16 by 16 x 8 numbers, under CUDA 11.4. Level 1 keeps accumulators out of local memory.
+static TENSOR: Generation =
+    Generation { target: "sm_80", isa: 74, assembled: &["sm_80", "sm_87", "sm_90"], level: 1, spilled: 16 };
+
+impl Generation {
+    /// Returns the generation of a kernel, which its name states.
+    fn of(kernel: &str) -> &'static Generation {
+        if kernel.contains("__sm80") { &TENSOR } else { &FIRST }
+    }
+}
+
 /// Maximum total size in bytes of an operator's modules. The operator is named by the folder of its sources. In linear
 /// attention, the modules of kernels that walk over states have a size of 1.4 MB. The modules of the quadratic form
 /// with delta rules and per-dim gates have a size of 0.4 MB, and those that compute all chunks at once have 0.3 MB.
 /// These are separate modules, because a process only compiles the modules of its plans.
-const MOST_BYTES: [(&str, usize); 4] =
-    [("attention", 6_450_000), ("linear", 2_150_000), ("series", 120_000), (OF_EXAMPLE, 20_000)];
+const MOST_BYTES: [(&str, usize); 5] = [
+    ("attention", 6_450_000),
+    ("linear", 2_150_000),
+    ("series", 120_000),
+    (OF_TENSOR_CORES, 3_200_000),
+    (OF_EXAMPLE, 20_000),
+];
+/// The modules of [`TENSOR`], for the sums of bytes.
+const OF_TENSOR_CORES: &str = "Tensor Cores";
 /// Largest number of processor seconds that ptxas should take for a module. On a slow machine, [`MOST_SECONDS`] are
 /// allowed. If a module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
+/// Returns the version of the newest PTX ISA that the driver of a board loads, multiplied by ten. `gpu` is the compute capability
+/// of the board's GPU, multiplied by ten.
+pub fn newest_isa(gpu: u32) -> u32 {
+    if gpu >= 80 { TENSOR.isa } else { FIRST.isa }
+}
+
+/// Returns the number of a GPU such as `sm_62`, its compute capability multiplied by ten.
+fn number(gpu: &str) -> Option<u32> {
+    gpu.strip_prefix("sm_").and_then(|digits| digits.parse().ok())
+}
+
+/// Returns `true` if a GPU such as `sm_62` loads the modules for Tensor Cores.
+pub fn has_tensor_cores(gpu: &str) -> bool {
+    number(TENSOR.target) <= number(gpu)
+}
+
+/// Returns the committed modules that a GPU such as `sm_62` loads, each with the optimisation level for its compiler.
+pub fn modules_of(tree: &Tree, gpu: &str) -> Result<Vec<(PathBuf, u32)>, String> {
+    let mut all = Vec::new();
+    for Generation { target, level, .. } in [&FIRST, &TENSOR] {
+        if number(target) <= number(gpu) {
+            let paths = files::below(&tree.root.join(MODULES).join(target), &["ptx"])?;
+            all.extend(paths.into_iter().map(|path| (path, *level)));
+        }
+    }
+    Ok(all)
+}
+
 /// Limits of an SM with compute capability 5.3 or 6.2. The limits are, in order: registers, bytes of shared memory,
 /// threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
-/// The resources that ptxas reports for a kernel. Each is the maximum over the targets in [`ASSEMBLED`].
+/// The resources that ptxas reports for a kernel. Each is the maximum over the targets of its [`Generation`].
 struct Resources {
     registers: usize,
     shared: usize,
@@ -92,10 +152,12 @@ struct Made {
 pub fn write(tree: &Tree) -> Result<(), String> {
     let made = make(tree)?;
     let text = |error: std::io::Error| format!("{MODULES}: {error}");
-    let folder = tree.root.join(MODULES);
-    std::fs::create_dir_all(&folder).map_err(text)?;
-    for entry in std::fs::read_dir(&folder).map_err(text)? {
-        std::fs::remove_file(entry.map_err(text)?.path()).map_err(text)?;
+    for Generation { target, .. } in [&FIRST, &TENSOR] {
+        let folder = tree.root.join(MODULES).join(target);
+        std::fs::create_dir_all(&folder).map_err(text)?;
+        for entry in std::fs::read_dir(&folder).map_err(text)? {
+            std::fs::remove_file(entry.map_err(text)?.path()).map_err(text)?;
+        }
     }
     for (path, content) in &made.files {
         std::fs::write(tree.root.join(path), content).map_err(|error| format!("{path}: {error}"))?;
@@ -107,7 +169,7 @@ pub fn write(tree: &Tree) -> Result<(), String> {
 /// Writes the table of costs for the modules in the tree, without compiling the modules again.
 pub fn write_costs(tree: &Tree) -> Result<(), String> {
     let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
-    let modules = files::below(&tree.root.join(MODULES), &["ptx"])?;
+    let modules = files::below(&tree.root.join(MODULES).join(FIRST.target), &["ptx"])?;
     let scratch = tree.target.join("ptx");
     files::folder(&scratch)?;
     let of = |path: PathBuf| {
@@ -197,8 +259,9 @@ fn make(tree: &Tree) -> Result<Made, String> {
     {
         let (text, takes, cost) = unit?;
         made.faults.extend(refuse(kernel, &text));
-        if takes.spilled > 0 {
-            made.faults.push(format!("{kernel}: spills {} bytes; allowed: 0", takes.spilled));
+        let spilled = Generation::of(kernel).spilled;
+        if takes.spilled > spilled {
+            made.faults.push(format!("{kernel}: spills {} bytes; allowed: {spilled}", takes.spilled));
         }
         if takes.seconds > MOST_SECONDS {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
@@ -215,9 +278,12 @@ fn make(tree: &Tree) -> Result<Made, String> {
             text.len(),
             takes.seconds
         ));
-        let folder = if operator == OF_EXAMPLE { EXAMPLE } else { MODULES };
-        *all.entry(operator).or_default() += text.len();
-        if folder == MODULES {
+        let target = Generation::of(kernel).target;
+        let folder = if operator == OF_EXAMPLE { EXAMPLE.to_owned() } else { format!("{MODULES}/{target}") };
+        let of_library = operator != OF_EXAMPLE;
+        *all.entry(if target == FIRST.target { operator } else { OF_TENSOR_CORES.to_owned() })
+            .or_default() += text.len();
+        if of_library {
             kernels.insert(
                 kernel.to_owned(),
                 json!({ "registers": takes.registers, "shared": takes.shared, "threads": takes.threads, "bytes": text.len() }),
@@ -233,11 +299,13 @@ fn make(tree: &Tree) -> Result<Made, String> {
         made.lines.push(format!("{bytes} bytes of {operator}"));
     }
     made.lines.push(format!("{} modules", kernels.len()));
+    let targets = [&FIRST, &TENSOR];
+    let targets =
+        targets.map(|g| json!({ "target": g.target, "isa": f64::from(g.isa) / 10.0, "level": g.level }));
     let manifest = json!({
         "compiler": compiler,
         "flags": FLAGS.split_whitespace().collect::<Vec<_>>(),
-        "isa": f64::from(NEWEST_ISA) / 10.0,
-        "target": TARGET,
+        "targets": targets,
         "inputs": inputs,
         "kernels": kernels,
     });
@@ -256,7 +324,9 @@ fn compile(
     kernel: &str,
 ) -> Result<(String, Resources, Option<sass::Cost>), String> {
     let out = scratch.join(format!("{kernel}.ptx"));
-    let run = Run::new(tree, &format!("{COMPILER} {FLAGS} -I {SOURCES}"));
+    let Generation { target, isa, assembled, .. } = Generation::of(kernel);
+    let of_target = format!("--cuda-gpu-arch={target} -Xclang -target-feature -Xclang +ptx{isa}");
+    let run = Run::new(tree, &format!("{COMPILER} {FLAGS} {of_target} -I {SOURCES}"));
     let run = run.arg(source).arg("-o").arg(&out).quiet().run();
     if !run.ok {
         return Err(format!("{kernel}: {}\n{}", run.how, run.stderr));
@@ -264,8 +334,8 @@ fn compile(
     let fault = |error: std::io::Error| format!("{}: {error}", out.display());
     let text = pack(kernel, &std::fs::read_to_string(&out).map_err(fault)?);
     std::fs::write(&out, &text).map_err(fault)?;
-    let mut most = assemble(tree, &tools.ptxas, kernel, ASSEMBLED[0], &out, &text)?;
-    for target in &ASSEMBLED[1..] {
+    let mut most = assemble(tree, &tools.ptxas, kernel, assembled[0], &out, &text)?;
+    for target in &assembled[1..] {
         let takes = assemble(tree, &tools.ptxas, kernel, target, &out, &text)?;
         most.registers = most.registers.max(takes.registers);
         most.shared = most.shared.max(takes.shared);
@@ -273,7 +343,12 @@ fn compile(
         most.seconds = most.seconds.max(takes.seconds);
     }
     // The file contains machine code for `sass::TARGET`, because ptxas assembles for this target last.
-    let cost = sass::cost(tree, &tools.nvdisasm, &out.with_extension("cubin"), kernel, most.threads)?;
+    let cost = match assembled.last() {
+        Some(&sass::TARGET) => {
+            sass::cost(tree, &tools.nvdisasm, &out.with_extension("cubin"), kernel, most.threads)?
+        }
+        _ => None,
+    };
     Ok((text, most, cost))
 }
 
@@ -382,18 +457,20 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if the driver would load the module.
+/// Returns the reason why the driver of the kernel's oldest board would reject a module; `None` if the driver would load the module.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {
         let (major, minor) = version.split_once('.')?;
         Some(major.parse::<u32>().ok()? * 10 + minor.parse::<u32>().ok()?)
     });
-    if isa.is_none_or(|isa| isa > NEWEST_ISA) {
-        return Some(format!("{kernel}: PTX ISA {:?}; allowed: at most 6.5", after(".version")));
+    let Generation { target, isa: newest, .. } = Generation::of(kernel);
+    if isa.is_none_or(|isa| isa > *newest) {
+        let allowed = f64::from(*newest) / 10.0;
+        return Some(format!("{kernel}: PTX ISA {:?}; allowed: at most {allowed}", after(".version")));
     }
-    if after(".target") != Some(TARGET) {
-        return Some(format!("{kernel}: target {:?}; allowed: {TARGET}", after(".target")));
+    if after(".target") != Some(target) {
+        return Some(format!("{kernel}: target {:?}; allowed: {target}", after(".target")));
     }
     let entry = format!(".entry {kernel}(");
     if text.matches(".entry ").count() != 1 || !text.contains(&entry) {
@@ -427,7 +504,7 @@ fn assemble(
         // depend on other load on the machine.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
         let run = run
-            .args(&format!("-arch={target} -v -o"))
+            .args(&format!("-O{} -arch={target} -v -o", Generation::of(kernel).level))
             .arg(from.with_extension("cubin"))
             .arg(from)
             .quiet()

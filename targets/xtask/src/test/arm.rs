@@ -11,6 +11,7 @@ use crate::boards::{build, paths};
 use crate::ran::Ran;
 use crate::setup::{self, BARE};
 use crate::shell::{Run, Tree};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,10 +53,13 @@ fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }
 
-/// Returns a cargo command whose programs run in the emulator.
+/// Returns a cargo command whose programs run in the emulator. They are those of the reference board, whose GPU has no Tensor
+/// Cores.
 pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     let triple = setup::reference()?.build.triple;
     let run = setup::zigbuild(tree, line)?.arg("--config").arg(paths::renamed(tree, &triple)?);
+    let flags = json!([build::WITHOUT_TENSOR_CORES]);
+    let run = run.arg("--config").arg(format!("target.{triple}.rustflags={flags}"));
     Ok(run.arg("--target-dir").arg(folder(tree)))
 }
 

@@ -26,6 +26,8 @@ const TESTS: [&str; 7] = [
 ];
 /// Tests on the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
+/// Tests on the stand-in driver, as a board's GPU and as a GPU with Tensor Cores.
+const TENSOR_CORES: &str = "runtime/python/tests/test_tensor_cores.py";
 /// A folder with a module that replaces the compiled module, so that the compiled module is not loaded.
 const UNCOMPILED: &str = "runtime/python/tests/uncompiled";
 /// The oldest Python that elsa.py supports, as in JetPack 4.
@@ -57,11 +59,13 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
     if folder.join(MODULE).is_file() {
         paths.push((module.into_os_string(), ", compiled"));
     }
-    for ((path, with), tests) in
-        paths.iter().flat_map(|path| TESTS.into_iter().chain([DEVICE]).map(move |tests| (path, tests)))
+    let on_devices = [(DEVICE, ""), (TENSOR_CORES, ""), (TENSOR_CORES, "tensor")];
+    let all = TESTS.map(|tests| (tests, "")).into_iter().chain(on_devices);
+    for ((path, with), (tests, device)) in
+        paths.iter().flat_map(|path| all.clone().map(move |tests| (path, tests)))
     {
-        let run = Run::new(tree, "");
-        let run = if tests == DEVICE { with_standin(run, driver) } else { run };
+        let run = Run::new(tree, "").env("ELSA_STANDIN_DEVICE", device);
+        let run = if [DEVICE, TENSOR_CORES].contains(&tests) { with_standin(run, driver) } else { run };
         let out = run
             .arg(python)
             .arg("-B")

@@ -109,7 +109,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
          hostile:: certified:: windows:: determinism:: append:: chunks:: tasks:: run_and_bind --skip scale_ \
          --skip cuda_ --test-threads 1",
         "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored cuda_ --skip scale_ \
-         --skip cuda_conformance:: --test-threads 1",
+         --skip cuda_conformance:: --skip cuda_tensor:: --test-threads 1",
         "cargo test --workspace --exclude elsa-kernels --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ];
     // Only the GPU is tested here: a previous command tests the back ends of the processor.
@@ -124,8 +124,11 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
         one("--test tool -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu cli_resume::a_gpu \
          cli_all_tasks::devices_");
     let robot = one("--test robot --test no_frame_allocates -- --include-ignored gpu:: the_loop_");
-    let runs = [tool.env("ELSA_BACKEND", "cuda"), robot];
-    for (line, out) in together(runs.into()) {
+    let tensor = one("--test crossing -- --include-ignored cuda_tensor:: --test-threads 1");
+    let of_tool = one("--test tool -- cli_tensor_cores:: cli_run::warmup").env("ELSA_BACKEND", "cuda");
+    let on_tensor_cores = [tensor, of_tool].map(|run| run.env("ELSA_STANDIN_DEVICE", "tensor"));
+    let runs = [tool.env("ELSA_BACKEND", "cuda"), robot].into_iter().chain(on_tensor_cores).collect();
+    for (line, out) in together(runs) {
         add_tests(ran, &line, &out);
     }
 }

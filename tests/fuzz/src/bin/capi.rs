@@ -187,6 +187,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     norm_gate: u.ratio(1, 8)?.into(),
                     lambda: *u.choose(&[0.0, 0.0, 0.0, 1e-3, 0.5, 1.0, f32::NAN])?,
                     rescale_threshold: *u.choose(&[0.0, 0.0, 0.0, 4.0, 8.0, 9.0, f32::NAN])?,
+                    tensor_cores: if u.ratio(1, 4)? { u.int_in_range(0..=3)? } else { 0 },
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
@@ -297,6 +298,10 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let left = elsa_left_out::default();
                 // SAFETY: as for all calls of this function (above); `share` has `count` numbers.
                 write(u, &left, |left| unsafe { elsa_workspace_left_out(workspace, left, to, count) })?;
+                let mut blocks = [0; 2];
+                let [refused, all] = &mut blocks;
+                // SAFETY: as for all calls of this function (above).
+                accepted(unsafe { elsa_workspace_refused_blocks(workspace, refused, all) });
                 accepted(elsa_engine_load_kernels(engine));
             }
             12 => {

@@ -4,6 +4,7 @@ use super::draw::Drawn;
 use super::judge::{Judge, Judged};
 use crate::cases::Data;
 use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::plan::TensorCores;
 use elsa_core::attention::{Outputs, scalar};
 use elsa_core::dtype::DType;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
@@ -28,20 +29,19 @@ pub fn hunters() -> Vec<Hunter> {
     for present in crate::present() {
         let backend = Some(present.backend);
         let options = EngineOptions::default().backend(backend).threads(1).fallback(Fallback::Fail);
-        let gpu = present.backend == Backend::Cuda;
-        let methods: &[(Method, bool, usize)] = if gpu {
-            &[(Method::Elsa, false, 64), (Method::Elsa, true, 64)]
+        let engine = || Engine::new(&options).unwrap_or_else(|e| panic!("{e}"));
+        let plain = PlanOptions::default();
+        let methods = if present.backend != Backend::Cuda {
+            vec![("64", plain), ("128", plain.block(128)), ("Math", plain.method(Method::Math))]
         } else {
-            &[(Method::Elsa, false, 64), (Method::Elsa, false, 128), (Method::Math, false, 64)]
+            let tensor_cores = engine().device().is_some_and(|x| x.profile.capability >= (8, 0));
+            let own = plain.tensor_cores(TensorCores::Always);
+            let more = tensor_cores.then_some(("Tensor Cores", own));
+            [("f32", plain), ("half", plain.half_scores(true))].into_iter().chain(more).collect()
         };
-        for &(method, half_scores, block) in methods {
-            let engine = Engine::new(&options).unwrap_or_else(|e| panic!("{e}"));
-            let name = present.backend.name();
-            all.push(Hunter {
-                name: format!("{name} {method:?} {block}{}", if half_scores { " half" } else { "" }),
-                engine: Some(engine),
-                options: PlanOptions::default().method(method).half_scores(half_scores).block(block),
-            });
+        for (method, options) in methods {
+            let name = format!("{} {method}", present.backend.name());
+            all.push(Hunter { name, engine: Some(engine()), options });
         }
     }
     all
@@ -65,6 +65,9 @@ impl Hunter {
             return Some((output, scalar::executed(problem)));
         };
         let plan = engine.plan(problem, &self.options).ok()?;
+        if self.options.tensor_cores != TensorCores::Off && !plan.certificate().executed.split {
+            return None;
+        }
         let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
         let bound = plan.bind(drawn.inputs(), Outputs::new(output.elements_mut()), &mut workspace);
         let report = bound.unwrap_or_else(|e| panic!("{e}")).run().unwrap_or_else(|e| panic!("{e}"));

@@ -3,7 +3,7 @@
 use super::draw::Drawn;
 use crate::cases::Data;
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
-use elsa_core::attention::bound::{Arithmetic, Norms};
+use elsa_core::attention::bound::{Arithmetic, Norms, split};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::{Inputs, Problem, reference};
 
@@ -39,6 +39,8 @@ pub struct Judge<'a> {
     components: Vec<Component>,
     terms: Vec<(f64, f64)>,
     key: Vec<f32>,
+    /// Largest magnitude of each channel of the keys, and of the values, for a run with split operands.
+    channels: [Vec<f64>; 2],
     /// Components of the row that was judged last.
     pub judged: Vec<Judged>,
 }
@@ -76,6 +78,7 @@ impl<'a> Judge<'a> {
             components: Vec::new(),
             terms: Vec::new(),
             key: vec![0.0; d],
+            channels: [vec![0.0; d], vec![0.0; problem.value_dim()]],
             judged: Vec::new(),
         }
     }
@@ -101,6 +104,12 @@ impl<'a> Judge<'a> {
         let (arithmetic, y) = (&self.arithmetic, &self.y);
         self.components.clear();
         self.components.extend(y.iter().map(|&y| Component::new(arithmetic, y)));
+        let [keys, values] = &mut self.channels;
+        if arithmetic.executed.split {
+            split::channels(problem, &inputs, (0, head), keys, values);
+            self.components.iter_mut().zip(values).for_each(|(component, x)| component.within_channel(*x));
+        }
+        let reach = split::reach(arithmetic.scale, &q, keys);
         self.terms.clear();
         self.terms.resize(y.len(), (0.0, 0.0));
         let mut bounds = Row::new(*arithmetic, &self.logs);
@@ -110,7 +119,7 @@ impl<'a> Judge<'a> {
             }
             let k0 = spec.key.row(0, kv_head, j);
             self.key.iter_mut().enumerate().for_each(|(c, k)| *k = inputs.key.get(k0 + c));
-            let score = arithmetic.score(&q, |c| self.key[c]);
+            let score = arithmetic.score(&q, |c| self.key[c]).split(arithmetic, reach);
             if score.magnitude.is_nan() || score.magnitude >= 1e37 {
                 return false;
             }
@@ -127,7 +136,9 @@ impl<'a> Judge<'a> {
         let prior = arithmetic.prior(problem.keys(), &self.norms);
         let at = spec.output.row(0, head, query);
         for (c, component) in self.components.iter().enumerate() {
-            let (terms, most) = self.terms[c];
+            let (terms, attended) = self.terms[c];
+            // Splits are relative to the channel of all keys of the sequence.
+            let most = if arithmetic.executed.split { self.channels[1][c] } else { attended };
             let y = y[c];
             let of =
                 |relative: f64| (relative * terms + prior.lost * most + prior.tiny).min(prior.absolute(most));

@@ -207,6 +207,8 @@ fn every_kernel_that_a_plain_problem_uses_has_costs() {
         ends.iter().any(|end| name.ends_with(end))
             || name.starts_with("linear_")
             || name.starts_with("series_")
+            // Boards whose times are predicted cannot load the kernels for Tensor Cores.
+            || name.contains("__sm80")
     };
     let predicted = |kernel: &&GpuKernel| !without(kernel.name);
     for kernel in GPU_KERNELS.iter().filter(predicted) {

@@ -184,6 +184,7 @@ impl StreamPlan {
             choice,
             layout: GpuWorkspaceLayout::default(),
             attention: self.kernel,
+            split: None,
             budget: None,
         }
     }

@@ -415,13 +415,13 @@ impl Run<'_, '_, '_> {
         // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have room for the largest chunk and the largest
         // block, and keys used in place have all bytes of their views. *alive*: the memory belongs to the stream or to
         // the call, and runs wait for their kernels.
-        unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
+        unsafe { compute.launch(entered, &stream.attention, [blocks as u32, threads, 0], &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
         let parameter = StreamArgs { call, pending };
         let threads = merge.resources().threads as u32;
         // SAFETY: the kernel takes a `StreamArgs`; *room* and *alive* as in the launch above.
-        unsafe { compute.launch(entered, &stream.merge, blocks as u32, threads, &parameter)? };
+        unsafe { compute.launch(entered, &stream.merge, [blocks as u32, threads, 0], &parameter)? };
         Ok(())
     }
 

@@ -73,7 +73,7 @@ pub const PROGRAMS: [(&str, &str); 42] = [
 ];
 /// Programs that run on the stand-in driver. Each is listed with the faults that the driver provokes, and with the
 /// device that the driver simulates.
-const ON_A_GPU: [(&str, &str, &str); 31] = [
+const ON_A_GPU: [(&str, &str, &str); 33] = [
     ("adaptors.cpp", "", ""),
     ("adaptors_later.cpp", "", ""),
     ("device.c", "", ""),
@@ -103,6 +103,8 @@ const ON_A_GPU: [(&str, &str, &str); 31] = [
     ("stream_device.c", "", "discrete"),
     ("logs.c", "", ""),
     ("logs.c", "cuLaunchKernel:1:700", ""),
+    ("options.c", "", "tensor"),
+    ("options.cpp", "", "tensor"),
     ("windows.cpp", "", ""),
     ("windows.cpp", "cuLaunchKernel:1:700", "discrete"),
 ];

@@ -1,0 +1,3 @@
+#include "tensor/attend.cuh"
+
+ATTENTION_SPLIT(attention_b16_d128_q128k32__sm80_split, 2, 128, 32, 4, 2, 2, true, false, 2, false, true)
