@@ -2,7 +2,7 @@
 //! resume a killed run that differs from it.
 #![cfg(target_os = "linux")]
 
-use crate::cli_stream::{INPUTS, desk, same, same_states, smallest};
+use crate::cli_stream::{INPUTS, desk, same, same_states, within};
 use crate::common::{elsa_with, emulated, noise, said};
 use std::os::unix::process::ExitStatusExt;
 
@@ -19,10 +19,12 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
     }
     let before = std::fs::read(desk.path("b.safetensors")).unwrap();
     desk.ok(&format!("{line} {}", into("a")));
-    let budget = smallest(&desk, &format!("{line} {} --resume", into("b")), 1_600_000);
-    let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
+    let line = format!("{line} {} --eta 0.1 --resume", into("b"));
+    let (report, budget) = within(&desk, &format!("{line} --json"), 1_600_000);
+    let line = format!("{line} --host-budget {budget}");
     // A process that uses less memory at its start keeps more rows, and so has fewer parts.
-    let parts = desk.json(&format!("{line} --json"))["parts"].as_u64().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let parts = report["parts"].as_u64().unwrap();
     assert!(parts >= 8, "{parts} parts");
     let words = desk.words(&line);
     let target = desk.path("b.safetensors");
@@ -51,13 +53,12 @@ fn a_run_goes_on_where_it_was_killed() {
     let desk = desk(3600, 1200);
     let line = format!("run {INPUTS} --causal --state-out @s.npz");
     desk.ok(&format!("{} --out @y0.npy", line.replace("@s.", "@s0.")));
-    let budget = smallest(&desk, &format!("{line} --out @y.npy --resume"), 1_600_000);
-    let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
-    let parts = {
-        let report = desk.json(&format!("{line} --json"));
-        assert!(report["units"].as_u64().unwrap() >= 4, "{report}");
-        report["parts"].as_u64().unwrap()
-    };
+    let line = format!("{line} --out @y.npy --eta 0.1 --resume");
+    let (report, budget) = within(&desk, &format!("{line} --json"), 1_600_000);
+    let line = format!("{line} --host-budget {budget}");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["units"].as_u64().unwrap() >= 4, "{report}");
+    let parts = report["parts"].as_u64().unwrap();
     let step = (parts / 4 + 2).to_string();
     let words = desk.words(&format!("{line} --json"));
     let mut killed_at = 0;
@@ -101,7 +102,8 @@ fn foreign_journals_are_refused() {
     }
     let desk = desk(3600, 1200);
     let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
-    let budget = smallest(&desk, &line, 1_600_000);
+    let (_, budget) = within(&desk, &line, 1_600_000);
+    std::fs::remove_file(desk.path("y.npy")).unwrap();
     let line = format!("{line} --host-budget {budget}");
     let words = desk.words(&line);
     let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "5")]).status.success());

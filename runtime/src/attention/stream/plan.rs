@@ -21,7 +21,7 @@ use elsa_kernels::registry;
 
 /// Number of bytes by which the memory that a process uses before a run may differ from one start of the program to the
 /// next. The reason is that some pages of a program are not always in memory.
-const VARIES: usize = 1 << 20;
+const VARIES: usize = 4 << 20;
 
 /// Options of a streamed run.
 ///
@@ -45,7 +45,7 @@ pub struct StreamOptions {
     /// `η`, appendix I of the paper). Chunks are rounded up to complete segments, and shortened if resident rows need
     /// the memory.
     pub eta: f64,
-    /// `true` if another process may resume the run. This reserves 1 MiB of the budget.
+    /// `true` if another process may resume the run. This reserves 4 MiB of the budget.
     pub resumable: bool,
     /// Sizes of units and chunks in the earlier run that this run resumes; `None` for a new run, for which the planner
     /// chooses the sizes.
