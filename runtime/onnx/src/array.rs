@@ -88,6 +88,24 @@ impl Kind {
         }
     }
 
+    /// Appends an element to `raw_data`.
+    pub fn write(self, x: f64, raw: &mut Vec<u8>) {
+        match self.0 {
+            2 | 9 => raw.push(x as u8),
+            3 => raw.extend((x as i8).to_le_bytes()),
+            4 => raw.extend((x as u16).to_le_bytes()),
+            5 => raw.extend((x as i16).to_le_bytes()),
+            10 => raw.extend(f16::from_f64(x).to_le_bytes()),
+            16 => raw.extend(bf16::from_f64(x).to_le_bytes()),
+            1 => raw.extend((x as f32).to_le_bytes()),
+            6 => raw.extend((x as i32).to_le_bytes()),
+            12 => raw.extend((x as u32).to_le_bytes()),
+            7 => raw.extend((x as i64).to_le_bytes()),
+            13 => raw.extend((x as u64).to_le_bytes()),
+            _ => raw.extend(x.to_le_bytes()),
+        }
+    }
+
     /// Rounds `x` to this type.
     #[must_use]
     pub fn rounded(self, x: f64) -> f64 {
@@ -284,4 +302,20 @@ fn entry(file: &[u8], range: std::ops::Range<usize>) -> Result<(String, String),
         }
     }
     Ok(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_read_as_they_were_written() {
+        for kind in (0..=16).map(Kind).filter(|kind| kind.size().is_some()) {
+            for x in [0.0, 1.0, 120.0] {
+                let mut raw = vec![];
+                kind.write(x, &mut raw);
+                assert_eq!((raw.len(), kind.element(&raw)), (kind.size().unwrap(), x), "{}", kind.name());
+            }
+        }
+    }
 }

@@ -99,6 +99,26 @@ impl<'a> Builder<'a> {
         Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] }
     }
 
+    /// Returns the change that replaces one node by the nodes of this builder. `output` is as in [`Change::output`]; the
+    /// node has no other outputs, no scores of it are shared, and no mask depends on positions.
+    #[must_use]
+    pub fn change(self, output: (String, usize), words: String) -> Change {
+        Change {
+            nodes: self.nodes,
+            constants: self.constants,
+            reads: self.reads,
+            more: vec![],
+            walk: [output.0.clone()].into(),
+            turned_walk: [].into(),
+            shared: vec![],
+            attention_output: output.0.clone(),
+            keys: Size::from(0),
+            by_position: false,
+            words,
+            output,
+        }
+    }
+
     /// Returns the text with which all names begin.
     #[must_use]
     pub fn prefix(&self) -> &'a str {

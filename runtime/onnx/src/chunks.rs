@@ -158,20 +158,9 @@ pub fn replacement(
     new.attributes.insert("scale".into(), Attribute::Float(1.0));
     b.nodes.push(new);
     let why = "other nodes read the states of its chunks".to_owned();
-    let change = Change {
-        more: vec![],
-        nodes: b.nodes,
-        constants: b.constants,
-        reads: b.reads,
-        walk: [output.0.clone()].into(),
-        turned_walk: [].into(),
-        shared: found.inner.map(|name| (name.to_owned(), why.clone())).into(),
-        attention_output: output.0.clone(),
-        keys: Size::from(0),
-        by_position: false,
-        words: format!("rule gated delta, {heads} heads of {dim}, chunks"),
-        output,
-    };
+    let shared = found.inner.map(|name| (name.to_owned(), why.clone())).into();
+    let words = format!("rule gated delta, {heads} heads of {dim}, chunks");
+    let change = Change { shared, ..b.change(output, words) };
     // Keys have norms near 1, rates are between 0 and 1, and gates shrink the states, so that states stay small.
     let small = 1.0 / (dim.known().unwrap_or(1).max(1) as f64).sqrt();
     proved(site, &change, operands[0], &operator, &|i, random| match i {
@@ -203,14 +192,9 @@ fn operator(node: &Node, inputs: &[Option<&Array>]) -> Result<Array, Reason> {
     let mut data = linear::Inputs::new(&q32[..], &k32[..], &v32[..]);
     (data.decay, data.beta) = (Some(Elements::F32(&gates)), Some(Elements::F32(&rates)));
     data.check(&problem).map_err(refuse)?;
-    let (&[_, heads, tokens, dim], &[.., value_dim]) = (&q.shape[..], &v.shape[..]) else {
+    let (&[batch, heads, tokens, dim], &[.., value_dim]) = (&q.shape[..], &v.shape[..]) else {
         return Err(missing());
     };
-    let mut made = vec![0.0; v.data.len()];
-    let mut state = vec![0.0; dim * value_dim];
-    let mut scratch = vec![0.0; linear::reference::scratch_len(&problem)];
-    for (at, made) in made.chunks_exact_mut((tokens * value_dim).max(1)).enumerate() {
-        linear::reference::head(&problem, &data, at / heads, at % heads, made, &mut state, &mut scratch);
-    }
+    let made = super::prove::linear(&problem, &data, [batch, heads, tokens, dim, value_dim]);
     Ok(Array::new(Kind::F32, v.shape.clone(), made))
 }

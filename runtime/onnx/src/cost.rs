@@ -1,7 +1,7 @@
 //! Multiply-adds of nodes at one choice of sizes of the free axes.
 
 use super::einsum;
-use super::find::AttentionPattern;
+use super::find::{AttentionPattern, Site};
 use super::infer::World;
 use super::model::Graph;
 use super::node::Node;
@@ -79,10 +79,9 @@ pub fn of_pair(world: &World<'_>, first: &Node, second: &Node) -> Option<f64> {
 }
 
 /// Returns the number of multiply-adds of both products of an attention.
-pub fn of_products(world: &World<'_>, found: &AttentionPattern) -> Option<f64> {
-    let scores = world.shape(found.walk.first()?)?;
-    let (q, made) = (world.shape(&found.operands[0].first()?.name)?, world.shape(&found.outputs.first()?.0)?);
-    Some(size(scores) * *q.last()? as f64 + size(made) * *scores.last()? as f64)
+pub fn of_products(world: &World<'_>, site: &Site<'_>, found: &AttentionPattern) -> Option<f64> {
+    let product = |name: &str| Some(site.producer(name)?.1);
+    of_pair(world, product(found.walk.first()?)?, product(&found.outputs.first()?.0)?)
 }
 
 /// Returns the number of multiply-adds of a graph, without those of graphs within its nodes. Returns `None` if the

@@ -170,20 +170,7 @@ impl Replacement<'_> {
             return Err("its model has an operator set before 11, without the nodes that it needs".into());
         }
         let more = self.fused.presents().iter().filter(|name| !name.is_empty()).cloned().collect();
-        Ok(Change {
-            output: (output.clone(), n),
-            more,
-            nodes: self.b.nodes,
-            constants: self.b.constants,
-            reads: self.b.reads,
-            walk: [output.clone()].into(),
-            turned_walk: [].into(),
-            shared: vec![],
-            attention_output: output.clone(),
-            keys: self.total,
-            by_position: false,
-            words,
-        })
+        Ok(Change { more, keys: self.total, ..self.b.change((output.clone(), n), words) })
     }
 
     /// Returns the operator's queries, keys and values. Keys and values have empty names if the first tensor is packed.

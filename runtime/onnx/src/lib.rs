@@ -265,7 +265,7 @@ fn described(
     }
     let scores = node.outputs.first().and_then(|name| site.symbols.shape(name)).map(size::shown);
     let found = site.around(node).ok();
-    let own = found.as_ref().zip(world).and_then(|(found, world)| cost::of_products(world, found));
+    let own = found.as_ref().zip(world).and_then(|(found, world)| cost::of_products(world, site, found));
     let is_attention = found.is_some() || node.inputs.iter().any(|name| site.is_product(name));
     (if is_attention { ATTENTION } else { SOFTMAX }, scores, own)
 }

@@ -178,20 +178,7 @@ pub fn replacement(
     };
     prove(&new, decay.as_ref())?;
     b.nodes.push(new);
-    Ok(Change {
-        output: (output.clone(), n),
-        more: vec![],
-        nodes: b.nodes,
-        constants: b.constants,
-        reads: b.reads,
-        walk: [output.clone()].into(),
-        turned_walk: [].into(),
-        shared: vec![],
-        attention_output: output,
-        keys: Size::from(0),
-        by_position: false,
-        words,
-    })
+    Ok(b.change((output, n), words))
 }
 
 /// Compares the products with the operator `new` for random operands.
@@ -244,13 +231,7 @@ fn prove(new: &Node, decay: Option<&Decay>) -> Result<(), Reason> {
     }
     let problem = spec.check().map_err(refuse)?;
     data.check(&problem).map_err(refuse)?;
-    let size = tokens * value_dim;
-    let mut made = vec![0.0; batch * heads * size];
-    let mut state = vec![0.0; dim * value_dim];
-    let mut scratch = vec![0.0; linear::reference::scratch_len(&problem)];
-    for (at, made) in made.chunks_exact_mut(size).enumerate() {
-        linear::reference::head(&problem, &data, at / heads, at % heads, made, &mut state, &mut scratch);
-    }
+    let made = super::prove::linear(&problem, &data, [batch, heads, tokens, dim, value_dim]);
     equal("answer", &wanted, &made)
 }
 

@@ -21,6 +21,7 @@ use elsa_core::attention::{
     reference, repeated,
 };
 use elsa_core::dtype::{DType, Elements};
+use elsa_core::linear;
 use elsa_core::view::{Layout, View};
 use fastrand::Rng;
 use half::f16;
@@ -35,6 +36,23 @@ const DEPTH: usize = 200;
 
 /// Memory limit of one world, in bytes.
 const MEMORY: usize = 256 << 20;
+
+/// Computes linear attention with the library's oracle. The shapes of queries and values are `[sequences, heads, tokens,
+/// dim]` and `[sequences, heads, tokens, value_dim]`, and so is the shape of the result.
+pub fn linear(
+    problem: &linear::Problem,
+    data: &linear::Inputs<'_>,
+    [sequences, heads, tokens, dim, value_dim]: [usize; 5],
+) -> Vec<f64> {
+    let size = tokens * value_dim;
+    let mut made = vec![0.0; sequences * heads * size];
+    let mut state = vec![0.0; dim * value_dim];
+    let mut scratch = vec![0.0; linear::reference::scratch_len(problem)];
+    for (at, made) in made.chunks_exact_mut(size.max(1)).enumerate() {
+        linear::reference::head(problem, data, at / heads, at % heads, made, &mut state, &mut scratch);
+    }
+    made
+}
 
 /// Computes the graph's nodes and the new nodes in every world, and compares their outputs.
 ///

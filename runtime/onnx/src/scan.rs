@@ -189,20 +189,9 @@ pub fn replacement(
         ..Node::default()
     });
     let why = "other nodes read the states of its tokens".to_owned();
-    let change = Change {
-        output: (output.clone(), n),
-        more: vec![],
-        nodes: b.nodes,
-        constants: b.constants,
-        reads: b.reads,
-        walk: [output.clone()].into(),
-        turned_walk: [].into(),
-        shared: [found.factors, found.added].map(|name| (name.to_owned(), why.clone())).into(),
-        attention_output: output,
-        keys: Size::from(0),
-        by_position: false,
-        words: format!("{channels} channels, {states} states, {tokens} tokens"),
-    };
+    let shared = [found.factors, found.added].map(|name| (name.to_owned(), why.clone())).into();
+    let words = format!("{channels} channels, {states} states, {tokens} tokens");
+    let change = Change { shared, ..b.change((output, n), words) };
     // Time steps are positive, and rates are negative, so that states stay small.
     proved(site, &change, found.factors, &operator, &|i, random| match i {
         1 => random.f64(),

@@ -132,20 +132,8 @@ impl Built<'_> {
                 self.b.nodes.push(new);
             }
         }
-        Ok(Change {
-            output: (output.clone(), n),
-            more: state.cloned().into_iter().collect(),
-            nodes: self.b.nodes,
-            constants: self.b.constants,
-            reads: self.b.reads,
-            walk: [output.clone()].into(),
-            turned_walk: [].into(),
-            shared: vec![],
-            attention_output: output,
-            keys: Size::from(0),
-            by_position: false,
-            words,
-        })
+        let more = state.cloned().into_iter().collect();
+        Ok(Change { more, ..self.b.change((output, n), words) })
     }
 }
 

@@ -1,11 +1,10 @@
 //! Writes a model: replaces the changed nodes, and keeps all other bytes unchanged.
 
-use super::array::{Array, Kind};
+use super::array::Array;
 use super::change::{Change, DOMAIN};
 use super::model::{Graph, Model};
 use super::node::{Attribute, Node};
 use super::wire::{self, Field, Payload, WireError, Writer};
-use half::f16;
 use std::collections::{HashMap, HashSet};
 
 /// Returns the indices of the nodes that are not needed after the nodes `start` are replaced: these nodes, and the nodes
@@ -232,12 +231,7 @@ pub fn constant(name: &str, array: &Array) -> Vec<u8> {
     w.bytes(8, name.as_bytes());
     let mut raw = Vec::new();
     for &x in array.data.iter() {
-        match array.kind {
-            Kind::I64 => raw.extend((x as i64).to_le_bytes()),
-            Kind::F64 => raw.extend(x.to_le_bytes()),
-            Kind::F16 => raw.extend(f16::from_f64(x).to_le_bytes()),
-            _ => raw.extend((x as f32).to_le_bytes()),
-        }
+        array.kind.write(x, &mut raw);
     }
     w.bytes(9, &raw);
     w.0

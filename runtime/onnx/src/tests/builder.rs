@@ -197,6 +197,13 @@ impl GraphBuilder {
         rewritten(&self.bytes(), Limits::WHOLE).unwrap()
     }
 
+    /// Rewrites a model with one attention.
+    pub fn only(&self) -> (Attention, Vec<u8>) {
+        let (mut found, bytes) = self.rewritten();
+        assert_eq!(found.len(), 1, "{found:?}");
+        (found.remove(0), bytes)
+    }
+
     /// Checks the result of a rewrite: `count` replacements, each with the description `words`, and no unused nodes or
     /// constants.
     pub fn becomes(&self, count: usize, words: &str) {
@@ -219,8 +226,8 @@ impl GraphBuilder {
     }
 
     pub fn stays(&self, why: &str) {
-        let (found, bytes) = self.rewritten();
-        assert!(found.len() == 1 && !found[0].replaced && found[0].words.contains(why), "{found:?}");
+        let (found, bytes) = self.only();
+        assert!(!found.replaced && found.words.contains(why), "{found:?}");
         assert_eq!(bytes, self.bytes());
     }
 }

@@ -1,7 +1,6 @@
 //! The gated delta rule by a chunk of tokens.
 
 use super::builder::GraphBuilder;
-use crate::Attention;
 use crate::array::Kind;
 use crate::change::LINEAR_OPERATOR;
 use crate::model::Model;
@@ -76,21 +75,9 @@ fn chunk(squares: bool) -> (GraphBuilder, String) {
     (g, solution)
 }
 
-fn only(g: &GraphBuilder) -> (Attention, Vec<u8>) {
-    let (mut found, bytes) = g.rewritten();
-    assert_eq!(found.len(), 1, "{found:?}");
-    (found.remove(0), bytes)
-}
-
-fn stays(g: &GraphBuilder, why: &str) {
-    let (found, bytes) = only(g);
-    assert!(!found.replaced && found.words.contains(why) && found.what == "linear attention", "{found:?}");
-    assert_eq!(bytes, g.bytes());
-}
-
 #[test]
 fn a_chunk_becomes_a_gated_delta_rule() {
-    let (found, bytes) = only(&chunk(true).0);
+    let (found, bytes) = chunk(true).0.only();
     assert!(found.replaced && found.what == "linear attention", "{found:?}");
     assert_eq!(found.words, "rule gated delta, 2 heads of 4, chunks");
     let model = Model::read(&bytes).unwrap();
@@ -102,13 +89,13 @@ fn a_chunk_becomes_a_gated_delta_rule() {
 #[test]
 fn other_chunks_stay() {
     // The system is not solved.
-    stays(&chunk(false).0, "the proof failed");
+    chunk(false).0.stays("the proof failed");
     let (mut g, solution) = chunk(true);
     g.output(&solution);
-    stays(&g, "other nodes read the states of its chunks");
+    g.stays("other nodes read the states of its chunks");
     // The state before the first token is not zero.
     let (mut g, _) = chunk(true);
     let state = g.constants.iter_mut().find(|(_, array)| array.shape == [1, 2, 4, 5]).unwrap();
     state.1 = crate::array::Array::new(Kind::F32, vec![1, 2, 4, 5], vec![0.5; 40]);
-    stays(&g, "the proof failed");
+    g.stays("the proof failed");
 }

@@ -1,7 +1,6 @@
 //! Selective scans that are written as nodes for every token.
 
 use super::builder::GraphBuilder;
-use crate::Attention;
 use crate::array::Kind;
 use crate::change::SCAN_OPERATOR;
 use crate::model::Model;
@@ -75,23 +74,11 @@ impl Written {
     }
 }
 
-fn only(g: &GraphBuilder) -> (Attention, Vec<u8>) {
-    let (mut found, bytes) = g.rewritten();
-    assert_eq!(found.len(), 1, "{found:?}");
-    (found.remove(0), bytes)
-}
-
-fn stays(g: &GraphBuilder, why: &str) {
-    let (found, bytes) = only(g);
-    assert!(!found.replaced && found.words.contains(why) && found.what == "selective scan", "{found:?}");
-    assert_eq!(bytes, g.bytes());
-}
-
 #[test]
 fn nodes_of_every_token_become_a_scan() {
     for (batch, other) in [("2", false), ("2", true), ("b", false), ("b", true)] {
         let (g, _) = Written { batch, other, ..MAMBA }.graph();
-        let (found, bytes) = only(&g);
+        let (found, bytes) = g.only();
         assert!(found.replaced && found.what == "selective scan", "{found:?}");
         assert_eq!(found.words, "6 channels, 4 states, 5 tokens");
         let model = Model::read(&bytes).unwrap();
@@ -107,16 +94,16 @@ fn nodes_of_every_token_become_a_scan() {
 
 #[test]
 fn other_recurrences_stay() {
-    stays(&Written { third: 3.0, ..MAMBA }.graph().0, "the proof failed");
-    stays(&Written { start: 0.25, ..MAMBA }.graph().0, "the proof failed");
+    Written { third: 3.0, ..MAMBA }.graph().0.stays("the proof failed");
+    Written { start: 0.25, ..MAMBA }.graph().0.stays("the proof failed");
     // The state after the last token is an output.
     let (mut g, state) = MAMBA.graph();
     g.output(&state);
-    stays(&g, "other nodes read the states of its tokens");
+    g.stays("other nodes read the states of its tokens");
     // The outputs are in another order.
     let (mut g, _) = MAMBA.graph();
     g.nodes.last_mut().unwrap().inputs.swap(1, 2);
-    stays(&g, "the proof failed");
+    g.stays("the proof failed");
     // The states are f16.
     let (mut g, _) = MAMBA.graph();
     g.inputs.iter_mut().for_each(|input| input.1 = Kind::F16);
@@ -124,5 +111,5 @@ fn other_recurrences_stay() {
         .iter_mut()
         .filter(|(_, array)| array.kind == Kind::F32)
         .for_each(|(_, array)| array.kind = Kind::F16);
-    stays(&g, "is f16; allowed: f32");
+    g.stays("is f16; allowed: f32");
 }
