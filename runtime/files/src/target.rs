@@ -3,7 +3,7 @@
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};
 use super::temporary;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// A prepared output file.
@@ -37,17 +37,17 @@ impl Target {
     /// # Errors
     /// Returns errors of the file system.
     pub fn write(self, bytes: &[u8]) -> Result<(), FileError> {
-        self.write_after(bytes, |_| Ok(()))
+        self.write_after(&[bytes], |_| Ok(()))
     }
 
-    /// If `judge` accepts `bytes`, writes them as the complete new contents of the file. `judge` receives the path of
-    /// the temporary file that contains `bytes`, or `None` if the target is not a regular file.
+    /// If `judge` accepts `parts`, writes them, one after the other, as the complete new contents of the file. `judge`
+    /// receives the path of the temporary file that contains them, or `None` if the target is not a regular file.
     ///
     /// # Errors
     /// Returns errors of `judge` and of the file system.
     pub fn write_after<E: From<FileError>>(
         self,
-        bytes: &[u8],
+        parts: &[&[u8]],
         judge: impl FnOnce(Option<&Path>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Target { argument, path, sink } = self;
@@ -55,15 +55,20 @@ impl Target {
         match sink {
             Sink::Direct(mut file) => {
                 judge(None)?;
-                Ok(file.write_all(bytes).map_err(failed)?)
+                Ok(write_all(&mut file, parts).map_err(failed)?)
             }
             Sink::Replace(temporary) => {
-                temporary.fill(|mut file| file.write_all(bytes)).map_err(failed)?;
+                temporary.fill(|file| write_all(file, parts)).map_err(failed)?;
                 judge(temporary.path())?;
                 Ok(temporary::replace([(temporary, path.as_path())]).map_err(|(_, source)| failed(source))?)
             }
         }
     }
+}
+
+/// Writes `parts` one after the other.
+fn write_all(mut file: impl Write, parts: &[&[u8]]) -> io::Result<()> {
+    parts.iter().try_for_each(|part| file.write_all(part))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct Change {
     /// Names of the graph's tensors from the product of queries and keys to the Transpose of the scores. The last axis
     /// of each of these tensors is the axis of the queries.
     pub turned_walk: HashSet<String>,
-    /// Scores with several readers, all of which must go, with the reason why the change is not made otherwise.
+    /// Scores with several readers, with the reason why the change is not made unless all readers go.
     pub shared: Vec<(String, Reason)>,
     /// Name of the attention's output in the graph, before the nodes that change the layout of this output.
     pub attention_output: String,

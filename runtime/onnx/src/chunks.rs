@@ -40,12 +40,12 @@ impl<'a> ChunkedDelta<'a> {
         let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);
         let by = |name: &str, op: &str| made(name).filter(|node| node.is(op));
         let pair = |node: &'a Node| Some([node.input(0)?, node.input(1)?]);
-        // The product of two factors, of which one is made by `op`, as that node and the other factor.
+        // For a product with a factor that `op` makes: the node of this factor, and the other factor.
         let with = |name: &str, op: &str| {
             let [a, b] = pair(by(name, "Mul")?)?;
             [(a, b), (b, a)].into_iter().find_map(|(one, other)| Some((by(one, op)?, other)))
         };
-        // The tensor of which `name` is a chunk.
+        // The tensor that contains the chunk `name`.
         let whole = |name: &'a str| by(name, "Gather").map_or(Some(name), |node| node.input(0));
         let joined = by(node.input(0).filter(|_| node.is("Reshape"))?, "ScatterElements")?;
         let last = by(by(joined.input(2)?, "Unsqueeze")?.input(0)?, "Add")?;

@@ -9,6 +9,7 @@ use super::single::FusedSizes;
 use super::size::Size;
 use super::stateful::StatefulNode;
 use super::value::sized;
+use std::collections::BTreeMap;
 
 /// Returns the product of the sizes of a tensor's axes.
 fn size(shape: &[usize]) -> f64 {
@@ -80,8 +81,10 @@ pub fn of_pair(world: &World<'_>, first: &Node, second: &Node) -> Option<f64> {
 
 /// Returns the number of multiply-adds of both products of an attention.
 pub fn of_products(world: &World<'_>, site: &Site<'_>, found: &AttentionPattern) -> Option<f64> {
-    let product = |name: &str| Some(site.producer(name)?.1);
-    of_pair(world, product(found.walk.first()?)?, product(&found.outputs.first()?.0)?)
+    let last = found.outputs.iter().take(1).map(|(name, _)| name);
+    let names = found.walk.iter().chain(&found.turned_walk).chain(last);
+    let nodes: BTreeMap<usize, &Node> = names.filter_map(|name| site.producer(name)).collect();
+    nodes.values().map(|node| of_node(world, node)).sum()
 }
 
 /// Returns the number of multiply-adds of a graph, without those of graphs within its nodes. Returns `None` if the

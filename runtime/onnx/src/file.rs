@@ -6,7 +6,7 @@ use super::check::{self, CheckError};
 use super::lower::{self, LoweredModel, Target};
 use super::model::{Declared, Model, ModelError};
 use super::ops::Limits;
-use super::{Attention, Examined, examine, write};
+use super::{Attention, Examined, ModelBytes, examine, write};
 use elsa_onnxruntime::Runtime;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -145,11 +145,11 @@ impl Rewrite<'_> {
         &self.found.sizes
     }
 
-    /// Returns the bytes of the rewritten model.
+    /// Returns the contents of the rewritten model's file.
     ///
     /// # Errors
     /// Returns no error for a model that was parsed.
-    pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
+    pub fn bytes(&self) -> Result<ModelBytes<'_>, ModelError> {
         Ok(write::write(&self.of.model, &self.found.changes)?)
     }
 
@@ -159,7 +159,7 @@ impl Rewrite<'_> {
     /// Returns no error for a model that was parsed.
     pub fn lowered(&self, target: Target) -> Result<LoweredModel, ModelError> {
         let external = |stored: &Stored, most| self.of.file.external(stored, most);
-        lower::lowered(&self.bytes()?, &external, target)
+        lower::lowered(self.bytes()?.joined(), &external, target)
     }
 
     /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, at up to three assignments

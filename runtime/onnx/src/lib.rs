@@ -28,7 +28,7 @@
 //! for attention in rewrite.attentions() {
 //!     println!("{} {}: {}", attention.operator, attention.node, attention.words);
 //! }
-//! std::fs::write("model.elsa.onnx", rewrite.bytes()?)?;
+//! std::fs::write("model.elsa.onnx", rewrite.bytes()?.joined())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -101,6 +101,7 @@ pub use file::{ModelFile, Parsed, Rewrite};
 pub use lower::{LoweredModel, LoweredNode, Target};
 pub use model::ModelError;
 pub use ops::Limits;
+pub use write::ModelBytes;
 
 /// One attention of a model, or a Softmax that is not attention.
 #[derive(Clone, Debug, Serialize)]
@@ -142,7 +143,7 @@ pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>
     let model = Model::read(file)?;
     model.locations()?;
     let found = examine(&model, &|_, _| None, limits);
-    Ok((found.attentions, write::write(&model, &found.changes)?))
+    Ok((found.attentions, write::write(&model, &found.changes)?.joined()))
 }
 
 /// Finds every attention of the model, and returns the changes that have been proved.

@@ -255,7 +255,7 @@ impl Graph<'_> {
             }
             let array = self.tensor(input, depth + 1)?;
             // A product has the rows of its left factor, and the columns of its right one, so only this factor is cut.
-            // What a Transpose of scores reads has been cut. Fused attention cuts its queries itself.
+            // The input of a Transpose of scores has been cut. Fused attention cuts its queries itself.
             let cut = queries.filter(|axis| match node.op.as_str() {
                 "MatMul" => i + axis == 2,
                 "Transpose" => false,

@@ -40,7 +40,7 @@ pub struct UnrolledScan<'a> {
     factors: &'a str,
     /// Names of the factors of their exponents: `delta` and `a`, in any order.
     exponents: [&'a str; 2],
-    /// Name of what is added to the states.
+    /// Name of the tensor that is added to the states.
     added: &'a str,
     /// Names of its factors: `delta`, `b` and `u`, in any order.
     products: [&'a str; 3],
@@ -68,7 +68,7 @@ impl<'a> UnrolledScan<'a> {
             }
             None
         };
-        // The tensor of which `name` is the part of a token.
+        // The tensor that contains the token's part `name`.
         let whole = |name: &'a str| behind(name, &["Gather", "Slice"])?.input(0);
         if !node.is("Concat") || node.inputs.len() < 2 {
             return None;

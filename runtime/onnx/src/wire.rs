@@ -178,9 +178,14 @@ impl Writer {
 
     /// Writes a length-prefixed field.
     pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
-        self.varint(u64::from(number) << 3 | 2);
-        self.varint(bytes.len() as u64);
+        self.start(number, bytes.len());
         self.0.extend(bytes);
+    }
+
+    /// Writes what precedes the `len` bytes of a length-prefixed field.
+    pub fn start(&mut self, number: u32, len: usize) {
+        self.varint(u64::from(number) << 3 | 2);
+        self.varint(len as u64);
     }
 }
 

@@ -6,6 +6,82 @@ use super::model::{Graph, Model};
 use super::node::{Attribute, Node};
 use super::wire::{self, Field, Payload, WireError, Writer};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// A part of a model's file.
+#[derive(Debug)]
+enum Part {
+    /// Bytes of the original file.
+    Kept(Range<usize>),
+    New(Vec<u8>),
+}
+
+/// Contents of a model's file. Weights are not copied from the original file.
+#[derive(Debug)]
+pub struct ModelBytes<'a> {
+    file: &'a [u8],
+    parts: Vec<Part>,
+}
+
+impl<'a> ModelBytes<'a> {
+    /// Creates empty contents, to which bytes of `file` can be added.
+    #[must_use]
+    pub(super) fn new(file: &'a [u8]) -> ModelBytes<'a> {
+        ModelBytes { file, parts: vec![] }
+    }
+
+    /// Adds bytes of the original file.
+    pub(super) fn keep(&mut self, span: Range<usize>) {
+        match self.parts.last_mut() {
+            Some(Part::Kept(last)) if last.end == span.start => last.end = span.end,
+            _ => self.parts.push(Part::Kept(span)),
+        }
+    }
+
+    /// Adds new bytes.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        match self.parts.last_mut() {
+            Some(Part::New(last)) => last.extend(bytes),
+            _ => self.parts.push(Part::New(bytes.to_vec())),
+        }
+    }
+
+    /// Adds a field with a message.
+    pub(super) fn bytes(&mut self, number: u32, message: &[u8]) {
+        let mut field = Writer::default();
+        field.bytes(number, message);
+        self.add(&field.0);
+    }
+
+    /// Adds a field whose message is `message`.
+    fn message(&mut self, number: u32, message: &ModelBytes<'a>) {
+        let mut start = Writer::default();
+        start.start(number, message.parts().iter().map(|part| part.len()).sum());
+        self.add(&start.0);
+        for part in &message.parts {
+            match part {
+                Part::Kept(span) => self.keep(span.clone()),
+                Part::New(bytes) => self.add(bytes),
+            }
+        }
+    }
+
+    /// Returns the parts of the contents, in order.
+    #[must_use]
+    pub fn parts(&self) -> Vec<&[u8]> {
+        let bytes = self.parts.iter().map(|part| match part {
+            Part::Kept(span) => &self.file[span.clone()],
+            Part::New(bytes) => &bytes[..],
+        });
+        bytes.collect()
+    }
+
+    /// Returns a copy of the contents.
+    #[must_use]
+    pub fn joined(&self) -> Vec<u8> {
+        self.parts().concat()
+    }
+}
 
 /// Returns the indices of the nodes that are not needed after the nodes `start` are replaced: these nodes, and the nodes
 /// whose outputs then have no reader. `read` contains the outputs of the graph and the names that the new nodes read.
@@ -79,39 +155,42 @@ pub fn dropped<'a>(
 ///
 /// # Errors
 /// Returns no error for a model that [`Model::read`] has read.
-pub fn body(
-    model: &Model<'_>,
+pub fn body<'a>(
+    model: &Model<'a>,
     nodes: &HashMap<usize, Vec<Vec<u8>>>,
     dropped: &HashSet<usize>,
     constants: impl IntoIterator<Item = Vec<u8>>,
-) -> Result<Vec<u8>, WireError> {
-    let (file, range) = (model.file, model.graph.range.clone());
-    let mut body = Writer(Vec::with_capacity(range.len()));
-    for (place, field) in places(wire::fields(file, range)?) {
+) -> Result<ModelBytes<'a>, WireError> {
+    let mut body = ModelBytes::new(model.file);
+    for (place, field) in places(wire::fields(model.file, model.graph.range.clone())?) {
         match place.and_then(|place| nodes.get(&place)) {
             Some(messages) => messages.iter().for_each(|message| body.bytes(1, message)),
             None if dropped.contains(&field.span.start) => {}
-            None => body.0.extend(&file[field.span]),
+            None => body.keep(field.span),
         }
     }
     constants.into_iter().for_each(|constant| body.bytes(5, &constant));
-    Ok(body.0)
+    Ok(body)
 }
 
 /// Returns the bytes of the model with the graph `body`. A field for which `replaced` returns bytes is replaced by these.
 #[must_use]
-pub fn whole(model: &Model<'_>, body: &[u8], replaced: &dyn Fn(&Field) -> Option<Vec<u8>>) -> Vec<u8> {
-    let mut out = Writer(Vec::with_capacity(model.file.len()));
+pub fn whole<'a>(
+    model: &Model<'a>,
+    body: &ModelBytes<'a>,
+    replaced: &dyn Fn(&Field) -> Option<Vec<u8>>,
+) -> ModelBytes<'a> {
+    let mut out = ModelBytes::new(model.file);
     for field in &model.fields {
         match (&field.payload, field.number) {
-            (Payload::Bytes(_), 7) => out.bytes(7, body),
+            (Payload::Bytes(_), 7) => out.message(7, body),
             _ => match replaced(field) {
-                Some(bytes) => out.0.extend(bytes),
-                None => out.0.extend(&model.file[field.span.clone()]),
+                Some(bytes) => out.add(&bytes),
+                None => out.keep(field.span.clone()),
             },
         }
     }
-    out.0
+    out
 }
 
 /// Encodes the import of version `version` of the operators of `domain`, as a field of a model.
@@ -133,14 +212,16 @@ pub fn replaced(graph: &Graph, changes: &[Change]) -> HashSet<usize> {
     gone(&graph.nodes, read, &graph.unread, start)
 }
 
-/// Returns the bytes of the model with `changes` applied.
+/// Returns the model with `changes` applied.
 ///
 /// # Errors
 /// Returns no error for a model that [`Model::read`] has read.
-pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError> {
+pub fn write<'a>(model: &Model<'a>, changes: &[Change]) -> Result<ModelBytes<'a>, WireError> {
     let file = model.file;
     if changes.is_empty() {
-        return Ok(file.to_vec());
+        let mut same = ModelBytes::new(file);
+        same.keep(0..file.len());
+        return Ok(same);
     }
     let graph = &model.graph;
     let new = || changes.iter().flat_map(|change| &change.nodes);

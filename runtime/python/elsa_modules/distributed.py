@@ -156,7 +156,7 @@ class _Ranks(object):
 
 
 class _Rules(object):
-    """The options of a call, and what they mean for a part of its queries and keys."""
+    """The options of a call, and their meaning for a part of its queries and keys."""
 
     def __init__(self, mask, bias, scale, softcap, causal, window, key_lengths, engine):
         if causal not in (True, False, "top_left", "bottom_right"):
@@ -245,7 +245,7 @@ def _no_keys(q, dim):
 
 
 def _merge(a, b):
-    """Merges two States, of which either may be None: no keys. In memory of a GPU by the law of `elsa.merge`."""
+    """Merges two States. Either may be None, the state of no keys. In memory of a GPU by the law of `elsa.merge`."""
     if a is None or b is None:
         return b if a is None else a
     return _merge_on_device(a, b) if a.m.is_cuda else elsa.merge([a, b])

@@ -14,7 +14,6 @@ use elsa_files::temporary::folder;
 use elsa_files::{FileError, Target};
 use elsa_onnx::{Attention, LoweredModel, ModelError, ModelFile, Rewrite};
 use elsa_onnxruntime::Model;
-use std::borrow::Cow;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -163,18 +162,17 @@ fn rewrite(args: &RewriteArgs) -> Result<(), Error> {
     let attentions = rewrite.attentions();
     let lowered = args.target.map(|target| rewrite.lowered(target.into())).transpose();
     let lowered = lowered.map_err(|e| refused(&args.model, e))?;
-    let bytes = match &lowered {
-        Some(lowered) => Cow::Borrowed(lowered.bytes.as_slice()),
-        None => Cow::Owned(rewrite.bytes().map_err(|e| refused(&args.model, e))?),
-    };
+    let bytes = rewrite.bytes().map_err(|e| refused(&args.model, e))?;
+    let parts = lowered.as_ref().map_or_else(|| bytes.parts(), |lowered| vec![&lowered.bytes[..]]);
     let written = target.is_some().then_some(args.out.as_path());
     let mut checked = None;
     if let Some(target) = target {
-        target.write_after(&bytes, |file| -> Result<(), Error> {
+        target.write_after(&parts, |file| -> Result<(), Error> {
             let is_lowered =
                 lowered.as_ref().is_some_and(|model| model.nodes.iter().any(|node| node.lowered));
             if is_lowered || attentions.iter().any(|attention| attention.replaced) {
-                let rewritten = file.map_or(Model::Bytes(&bytes), Model::File);
+                let joined = if file.is_none() { parts.concat() } else { vec![] };
+                let rewritten = file.map_or(Model::Bytes(&joined), Model::File);
                 checked = check::check(&args.check, &rewrite, rewritten)?;
             }
             Ok(())

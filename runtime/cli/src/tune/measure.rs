@@ -35,7 +35,7 @@ const WINS: f64 = 0.98;
 /// Maximum number of multiplications that the oracle does per output. For larger shapes, a sample of rows is compared.
 const ORACLE: usize = 1 << 24;
 
-/// What a candidate decides.
+/// The decision of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The kernel and the splits on a GPU.
@@ -58,7 +58,7 @@ impl Decision {
 /// A candidate and its samples, in milliseconds per call.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What the candidate decides.
+    /// The candidate's decision.
     pub decision: Decision,
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -80,7 +80,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the median of the samples, or infinity if there are none.
+    /// Returns the median of the samples, or infinity without samples.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.samples.clone();

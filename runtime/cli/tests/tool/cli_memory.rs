@@ -1,6 +1,7 @@
-//! Tests the peak memory of `elsa run`.
+//! Tests the peak memory of `elsa run` and `elsa onnx rewrite`.
 #![cfg(target_os = "linux")]
 
+use crate::cli_onnx::{field, model};
 use crate::common::{Desk, emulated, noise};
 use safetensors::Dtype;
 use std::process::{Child, Output};
@@ -136,4 +137,18 @@ fn an_input_is_held_once() {
     desk.safetensors("k.safetensors", &[("k", Dtype::F64, &[1, 1, keys, dim / 2], &halves)]);
     desk.f32("q.npy", &[1, 1, 1, dim / 2], &noise(1, dim / 2));
     within(&desk, &line, 0, bytes);
+}
+
+/// A rewritten model is written from the parts of the original file, not from a copy of its weights.
+#[test]
+fn a_model_is_rewritten_in_half_as_much_memory_again() {
+    let desk = Desk::new();
+    let weights = vec![1; 128 * MB];
+    let tensor = [&[1 << 3, 32, 2 << 3, 1][..], &field(8, b"weights"), &field(9, &weights)].concat();
+    let bytes = model(&field(5, &tensor));
+    std::fs::write(desk.path("m.onnx"), &bytes).unwrap();
+    within(&desk, "onnx rewrite @m.onnx @o.onnx --check off", 0, bytes.len() * 3 / 2);
+    let found = std::fs::read(desk.path("o.onnx")).unwrap();
+    assert_ne!(found, bytes);
+    assert!(found.windows(MB).any(|at| at == &weights[..MB]));
 }

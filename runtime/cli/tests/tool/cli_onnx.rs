@@ -5,8 +5,9 @@ use crate::common::Desk;
 use std::fs;
 
 /// Encodes a field whose payload is `bytes`.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let length = [bytes.len() as u8 & 127 | 128, (bytes.len() >> 7) as u8];
+pub fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let length =
+        [0, 7, 14, 21, 28].map(|shift| (bytes.len() >> shift) as u8 & 127 | if shift < 28 { 128 } else { 0 });
     [&[number << 3 | 2], &length[..], bytes].concat()
 }
 
@@ -34,7 +35,7 @@ fn info(number: u8, name: &str, axes: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes a model of attention with a mask, whose graph also contains the fields `more`.
-fn model(more: &[u8]) -> Vec<u8> {
+pub fn model(more: &[u8]) -> Vec<u8> {
     let nodes = [
         node("Transpose", &["k"], "t", &ints("perm", &[0, 1, 3, 2])),
         node("MatMul", &["q", "t"], "s", &[]),

@@ -14,7 +14,7 @@ use super::super::array::{Array, Kind};
 use super::super::model::Model;
 use super::super::node::Node;
 use super::super::wire::{self, WireError, Writer};
-use super::super::write;
+use super::super::write::{self, ModelBytes};
 use std::collections::HashMap;
 
 /// Factor that splits the 24 bits of an f32 into 11 and 13.
@@ -94,20 +94,20 @@ impl Extension {
     /// Returns no error for a model that [`Model::read`] has read.
     pub fn bytes(&self, model: &Model<'_>) -> Result<Vec<u8>, WireError> {
         let file = model.file;
-        let mut body = Writer(Vec::with_capacity(model.graph.range.len()));
-        let add = |body: &mut Writer, nodes: &[Node]| {
+        let mut body = ModelBytes::new(file);
+        let add = |body: &mut ModelBytes<'_>, nodes: &[Node]| {
             nodes.iter().for_each(|node| body.bytes(1, &write::message(node)));
         };
         add(&mut body, &self.first);
         let mut n = 0;
         for field in wire::fields(file, model.graph.range.clone())? {
             if field.number != 1 {
-                body.0.extend(&file[field.span]);
+                body.keep(field.span);
                 continue;
             }
             match self.names.get(&n) {
                 Some(names) => body.bytes(1, &renamed(file, field.bytes()?, names)?),
-                None => body.0.extend(&file[field.span.clone()]),
+                None => body.keep(field.span.clone()),
             }
             add(&mut body, self.after.get(&n).map_or(&[][..], Vec::as_slice));
             n += 1;
@@ -120,14 +120,7 @@ impl Extension {
             output.bytes(1, name.as_bytes());
             body.bytes(12, &output.0);
         }
-        let mut out = Writer(Vec::with_capacity(file.len()));
-        for field in &model.fields {
-            match field.number {
-                7 => out.bytes(7, &body.0),
-                _ => out.0.extend(&file[field.span.clone()]),
-            }
-        }
-        Ok(out.0)
+        Ok(write::whole(model, &body, &|_| None).joined())
     }
 }
 

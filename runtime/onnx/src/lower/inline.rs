@@ -66,7 +66,7 @@ pub fn inlined(
         replaced.entry(place).or_default();
     }
     let body = write::body(model, &replaced, &dropped, constants)?;
-    Ok(Some((write::whole(model, &body, &|_| None), said)))
+    Ok(Some((write::whole(model, &body, &|_| None).joined(), said)))
 }
 
 /// Returns the parts of the branch `name` of the node in `range`; `None` if the branch has parts that cannot be copied.

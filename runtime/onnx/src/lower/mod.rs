@@ -66,13 +66,16 @@ struct LoweredGraph {
     needs_opset: bool,
 }
 
-/// Returns the model in `file` in the operators of `target`. `external` reads constants from other files.
+/// Returns the model in `bytes` in the operators of `target`. `external` reads constants from other files.
 ///
 /// # Errors
 /// Returns an error for bytes that are not a model.
-pub fn lowered(file: &[u8], external: External<'_>, target: Target) -> Result<LoweredModel, ModelError> {
+pub fn lowered(
+    mut bytes: Vec<u8>,
+    external: External<'_>,
+    target: Target,
+) -> Result<LoweredModel, ModelError> {
     let mut said = Vec::new();
-    let mut bytes = file.to_vec();
     for _ in 0..DEPTH {
         let inlined = {
             let model = Model::read(&bytes)?;
@@ -312,7 +315,7 @@ fn written(
             _ => None,
         }
     };
-    Ok(write::whole(model, &body, &replaced))
+    Ok(write::whole(model, &body, &replaced).joined())
 }
 
 /// Returns `true` if a field of the model imports ONNX's own operators.

@@ -37,7 +37,7 @@ fn drawn(shape: &[usize], seed: u64) -> Array {
 }
 
 fn lower(g: &GraphBuilder, target: Target) -> LoweredModel {
-    lowered(&g.bytes(), &|_, _| None, target).unwrap()
+    lowered(g.bytes(), &|_, _| None, target).unwrap()
 }
 
 /// The error function, by its series.

@@ -64,21 +64,25 @@ def right(errors):
     return errors[1] <= max(4 * errors[0], ROUNDING)
 
 
-def measure(original, rewritten, operator, data, threads, rounds, clock, provider):
+def measure(original, rewritten, operator, data, threads, rounds, clock, provider, tf32="0"):
     """Returns times and errors of both models, in this process, which is limited to `threads` cores. If the data has no
-    answers, errors are relative to the original. Without rounds, nothing is timed."""
+    answers, errors are relative to the original. Without rounds, nothing is timed. On a GPU, products are in f32 unless
+    `tf32` is "1"."""
     clock = time.process_time if clock == "cpu" else time.perf_counter
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import onnxruntime
 
+    providers = [CPU]
     if provider != CPU:
         onnxruntime.preload_dlls()
+        # The default of this provider is products in TF32, whose inputs have 11 significant bits.
+        providers = [(provider, {"use_tf32": tf32}), CPU]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.register_custom_ops_library(str(operator))
     onnxruntime.set_default_logger_severity(3)
     sessions = [
-        onnxruntime.InferenceSession(str(path), options, providers=[provider] + [CPU] * (provider != CPU))
+        onnxruntime.InferenceSession(str(path), options, providers=providers)
         for path in (original, rewritten)
     ]
     stored = np.load(data)
