@@ -110,6 +110,21 @@ def measure(original, rewritten, operator, data, threads, rounds, clock, provide
     return facts
 
 
+def damaged(source, target):
+    """Writes a copy of a rewritten model that sets the negative numbers in the output of every operator of this project to
+    zero. Returns whether the model has such an operator."""
+    import onnx
+
+    model = onnx.load(str(source))
+    nodes = [node for node in model.graph.node if node.domain == DOMAIN]
+    for node in nodes:
+        whole, node.output[0] = node.output[0], node.output[0] + "_whole"
+        at = next(i for i, other in enumerate(model.graph.node) if other == node)
+        model.graph.node.insert(at + 1, onnx.helper.make_node("Relu", [node.output[0]], [whole]))
+    onnx.save(model, str(target))
+    return bool(nodes)
+
+
 def child(words):
     original, rewritten, operator, data, threads, rounds, clock, provider = words
     print(json.dumps(measure(original, rewritten, operator, data, int(threads), int(rounds), clock, provider)))

@@ -64,6 +64,38 @@ def double(net, tensors):
         return net(*tensors), "f32"
 
 
+def settle(net, *tensors):
+    """Sets the statistics of every batch normalisation to those of the inputs. Without that, the numbers of a network
+    with random weights shrink from layer to layer."""
+    norms = [module for module in net.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    if norms:
+        net(*tensors)
+    for norm in norms:
+        norm.eval()
+
+
+def waken(net, *tensors):
+    """Gives random weights to a network's layers that initially have no effect, so that its answer depends on every
+    attention: authors set some gains, positions and matrices to zero or almost zero. Networks with their authors' initial
+    weights also attend nearly evenly; larger queries and keys make attention matter, and so do larger projections for scans."""
+    for name, weight in net.named_parameters():
+        if weight.numel() > 1 and not name.endswith("bias") and weight.abs().max() < 1e-3:
+            if weight.dim() == 1:
+                weight.fill_(1)
+            else:
+                weight.normal_(std=0.02)
+        if weight.dim() == 2 and any(word in name for word in ("qkv", "q_proj", "k_proj", "query", "key", "x_proj")):
+            weight.mul_(4)
+        if "relative_position_bias_table" in name:
+            weight.normal_()
+    # Some layers keep tensors that depend on weights, and compute them when they change to inference.
+    settle(net.train().eval(), *tensors)
+
+
 def dynamic_shapes(tensors, names, axes):
     """Returns the example tensors and the shapes for the exporter that reads the program."""
     if axes:
@@ -82,17 +114,12 @@ def export(case, network, folder):
     structure, kind, opset, dynamic = case
     torch.manual_seed(SEED)
     net = network.make(kind == "fused").eval()
-    if not network.trained:
-        # Networks with their authors' initial weights attend nearly evenly; larger weights make attention matter.
-        for name, weight in net.named_parameters():
-            if weight.dim() == 2 and any(word in name for word in ("qkv", "q_proj", "k_proj", "query", "key")):
-                weight.data.mul_(4)
-            if "relative_position_bias_table" in name:
-                weight.data.normal_()
     inputs = network.inputs()
     names, tensors = list(inputs), tuple(inputs.values())
     path = folder / f"{name_of(case)}.onnx"
     with torch.no_grad():
+        if not network.trained:
+            waken(net, *tensors)
         answers, reference = (net(*tensors), "original") if network.jumps else double(net, tensors)
         answers = answers if isinstance(answers, tuple) else (answers,)
         outputs = [f"y{i:02}" for i in range(len(answers))]

@@ -13,7 +13,7 @@ model that a package contains, and of a network that selects the best of many ro
 A model is fully replaced if the tool replaces every attention in each of its exports. A model whose package is missing,
 or which an exporter refuses, is in the table with the reason.
 
-Exit status 1: a rewritten model does not run, or is more than four times as wrong as the original and more than 1e-5, or
+Exit status 1: a rewritten model does not run, or its answer hardly depends on its attentions, or it is more than four times as wrong as the original and more than 1e-5, or
 differs from it by more than 1e-4 if it is the reference; or fewer than 27 models are fully replaced, if no WORD selects models.
 """
 
@@ -42,6 +42,9 @@ TORCHSCRIPT, DYNAMO = [13, 14, 15, 16, 17], [18, 20, 21, 22, 23]
 ATTENTIONS = ("attention", "linear attention", "selective scan", "convolution")
 # Number of reasons in a line of the table.
 SEEN = 3
+# The answer must change by more than this factor times the largest allowed error if the negative numbers in the outputs of
+# all attentions are set to zero.
+FELT = 10
 # Allowed error relative to the original model, if there is no reference in f64.
 NEAR = 1e-4
 
@@ -142,6 +145,15 @@ def judge(case, network, options, folder, index):
         right = errors and (errors[1] <= NEAR if facts["reference"] == "original" else compare.right(errors))
         if errors and not right:
             fault = fault or f"{where}: error {errors[1]:.1e}, original {errors[0]:.1e}"
+    if facts["cpu"] and not fault:
+        changed = folder / f"{facts['name']}.damaged.onnx"
+        if compare.damaged(target, changed):
+            run, fault = compare.compared((target, changed), options.operator, data, 1, 0, "elapsed")
+            facts["damaged"] = run and run["errors"][1]
+        changed.unlink()
+        limit = FELT * max(4 * facts["cpu"]["errors"][0], compare.ROUNDING)
+        if not fault and facts.get("damaged") is not None and not facts["damaged"] > limit:
+            fault = f"the answer hardly depends on attention: {facts['damaged']:.1e}, allowed: more than {limit:.1e}"
     facts["fault"] = fault
     return facts
 
@@ -168,11 +180,12 @@ def row(title, facts, options):
     what = facts["exporter"] if facts["exporter"] == "shipped" else f"{facts['exporter']} {facts['opset']}, {facts['kind']}"
     cells = [title, what, facts["attentions"]]
     if facts.get("skipped") or "replaced" not in facts:
-        return cells + ["", "", facts.get("skipped") or facts["fault"], "", ""] + [""] * (1 + bool(options.gpu))
+        return cells + ["", "", facts.get("skipped") or facts["fault"], "", "", ""] + [""] * (1 + bool(options.gpu))
     why = facts["reasons"][:SEEN] + (["and others"] if len(facts["reasons"]) > SEEN else [])
     why += [facts["fault"]] if facts["fault"] else []
     cells += [facts["found"], facts["replaced"], "; ".join(why)]
     cells += [f"{x:.1e}" for x in facts["cpu"]["errors"]] if facts.get("cpu") else ["", ""]
+    cells.append(f"{facts['damaged']:.1e}" if facts.get("damaged") is not None else "")
     cells.append(times(facts.get("cpu"), options.rounds))
     return cells + ([times(facts.get("gpu"), options.rounds)] if options.gpu else [])
 
@@ -200,7 +213,7 @@ def main():
 
     clock = "processor time" if options.cpu else "elapsed time"
     columns = ["model", "exporter, opset, kind", "attentions", "found", "replaced", "why not", "error, original"]
-    columns += ["rewritten", "CPU: ms, ms, ratio (quartiles)"] + ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
+    columns += ["rewritten", "without negative numbers of attentions", "CPU: ms, ms, ratio (quartiles)"] + ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
     lines = [line(columns), "|" + "---|" * len(columns)]
     print("\n".join(lines), flush=True)
     thirty, more = thirty_networks.thirty(), thirty_networks.shipped()

@@ -8,6 +8,7 @@ import pathlib
 
 import torch
 
+from export import settle
 from networks import Call, Network, named, picture, structures, timm_model
 
 
@@ -60,7 +61,11 @@ def yolo(name):
     def make(fused):
         from ultralytics.nn.tasks import DetectionModel
 
-        net = DetectionModel(f"{name}.yaml", verbose=False).fuse(verbose=False)
+        net = DetectionModel(f"{name}.yaml", verbose=False).eval()
+        # Normalisations are then merged into convolutions.
+        with torch.no_grad():
+            settle(net, torch.randn(1, 3, 640, 640))
+        net = net.fuse(verbose=False)
         for module in net.modules():
             if hasattr(module, "export"):
                 module.export, module.format = True, "onnx"
