@@ -210,7 +210,8 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     });
     done.extend(ran.into_iter().flatten());
     if short {
-        let beyond: f64 = chosen.iter().filter(|stage| !stage.short).map(|stage| stage.seconds).sum();
+        let beyond = chosen.iter().filter(|stage| !stage.short);
+        let beyond: f64 = beyond.map(|stage| plan::seconds(stage, ask.minutes)).sum();
         let processor_seconds = done.iter().map(|(_, outcome)| outcome.processor_seconds).sum();
         faults.extend(watch.verdict(processor_seconds, beyond));
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
 /// Estimates the seconds that a stage takes.
-fn seconds(stage: &Stage, minutes: u64) -> f64 {
+pub fn seconds(stage: &Stage, minutes: u64) -> f64 {
     stage.seconds + if SEARCHES.contains(&stage.name) { minutes as f64 * 30.0 } else { 0.0 }
 }
 
