@@ -11,19 +11,26 @@ struct Folder {
     name: &'static str,
 }
 
+/// Returns the folders in which cargo unpacks the sources of packages, one for each registry.
+pub fn unpacked_sources() -> Vec<PathBuf> {
+    let sources = cargo_home().map(|cargo| std::fs::read_dir(cargo.join("registry/src")));
+    sources.into_iter().flatten().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn cargo_home() -> Option<PathBuf> {
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    cargo.or_else(|| Some(std::env::home_dir().filter(|path| path.parent().is_some())?.join(".cargo")))
+}
+
 /// Returns the folders whose paths are replaced. A folder precedes the folders inside it.
 fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     let home = std::env::home_dir().filter(|path| path.parent().is_some());
-    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let cargo = cargo.or_else(|| home.as_ref().map(|home| home.join(".cargo")));
-    let sources = cargo.iter().flat_map(|cargo| std::fs::read_dir(cargo.join("registry/src")));
-    let sources: Vec<PathBuf> = sources.flatten().flatten().map(|entry| entry.path()).collect();
     let mut folders = Vec::new();
     let mut add = |path: PathBuf, name| folders.push(Folder { path, name });
     home.into_iter().for_each(|path| add(path, "/home"));
     add(setup::toolchain_folder(tree)?, "/rust");
-    cargo.into_iter().for_each(|path| add(path, "/cargo"));
-    sources.into_iter().for_each(|path| add(path, "/crates"));
+    cargo_home().into_iter().for_each(|path| add(path, "/cargo"));
+    unpacked_sources().into_iter().for_each(|path| add(path, "/crates"));
     add(tree.root.clone(), "/elsa");
     add(tree.target.clone(), "/target");
     Ok(folders)

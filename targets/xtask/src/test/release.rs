@@ -3,6 +3,7 @@
 
 use super::cargo::{JSON, builds};
 use super::readme;
+use crate::boards::paths;
 use crate::files;
 use crate::ran::Ran;
 use crate::setup;
@@ -168,7 +169,7 @@ pub fn package(tree: &Tree) -> Ran {
             ran.failed += u64::from(!faults.is_empty());
             ran.faults.extend(faults);
         }
-        rehearse(tree, ran);
+        rehearse(tree, ran, &packages)?;
         documents(tree, ran, &packages)?;
         compatible(tree, ran)?;
         readme::rust(tree, ran)
@@ -192,12 +193,21 @@ pub fn packed(tree: &Tree, package: &Value) -> PathBuf {
 }
 
 /// Publishes every package in a rehearsal: cargo builds each one from its packed files, and uploads nothing.
-fn rehearse(tree: &Tree, ran: &mut Ran) {
+fn rehearse(tree: &Tree, ran: &mut Ran, packages: &[Value]) -> Result<(), String> {
+    // Cargo unpacks the packages of a rehearsal in a folder of its own, and would use those of an earlier rehearsal again.
+    let version =
+        |package: &Value| format!("{}-{}", name(package), package["version"].as_str().unwrap_or_default());
+    let kept =
+        |folder: &PathBuf| packages.iter().map(|package| folder.join(version(package))).collect::<Vec<_>>();
+    for old in paths::unpacked_sources().iter().flat_map(kept).filter(|folder| folder.is_dir()) {
+        fs::remove_dir_all(&old).map_err(|error| format!("{}: {error}", old.display()))?;
+    }
     let run = Run::new(tree, "cargo publish --workspace --dry-run --locked --allow-dirty");
     let run = run.arg("--target-dir").arg(tree.target.join("publish"));
     let line = run.line();
     let out = run.run();
     ran.add(&line, out.ok, u64::from(out.ok), u64::from(!out.ok));
+    Ok(())
 }
 
 /// Builds the pages of the published packages as docs.rs does: with a nightly compiler, the features in a package's
