@@ -7,6 +7,7 @@
 //                                 its transpose
 //   load_words                    16 bytes of shared memory, loaded here even if they were loaded before
 //   copy16_async<OFFSET>          16 bytes from global to shared memory, both OFFSET bytes further on
+//   copy4_async                   4 bytes from global to shared memory
 //   copies_end copies_wait<N>     end of a group of such copies; waits until at most N groups of this lane are incomplete
 //   pack_f16(a, b)                two f32 values as a word of f16 values, to nearest even, `a` in the low half
 //   scale_and_add(x, y, z)        x = x y + z, rounded once, here and not later
@@ -54,6 +55,9 @@ INLINE void load_words(unsigned (&x)[4], SharedBytes at) {
 template <int OFFSET> INLINE void copy16_async(SharedBytes to, Address from) {
   asm volatile("cp.async.cg.shared.global [%0+%2], [%1+%2], 16;"
                : : "r"(shared_address(to)), "l"(from), "n"(OFFSET) : "memory");
+}
+INLINE void copy4_async(SharedBytes to, Address from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared_address(to)), "l"(from) : "memory");
 }
 INLINE void copies_end() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 template <int LEFT> INLINE void copies_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory"); }

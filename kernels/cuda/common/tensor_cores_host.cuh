@@ -61,6 +61,7 @@ INLINE void load_words(unsigned (&x)[4], SharedBytes at) {
 template <int OFFSET> INLINE void copy16_async(SharedBytes to, Address from) {
   store_shared(to + OFFSET, read_f4(from + OFFSET));
 }
+INLINE void copy4_async(SharedBytes to, Address from) { store_shared_f(to, read_f32(from)); }
 INLINE void copies_end() {}
 template <int LEFT> INLINE void copies_wait() {}
 

@@ -18,10 +18,11 @@
 //  5. Before anything is computed, the block tests its queries with the guard (planes.cuh). If they do not pass, the block sets
 //     `refused` for its rows and returns; the launch that follows computes them with f32 products. All splits of the rows
 //     decide alike. A result depends on its own queries and its own key head alone.
-//  6. Instances that are CHANGED add biases and masks to the scores of every tile (added.cuh). One tensor whose keys are
-//     adjacent is read by the lanes that own the scores. Other addends are summed by the warp, eight rows at a time, in shared
-//     memory. Addends may move a reference beyond the whole numbers that f32 holds, so the weights are scaled by 2^15 after the
-//     exponential, not in its argument.
+//  6. Instances that are CHANGED add biases and masks to the scores of every tile (added.cuh). If one f32 tensor is added and its
+//     keys are adjacent, a warp copies the addends of its rows to shared memory while the previous tile is computed. Bytes of a
+//     mask are read by the lanes that own the scores. Other addends are summed by the warp, eight rows at a time, in shared memory.
+//     Addends may move a reference beyond the whole numbers that f32 holds, so the weights are scaled by 2^15 after the exponential,
+//     not in its argument.
 #pragma once
 
 #include "../../common/elements.cuh"
@@ -40,9 +41,12 @@ struct Exact {
   static constexpr int BM = WARPS * ROWS * 16, NT = WARPS * 32, KD = D / 16, KN = BN / 16, TILES = BN / 8, DT = D / 8;
   static constexpr int FRAGMENT = B16 ? 512 : 1024;  // bytes of 16 rows and 16 dims of queries
   static constexpr int QUERIES = IN_SHARED ? BM * D / 256 * FRAGMENT : 0, TILE_BYTES = STAGES_ * Image<D, BN, B16>::BYTES;
-  // Addends of eight rows of a warp. The padding keeps the lanes of a row in banks of their own.
-  static constexpr int ADDENDS = TILE_BYTES + QUERIES, ADDED_ROW = (BN + 8) * 4, ADDED = CHANGED_ ? 8 * ADDED_ROW : 0;
+  // Addends of the rows of a warp. The padding keeps the lanes of a row in banks of their own.
+  static constexpr int ADDENDS = TILE_BYTES + QUERIES, ADDED_ROW = (BN + 8) * 4, ADDED = CHANGED_ ? ROWS * 16 * ADDED_ROW : 0;
   static constexpr int SHARED_BYTES = ADDENDS + WARPS * ADDED;
+  static_assert(!CHANGED_ || STAGES_ == 1, "");
+  // Groups of copies that may be incomplete when the first of keys, addends and values is needed.
+  static constexpr int LATER = CHANGED_ ? 2 : 1;
 };
 
 template <int BYTES, int NT, int AT = 0> INLINE void copy_image(SharedBytes to, Address from) {
@@ -67,44 +71,88 @@ template <bool B16> INLINE f2 load_query2(const Call& call, Address row, int c) 
 // The factor that undoes the shift of a tile's keys.
 INLINE float keys_down(u2 of_tile) { return exact_power((int)of_tile[0] == NO_SHIFT ? 0 : -(int)of_tile[0]); }
 
-// Makes base-2 scores of the sums of a tile, plus their addends.
-template <class S>
-INLINE void add_addends(SharedBytes sm, const Call& call, float (&s)[S::ROWS][S::TILES][4], const float (&row_scale)[S::ROWS][2],
-                        float k_down, int tile) {
-  constexpr int BN = S::BN, ROWS = S::ROWS, TILES = S::TILES;
+// The addends of a warp's rows in a tile, if they are the elements of one tensor whose keys are adjacent.
+struct Straight {
+  bool is;
+  int kind, row0, last_row;
+  long long per_row;  // bytes
+  Address from;       // the first key's element of row 0
+};
+
+template <class S> INLINE Straight straight_of(const Call& call, int tile) {
   const Share share = share_of(call, opaque(block_index()));
   const Sequence& seq = share.sequence;
-  const int at = opaque(thread_index()), lane = at & 31, g = lane >> 2, column = 2 * (at & 3), key0 = tile * BN;
-  const int row0 = share.row_block * S::BM + (at >> 5) * ROWS * 16, last_row = seq.queries - 1;
-  const bool of_bias = call.changes == CHANGED_BY_BIAS;
-  const int kind = of_bias ? call.bias.kind : call.mask.kind, size = addend_size(kind);
-  const long long per_row = of_bias ? call.bias.query : call.mask.query, per_key = of_bias ? call.bias.key : call.mask.key;
-  const bool one = of_bias ? !call.windows.positions : call.changes == CHANGED_BY_MASK;
-  const bool straight = one && per_key == 1 && (kind == ADDEND_F32 || kind == ADDEND_BOOL) && key0 + BN <= seq.reach;
-  const Address base = of_bias ? addend_base(call.bias, seq, share.head) : addend_base(call.mask, seq, share.head);
-  const bool pairs = ((base | per_row * size) & (2 * size - 1)) == 0;
+  const bool of_bias = call.changes == CHANGED_BY_BIAS, one = of_bias ? !call.windows.positions : call.changes == CHANGED_BY_MASK;
+  const Addend& x = of_bias ? call.bias : call.mask;
+  Straight s;
+  s.kind = x.kind;
+  s.row0 = share.row_block * S::BM + (opaque(thread_index()) >> 5) * S::ROWS * 16;
+  s.last_row = seq.queries - 1;
+  s.per_row = x.query * addend_size(s.kind);
+  s.from = addend_base(x, seq, share.head) + tile * S::BN * addend_size(s.kind);
+  s.is = one && x.key == 1 && (s.kind == ADDEND_F32 || s.kind == ADDEND_BOOL) && (tile + 1) * S::BN <= seq.reach;
+  return s;
+}
+
+// Begins to copy the addends of a tile to shared memory. Returns whether they are copied.
+template <class S> INLINE bool fetch_addends(SharedBytes sm, const Call& call, int tile) {
+  const Straight x = straight_of<S>(call, tile);
+  if (!x.is || x.kind != ADDEND_F32) return false;
+  constexpr int ROWS = S::ROWS * 16, CHUNKS = S::BN / 4;
+  const int lane = opaque(thread_index()) & 31;
+  const SharedBytes area = sm + S::ADDENDS + (opaque(thread_index()) >> 5) * S::ADDED;
+  if (((x.from | x.per_row) & 15) == 0) {
+    UNROLL for (int i = 0; i < ROWS * CHUNKS / 32; i++) {
+      const int row = (i * 32 + lane) / CHUNKS, chunk = (i * 32 + lane) % CHUNKS * 16;
+      copy16_async<0>(area + (row * S::ADDED_ROW + chunk), x.from + min_of(x.row0 + row, x.last_row) * x.per_row + chunk);
+    }
+  } else {
+    NO_UNROLL for (int i = 0; i < ROWS * S::BN / 32; i++) {
+      const int row = (i * 32 + lane) / S::BN, key = (i * 32 + lane) % S::BN * 4;
+      copy4_async(area + (row * S::ADDED_ROW + key), x.from + min_of(x.row0 + row, x.last_row) * x.per_row + key);
+    }
+  }
+  return true;
+}
+
+// Makes base-2 scores of the sums of a tile, plus their addends, which may have been `copied` to shared memory.
+template <class S>
+INLINE void add_addends(SharedBytes sm, const Call& call, float (&s)[S::ROWS][S::TILES][4], const float (&row_scale)[S::ROWS][2],
+                        float k_down, int tile, bool copied) {
+  constexpr int BN = S::BN, ROWS = S::ROWS, TILES = S::TILES;
+  const int at = opaque(thread_index()), lane = at & 31, g = lane >> 2, column = 2 * (at & 3);
   const SharedBytes area = sm + S::ADDENDS + (at >> 5) * S::ADDED;
+  if (copied) {
+    sync_warp();
+    UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
+      const SharedBytes from = area + ((i * 16 + 8 * r + g) * S::ADDED_ROW + column * 4);
+      const float to = row_scale[i][r] * k_down;
+      UNROLL for (int n = 0; n < TILES; n++) {
+        const f2 x = load_shared_f2(from + n * 32);
+        UNROLL for (int e = 0; e < 2; e++) s[i][n][2 * r + e] = changed(s[i][n][2 * r + e] * to, added(0.f, x[e]));
+      }
+    }
+    sync_warp();
+    return;
+  }
+  const bool straight = straight_of<S>(call, tile).is;
   UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
+    const int row = i * 16 + 8 * r + g;
     float x[TILES][2];
     if (straight) {
-      const Address from = base + (min_of(row0 + i * 16 + 8 * r + g, last_row) * per_row + key0 + column) * size;
-      if (kind == ADDEND_BOOL) {
-        unsigned raw[TILES];
-        UNROLL for (int n = 0; n < TILES; n++) raw[n] = pairs ? load_u16(from + n * 8) : load_u8(from + n * 8) | load_u8(from + n * 8 + 1) << 8;
-        UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = (raw[n] >> 8 * e & 0xff) != 0 ? 0.f : NEG_INF;
-      } else if (pairs) {
-        UNROLL for (int n = 0; n < TILES; n++) {
-          const f2 y = read_f2(from + n * 32);
-          UNROLL for (int e = 0; e < 2; e++) x[n][e] = added(0.f, y[e]);
-        }
-      } else {
-        UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = load_f32(from + n * 32 + e * 4);
-        UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = added(0.f, x[n][e]);
-      }
+      const Straight own = straight_of<S>(call, tile);
+      const Address from = own.from + min_of(own.row0 + row, own.last_row) * own.per_row + column;
+      const bool pairs = ((own.from | own.per_row) & 1) == 0;
+      unsigned raw[TILES];
+      UNROLL for (int n = 0; n < TILES; n++) raw[n] = pairs ? load_u16(from + n * 8) : load_u8(from + n * 8) | load_u8(from + n * 8 + 1) << 8;
+      UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = (raw[n] >> 8 * e & 0xff) != 0 ? 0.f : NEG_INF;
     } else {
+      const Share share = share_of(call, opaque(block_index()));
+      const Sequence& seq = share.sequence;
+      const int row0 = share.row_block * S::BM + (at >> 5) * ROWS * 16 + i * 16 + 8 * r;
       NO_UNROLL for (int e = lane; e < 8 * BN; e += 32) {
-        const int row = min_of(row0 + i * 16 + 8 * r + e / BN, last_row), key = min_of(key0 + e % BN, seq.reach - 1);
-        store_shared_f(area + e / BN * S::ADDED_ROW + e % BN * 4, added_to(call, seq, share.head, row, key));
+        const int query = min_of(row0 + e / BN, seq.queries - 1), key = min_of(tile * BN + e % BN, seq.reach - 1);
+        store_shared_f(area + e / BN * S::ADDED_ROW + e % BN * 4, added_to(call, seq, share.head, query, key));
       }
       sync_warp();
       UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++)
@@ -142,9 +190,14 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
   auto fetch_values = [&](int tile, int at) LAMBDA {
     copy_image<I::KEYS, S::NT>(sm + at + I::KEYS + tid * 16, image + (long long)tile * I::BYTES + I::KEYS);
   };
+  bool copied = false;  // whether the addends of the tile are copied to shared memory
   if (first < last) {
     fetch_keys(first, 0);
     if (S::STAGES == 1) copies_end();
+    if constexpr (S::CHANGED) {
+      copied = fetch_addends<S>(sm, call, first);
+      copies_end();
+    }
     fetch_values(first, 0);
   }
   copies_end();
@@ -240,7 +293,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
   int v_shift = 0, stage = 0;
 
   NO_UNROLL for (int tile = first; tile < last; tile++) {
-    copies_wait<S::STAGES == 1 ? 1 : 0>();
+    copies_wait<S::STAGES == 1 ? S::LATER : 0>();
     sync_block();
     const SharedBytes here = sm + stage;
     if constexpr (S::STAGES == 2) {
@@ -298,7 +351,12 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       copies_end();
     }
 
-    if constexpr (S::CHANGED) add_addends<S>(sm, call, s, row_scale, keys_down(load_u2(shifts + tile * 8)), tile);
+    if constexpr (S::CHANGED) {
+      copies_wait<S::LATER>();
+      add_addends<S>(sm, call, s, row_scale, keys_down(load_u2(shifts + tile * 8)), tile, copied);
+      copied = tile + 1 < last && fetch_addends<S>(sm, call, tile + 1);
+      copies_end();
+    }
     if (tile < plain_from || tile >= plain_to) {
       const Share share = share_of(call, opaque(block_index()));
       const Sequence& seq = share.sequence;
@@ -344,7 +402,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       }
     }
     if constexpr (S::STAGES == 1) {
-      copies_wait<1>();
+      copies_wait<S::LATER>();
       sync_block();
     }
 
