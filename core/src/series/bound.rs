@@ -8,6 +8,8 @@ use crate::dtype::DType;
 pub struct Precision {
     /// Error of `e^x`.
     pub exp: f64,
+    /// Error of the exponent `δ A` of a gate of the selective scan, relative to the exponent, in units of the unit roundoff of f32.
+    pub exponent: f64,
     /// Error of `softplus x = log(1 + e^x)`.
     pub softplus: f64,
     /// Error of `silu x = x / (1 + e^-x)`, to which an absolute error of `2^-126 |x|` is added.
@@ -16,7 +18,7 @@ pub struct Precision {
 
 impl Precision {
     /// Precision of the scalar implementations in this crate, which call `libm`.
-    pub const LIBM: Precision = Precision { exp: 1.2e-7, softplus: 2.5e-7, silu: 3.6e-7 };
+    pub const LIBM: Precision = Precision { exp: 1.2e-7, exponent: 1.0, softplus: 2.5e-7, silu: 3.6e-7 };
 }
 
 /// An exact value, and the error that a run may have.

@@ -21,6 +21,8 @@
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
 //   add_u32(Address, int)               adds to a word of global memory that only one thread accesses, without waiting
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
+//   reciprocal_fast(x) 1 / x for normal x with a relative error of at most 2^-23
+//   fma_flushed(a, b, c)                a * b + c, rounded once; subnormal arguments and results are zero
 //   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
 //   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
 //   opaque(int)        the value itself, which the compiler must recompute here rather than keep
@@ -94,6 +96,8 @@ INLINE void write_u8(Address a, unsigned x) { *(GLOBAL_AS(unsigned char)*)a = (u
 INLINE void add_u32(Address a, int x) { asm volatile("red.global.add.u32 [%0], %1;" : : "l"(a), "r"(x) : "memory"); }
 
 INLINE float exp2_fast(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+INLINE float reciprocal_fast(float x) { return __nvvm_rcp_approx_ftz_f(x); }
+INLINE float fma_flushed(float a, float b, float c) { return __nvvm_fma_rn_ftz_f(a, b, c); }
 INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
 INLINE unsigned float_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
 INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {

@@ -118,6 +118,9 @@ INLINE float exp2_fast(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.f : y;
 }
+INLINE float reciprocal_fast(float x) { return 1.f / x; }
+INLINE float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.f, x) : x; }
+INLINE float fma_flushed(float a, float b, float c) { return flushed(__builtin_fmaf(flushed(a), flushed(b), flushed(c))); }
 INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
 INLINE unsigned float_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
 INLINE unsigned f16_fma(unsigned a, unsigned b, unsigned c) {

@@ -87,23 +87,58 @@ INLINE void each_of_tile(const Tile& tile, bool lines, int me, int threads, Fetc
   }
 }
 
-// Loads a tile to rows of STRIDE values.
-template <int LENGTH, int STRIDE> INLINE void load_tile(SharedBytes to, const Series& s, const Tile& tile, int me, int threads) {
-  each_of_tile<LENGTH>(
-      tile, s.lines != 0, me, threads,
-      [&](int row, int place) LAMBDA { return element(s.tensor.data, element_of(s, tile, row, tile.first + place), s.dtype); },
-      [&](int row, int place, float x) LAMBDA { store_shared_f(to + (row * STRIDE + place) * 4, x); });
+// The elements that a thread moves in every tile. Neighbouring threads move elements that are neighbours in memory, and the
+// elements of a thread are either in one row or at one position. In shared memory, a tile has a row per channel.
+struct Share {
+  int lines;        // whether the elements are at one position
+  int place;        // position of element 0
+  int shift, most;  // distance of the elements, as a power of two; number of elements, or their positions if they are in one row
+  int at, by;       // bytes of element 0 in shared memory, and from an element to the next one
+};
+
+// The elements of thread `me` of 2^threads, in tiles of 2^length positions and in rows of `stride` values.
+INLINE Share share_of(bool lines, const Tile& tile, int length, int stride, int me, int threads) {
+  const int axis = lines ? length : tile.room, low = me & ((1 << axis) - 1), high = me >> axis;
+  const int row = lines ? high : low, place = lines ? low : high, shift = threads - axis;
+  const int most = lines ? (tile.rows - row + (1 << shift) - 1) >> shift : row < tile.rows ? 1 << length : 0;
+  return Share{lines, place, shift, most, (row * stride + place) * 4, (lines ? stride : 1) * 4 << shift};
 }
 
-// Replaces each value of a tile that this thread has loaded by map(row, value).
-template <int LENGTH, int STRIDE, class Map>
-INLINE void map_tile(SharedBytes at, const Series& s, const Tile& tile, int me, int threads, Map map) {
-  NO_UNROLL for (int i = me; i < (1 << LENGTH) << tile.room; i += threads) {
-    const int row = s.lines ? i >> LENGTH : i & ((1 << tile.room) - 1);
-    const int place = s.lines ? i & ((1 << LENGTH) - 1) : i >> tile.room;
-    const SharedBytes value = at + (row * STRIDE + place) * 4;
-    store_shared_f(value, map(row, load_shared_f(value)));
+// The number of elements in a tile with `count` positions.
+INLINE int elements_in(const Share& share, int count) {
+  if (share.lines) return share.place < count ? share.most : 0;
+  return (min_of(share.most, count) - share.place + (1 << share.shift) - 1) >> share.shift;
+}
+
+// Bytes from a position of a series to the next one.
+INLINE long long by_position(const Series& s, bool reverse) {
+  return (reverse ? -s.tensor.token : s.tensor.token) * element_size(s.dtype);
+}
+
+// The address of element 0 in the tile that begins at position 0.
+INLINE Address origin_of(const Series& s, const Tile& tile, bool lines, int length, int me) {
+  const int axis = lines ? length : tile.room, low = me & ((1 << axis) - 1), high = me >> axis;
+  const int row = min_of(lines ? high : low, tile.rows - 1), place = lines ? low : high;
+  const int token = tile.reverse ? tile.tokens - 1 - place : place;
+  return s.tensor.data + (channel_offset(s, tile.batch, tile.channel + row) + token * s.tensor.token) * element_size(s.dtype);
+}
+
+// Bytes from an element of a thread to the next one. Rows at one position are heads.
+INLINE long long by_element(const Series& s, const Share& share, bool reverse) {
+  return (share.lines ? s.tensor.head * element_size(s.dtype) : by_position(s, reverse)) << share.shift;
+}
+
+// Loads N f32 elements from `at`; those from number `count` on are `rest`.
+template <int N> INLINE void load_elements(float (&x)[N], Address at, long long by, int count, float rest) {
+  UNROLL for (int i = 0; i < N; i++) {
+    x[i] = rest;
+    if (i < count) x[i] = load_f32(at + i * by);
   }
+}
+
+// Writes `count` elements to `at`.
+INLINE void store_elements(SharedBytes from, const Share& share, Address at, long long by, int dtype, int count) {
+  NO_UNROLL for (int i = 0; i < count; i++) write_element(at + i * by, 0, load_shared_f(from + (share.at + i * share.by)), dtype);
 }
 
 // Writes a tile from rows of STRIDE values.

@@ -25,7 +25,7 @@ macro_rules! series {
                     set: PRIMITIVES.set,
                     lanes: $lanes::N,
                     width: VECTORS * $lanes::N,
-                    precision: Precision { exp: $exp, softplus: $softplus, silu: $silu },
+                    precision: Precision { exp: $exp, exponent: 1.0, softplus: $softplus, silu: $silu },
                 },
                 primitives: &PRIMITIVES,
                 recurrence,

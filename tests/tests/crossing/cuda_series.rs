@@ -101,6 +101,27 @@ fn long_selective_scans_go_by_parts() {
     assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));
 }
 
+/// Checks that a gate of zero clears states that are infinite or NaN, although all rates and time steps are ordinary. A state
+/// is also cleared if it has become infinite in the same tile, and if its part is folded.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn gates_of_zero_clear_what_is_not_finite() {
+    let engine = gpu_engine(Fallback::Fail);
+    let params = |tokens| Params { softplus: false, bias: false, ..Params::mamba([1, tokens, 3], 5) };
+    for (tokens, input, clears) in [(40, 18, 20), (40, 3, 33), (1024, 500, 503), (1024, 100, 900)] {
+        for value in [f32::INFINITY, f32::NAN, 3e38] {
+            let mut case = Selective::new(params(tokens), 13);
+            let extent = case.problem.spec().u.extent();
+            case.u =
+                Data::of(DType::F32, extent, |i| if i % tokens == input { value } else { (i as f32).sin() });
+            case.delta = Data::of(DType::F32, extent, |i| if i % tokens == clears { 200.0 } else { 0.25 });
+            case.a.iter_mut().for_each(|a| *a = -1.0);
+            selective(&engine, &format!("{value} at {input} of {tokens}, cleared at {clears}"), &case);
+            assert!(case.engine(&engine).present.iter().all(|x| x.is_finite()));
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_match_f64() {

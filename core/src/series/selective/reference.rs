@@ -1,11 +1,11 @@
 //! Computes the selective scan in f64 as the oracle, and bounds the error of a run relative to it.
 //!
 //! The bound is propagated from token to token. Let `u = 2^-24`, and let `ε`, `σ` and `ζ` be the largest relative
-//! errors of the exponential, of softplus and of silu. Then
+//! errors of the exponential, of softplus and of silu, and `p u` that of the product `δ A`. Then
 //!
 //! ```text
 //! δ      e_δ = s u |delta + bias| + σ δ                          s: slope of softplus; without it u |delta + bias|
-//! a      e_a = a (exp(|A| e_δ + u |δ A| + ε) − 1)
+//! a      e_a = a (exp(|A| e_δ + p u |δ A| + ε) − 1)
 //! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-124 (1 + max X)
 //! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |d u|)
 //! out    silu(z) e_y + (ζ + u) |silu(z)| (|y| + e_y) + 2^-126 |z| (|y| + e_y)
@@ -55,7 +55,8 @@ impl SelectiveEntry {
             *self =
                 SelectiveEntry { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };
         } else {
-            let mut exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
+            let mut exponent =
+                libm::fabs(a) * step.error + precision.exponent * u * libm::fabs(delta * a) + precision.exp;
             if delta * a > f64::from(MOST_LOG) {
                 // A factor beyond the range of f32 is applied as two factors `e^(x/2)`, which adds an exponential and a
                 // rounding.

@@ -172,8 +172,8 @@ pub struct SelectiveArgs {
     pub past: u64,
     /// States after the last token, f32 `[batch][channel][state]`.
     pub present: u64,
-    /// Factors of the parts, followed by their addends, f32 `[2][batch][part][channel][state]`; used only with several
-    /// parts.
+    /// Factors of the parts, followed by their addends, f32 `[2][batch][part][channel][NUMBERS << lanes]`; used only with
+    /// several parts.
     pub maps: u64,
 }
 

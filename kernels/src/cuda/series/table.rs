@@ -9,11 +9,11 @@ use elsa_core::attention::plan::GpuResources;
 pub const KERNELS: &[GpuKernel] = &[
     kernel!(
         "series_recurrence__sm53",
-        Role::Recurrence { resources: GpuResources { threads: 128, shared: 17408, registers: 76 } }
+        Role::Recurrence { resources: GpuResources { threads: 128, shared: 17408, registers: 125 } }
     ),
     kernel!(
         "series_selective__sm53",
-        Role::Selective { resources: GpuResources { threads: 128, shared: 18688, registers: 113 } }
+        Role::Selective { resources: GpuResources { threads: 128, shared: 17728, registers: 128 } }
     ),
     kernel!(
         "series_convolution__sm53",

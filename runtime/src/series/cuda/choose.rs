@@ -17,7 +17,7 @@ use elsa_core::plan::ChooseError;
 use elsa_core::series::plan::MAX_PARTS;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_kernels::cuda::series::{
-    LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of,
+    LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of, map_of,
 };
 
 /// Maximum number of filter weights per token on a GPU.
@@ -26,13 +26,20 @@ const MOST_TAPS: usize = 16_384;
 /// Number of warps per SM that is enough to hide the latencies of the SM.
 const WARPS_PER_SM: usize = 16;
 
-/// Time to compute one tile of tokens. The unit is the time to carry the state over the map of one part. Both steps
-/// wait for memory rather than arithmetic. The ratio is about 19 on an H200. This agrees with the times of recurrences
-/// of 256 tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64 parts.
-const TILE_TIME: usize = 20;
+/// Times of the steps of a computation in parts. The unit is the time to carry the state over the map of one part. All of
+/// them wait for memory rather than arithmetic.
+struct Times {
+    /// Time to compute one tile of tokens.
+    tile: usize,
+    /// Time of the two additional launches that a computation in parts needs.
+    launches: usize,
+}
 
-/// Time for the two additional launches that a computation in parts needs, in the same unit as [`TILE_TIME`].
-const LAUNCHES_TIME: usize = 2 * TILE_TIME;
+/// Times of a recurrence. On an H200, a tile takes about 1 µs and a map 0.06 µs.
+const OF_RECURRENCE: Times = Times { tile: 16, launches: 64 };
+
+/// Times of a selective scan. On an H200, a tile takes about 4 µs and a map 0.33 µs.
+const OF_SELECTIVE: Times = Times { tile: 12, launches: 12 };
 
 /// A computation in parts is chosen only if a single pass takes at least this many times as long. Both times are
 /// estimates. The number is above one because parts read the inputs twice.
@@ -68,30 +75,30 @@ fn product(counts: &[usize]) -> usize {
 /// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens. `warps` warps compute
 /// the sequence in tiles of `of_tile` tokens. The device folds and computes parts concurrently if it has room for their
 /// warps. It carries the state over the maps of the parts one after another. Returns one if parts gain too little.
-fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
+fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize, times: &Times) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
-        product(&[each, TILE_TIME, warps.saturating_mul(parts).div_ceil(room).max(1)])
+        product(&[each, times.tile, warps.saturating_mul(parts).div_ceil(room).max(1)])
     };
     let time = |parts: usize| {
         let both = pass(tiles.div_ceil(parts), parts).saturating_mul(2);
-        both.saturating_add(parts).saturating_add(LAUNCHES_TIME)
+        both.saturating_add(parts).saturating_add(times.launches)
     };
     let best = (2..=tiles.min(MOST_PARTS)).min_by_key(|parts| time(*parts));
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// Returns the decisions for `parts` parts, with the memory that these parts need. `states` is the number of state
-/// values in all channels and sequences. If the memory exceeds the budget, there are two cases: if the options request
-/// the parts, returns an error; otherwise returns the decisions for a single pass.
+/// Returns the decisions for `parts` parts, with the memory that these parts need. `values` is the number of values in
+/// the factors of one part's map, in all channels and sequences. If the memory exceeds the budget, there are two cases:
+/// if the options request the parts, returns an error; otherwise returns the decisions for a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,
-    states: usize,
+    values: usize,
     asked: bool,
     budget: Option<usize>,
 ) -> Result<SeriesGpuChoice, PlanError> {
-    let needed = if parts > 1 { product(&[2, parts, states, size_of::<f32>()]) } else { 0 };
+    let needed = if parts > 1 { product(&[2, parts, values, size_of::<f32>()]) } else { 0 };
     match budget {
         Some(budget) if needed > budget => match asked {
             true => Err(ChooseError::Budget { needed, budget }.into()),
@@ -125,7 +132,7 @@ pub fn choose_recurrence(
     let (tokens, channels) = (problem.tokens(), problem.channels());
     let tiles = channels.div_ceil(LANES);
     let asked = asked(options.parts, tokens)?;
-    let parts = asked.unwrap_or(parts(tokens, TOKENS, tiles, sms));
+    let parts = asked.unwrap_or(parts(tokens, TOKENS, tiles, sms, &OF_RECURRENCE));
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", channels, MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
@@ -145,13 +152,16 @@ pub fn choose_selective(
     let (tokens, channels, states) = (problem.tokens(), problem.channels(), problem.states());
     fits("states", states, MOST_STATES)?;
     let group = problem.tile_group().clamp(1, channels.max(1));
-    let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes_of(states))));
+    let lanes = lanes_of(states);
+    let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes)));
     let asked = asked(options.gpu_parts, tokens)?;
-    let parts = asked.unwrap_or(parts(tokens, TOKENS_OF_SELECTIVE, tiles.saturating_mul(WARPS), sms));
+    let warps = tiles.saturating_mul(WARPS);
+    let parts = asked.unwrap_or(parts(tokens, TOKENS_OF_SELECTIVE, warps, sms, &OF_SELECTIVE));
     fits("tokens", tokens, MOST / 2)?;
-    fits("channels", product(&[channels, states]), MOST / 2)?;
+    fits("channels", product(&[channels, map_of(lanes)]), MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
-    with_maps(tiles, parts, problem.state_values(), asked.is_some(), options.budget)
+    let values = product(&[problem.batch(), channels, map_of(lanes)]);
+    with_maps(tiles, parts, values, asked.is_some(), options.budget)
 }
 
 /// Chooses how a convolution is computed. A GPU only supports the direct method.
@@ -193,7 +203,7 @@ mod tests {
             (132, 0, 64, 1),
             (132, 128, 64, 1),
             (132, 256, 64, 16),
-            (132, 1024, 64, 64),
+            (132, 1024, 64, 32),
             (132, 65_536, 64, 256),
             (132, 65_536, 1024, 66),
             (2, 256, 64, 16),
@@ -224,11 +234,11 @@ mod tests {
         };
         for (sms, tokens, channels, states, parts) in [
             (132, 32, 1024, 16, 1),
-            (132, 128, 1024, 16, 16),
+            (132, 128, 1024, 16, 8),
             (132, 1024, 1024, 16, 16),
-            (132, 16384, 1024, 16, 33),
-            (132, 1024, 64, 16, 64),
-            (132, 1024, 1024, 1, 64),
+            (132, 16384, 1024, 16, 16),
+            (132, 1024, 64, 16, 32),
+            (132, 1024, 1024, 1, 16),
             (132, 1024, 1024, 128, 1),
             (2, 1024, 64, 16, 1),
             (2, 1024, 32, 4, 8),

@@ -20,7 +20,7 @@ pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
         by_dim: Divisor::new(dim),
         dim,
         dtype: dtype(of),
-        lines: i32::from(view.strides()[2] == 1 && series.channel_stride() != Some(1)),
+        lines: i32::from(view.strides()[2] == 1 && dim == 1 && series.channel_stride() != Some(1)),
         unused: 0,
     }
 }

@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 /// Number of elements in the largest buffer.
 const SMALL: usize = 1 << 12;
 /// Precision of the least accurate kernel.
-const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
+const PRECISION: Precision = Precision { exp: 2e-7, exponent: 1.0, softplus: 4e-7, silu: 4e-7 };
 /// Initial value of outputs, which no computation produces.
 const UNWRITTEN: f32 = -24_576.0;
 
