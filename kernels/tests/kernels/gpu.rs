@@ -100,7 +100,7 @@ fn sums_are_those_of_the_sources() {
             let size = if arguments[11] == "true" { 2 } else { 4 };
             assert_eq!(spec.sixteen_bit, size == 2, "{}", kernel.name);
             let queries = of(&arguments[7], size * rows * spec.head_dim);
-            let addends = of(&arguments[10], number(4) * 8 * 4 * (keys + 8));
+            let addends = of(&arguments[10], rows * 4 * (keys + 8));
             let shared = number(9) * 2 * size * keys * spec.head_dim + queries + addends;
             assert_eq!(spec.resources.shared, shared, "{}", kernel.name);
             continue;
