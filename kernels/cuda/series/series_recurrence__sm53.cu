@@ -60,7 +60,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_recurrence__sm53(const Recurrence c
   const Address a_at = origin_of(call.a, tile, lines, LENGTH, lane), b_at = origin_of(call.b, tile, lines, LENGTH, lane);
   const Address out_at = wanted ? origin_of(call.out, tile, lines, LENGTH, lane) : 0;
   const SharedBytes of_lane = of_a + lane * STRIDE * 4;
-  // Without the staging in shared memory, a lane's elements are those of its channel.
+  // The elements of a lane are those of its channel, unless a tile is staged in shared memory.
   const bool f32 = call.a.dtype == TYPE_F32 && call.b.dtype == TYPE_F32;
   const bool staged = lines || log || !f32 || (wanted && call.out.dtype != TYPE_F32);
   const int behind = carry ? call.parts.count - 1 : own + 1;

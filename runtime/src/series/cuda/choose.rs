@@ -26,8 +26,7 @@ const MOST_TAPS: usize = 16_384;
 /// Number of warps per SM that is enough to hide the latencies of the SM.
 const WARPS_PER_SM: usize = 16;
 
-/// Times of the steps of a computation in parts. The unit is the time to carry the state over the map of one part. All of
-/// them wait for memory rather than arithmetic.
+/// Times of the steps of a computation in parts. The unit is the time to carry the state over the map of one part.
 struct Times {
     /// Time to compute one tile of tokens.
     tile: usize,
