@@ -6,6 +6,9 @@
  * calls in use, tensors with gradients, recorded or captured calls. Each check and each message is therefore elsa.py's,
  * which also does all of it where this module is absent. A `Known` holds a prepared call as C values.
  *
+ * Models call `sdpa` of elsa.py, whose Python takes longer than a launch when other code has displaced it from the caches.
+ * `Calls.sdpa` therefore looks a call up by its arguments as they are, before any of that Python runs.
+ *
  * Between the first address that a call writes and the library's return, the thread executes no Python. A prepared call
  * therefore needs no mark that it is in use here.
  *
@@ -80,15 +83,16 @@ typedef struct {
     PyObject *function, *engines, *check;
     PyTypeObject *arrays;
     /* NULL before `reads_torch`: torch's table, its classes, and its functions that say whether gradients are on, whether
-     * calls are recorded, and whether the current stream is captured. */
+     * calls are recorded, whether the current stream is captured, whether a transform of torch.func is active, and whether
+     * torch.autocast is on for a type of device. */
     const Exchange *exchange;
-    PyObject *classes, *graded, *traced, *captured;
+    PyObject *classes, *graded, *traced, *captured, *transformed, *autocasts;
 } Calls;
 
 static PyTypeObject *known_type;
 /* Names of attributes of elsa.py and numpy. */
 static PyObject *local_name, *prepared_name, *known_name, *busy_name, *flags_name, *writeable_name;
-static PyObject *gradient_name, *negative_name;
+static PyObject *gradient_name, *negative_name, *seen_name, *host_name, *cuda_name;
 
 /* Allocates an object of a type of this module, of zeros. */
 static void *allocated(PyTypeObject *type) {
@@ -193,11 +197,11 @@ static PyObject *described_arrays(PyObject *tensors) {
     return all;
 }
 
-/* Returns what a prepared call depends on for tensors of torch, except the classes, as bytes: types, devices, axes,
- * shapes and strides. Torch raises if a tensor has no memory, as sparse ones. */
-static PyObject *described_tensors(Calls *self, PyObject *tensors) {
+/* Returns what a prepared call depends on for tensors of torch, except the classes, as bytes: `first`, then types,
+ * devices, axes, shapes and strides. Torch raises if a tensor has no memory, as sparse ones. */
+static PyObject *described_tensors(Calls *self, PyObject *tensors, const int64_t *first, size_t firsts) {
     Tensor read[MOST];
-    Py_ssize_t count = PyTuple_Size(tensors), words = 0;
+    Py_ssize_t count = PyTuple_Size(tensors), words = (Py_ssize_t)firsts;
     for (Py_ssize_t n = 0; n < count; n++) {
         if (self->exchange->read(PyTuple_GetItem(tensors, n), &read[n]))
             return NULL;
@@ -205,6 +209,9 @@ static PyObject *described_tensors(Calls *self, PyObject *tensors) {
     }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, words * (Py_ssize_t)sizeof(int64_t));
     char *to = bytes == NULL ? NULL : PyBytes_AsString(bytes);
+    if (to != NULL && firsts > 0)
+        memcpy(to, first, firsts * sizeof *first);
+    to = to == NULL ? NULL : to + firsts * sizeof *first;
     for (Py_ssize_t n = 0; to != NULL && n < count; n++) {
         const Tensor *tensor = &read[n];
         int64_t type = tensor->code | tensor->bits << 8 | (int64_t)tensor->lanes << 16;
@@ -219,7 +226,7 @@ static PyObject *described_tensors(Calls *self, PyObject *tensors) {
 }
 
 static PyObject *described(Calls *self, Kind kind, PyObject *tensors) {
-    return kind == NUMPY ? described_arrays(tensors) : described_tensors(self, tensors);
+    return kind == NUMPY ? described_arrays(tensors) : described_tensors(self, tensors, NULL, 0);
 }
 
 static PyObject *describe(PyObject *object, PyObject *tensors) {
@@ -242,11 +249,12 @@ static PyObject *reads(PyObject *self, PyObject *type) {
     Py_RETURN_NONE;
 }
 
-/* reads_torch(table, classes, graded, traced, captured). */
+/* reads_torch(table, classes, graded, traced, captured, transformed, autocasts). */
 static PyObject *reads_torch(PyObject *object, PyObject *arguments) {
     Calls *self = (Calls *)object;
-    PyObject *table, *given[4];
-    if (!PyArg_ParseTuple(arguments, "OO!OOO", &table, &PyTuple_Type, &given[0], &given[1], &given[2], &given[3]))
+    PyObject *table, *given[6];
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOO", &table, &PyTuple_Type, &given[0], &given[1], &given[2], &given[3],
+                          &given[4], &given[5]))
         return NULL;
     const Exchange *exchange = PyCapsule_GetPointer(table, "dlpack_exchange_api");
     if (exchange == NULL)
@@ -254,8 +262,8 @@ static PyObject *reads_torch(PyObject *object, PyObject *arguments) {
     if (self->exchange != NULL || exchange->major != MAJOR || exchange->read == NULL || exchange->stream == NULL)
         Py_RETURN_FALSE;
     self->exchange = exchange;
-    PyObject **kept[4] = {&self->classes, &self->graded, &self->traced, &self->captured};
-    for (int n = 0; n < 4; n++)
+    PyObject **kept[6] = {&self->classes, &self->graded, &self->traced, &self->captured, &self->transformed, &self->autocasts};
+    for (int n = 0; n < 6; n++)
         Py_INCREF(*kept[n] = given[n]);
     Py_RETURN_TRUE;
 }
@@ -457,6 +465,102 @@ static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     return PyObject_Call(self->function, arguments, named);
 }
 
+/* What `sdpa` and `sdpa_key` share: the arguments of a call, its tensors, and its key in `seen` of the engine's thread. */
+typedef struct {
+    PyObject *innermost, *tensors, *seen, *key;
+} Asked;
+
+static void asked_freed(Asked *asked) {
+    Py_XDECREF(asked->tensors);
+    Py_XDECREF(asked->seen);
+    Py_XDECREF(asked->key);
+}
+
+/* Reads (innermost, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa). `innermost` is a list of the number
+ * of calls that were computed here, the use of Tensor Cores and the engine, or None. Returns 0, perhaps with an error, if
+ * elsa.py has to compute: then it checks the arguments, converts tensors, or records the call. */
+static int ask(Calls *self, PyObject *arguments, Asked *asked) {
+    PyObject *given[9], *engine, *local, *device = NULL, *stream = NULL;
+    *asked = (Asked){NULL, NULL, NULL, NULL};
+    if (self->exchange == NULL
+        || !PyArg_UnpackTuple(arguments, "sdpa", 9, 9, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                              &given[7], &given[8])
+        || !PyList_Check(given[0]) || PyList_Size(given[0]) != 3)
+        return 0;
+    asked->innermost = given[0];
+    asked->tensors = given[4] == Py_None ? PyTuple_Pack(3, given[1], given[2], given[3])
+                                         : PyTuple_Pack(4, given[1], given[2], given[3], given[4]);
+    if (asked->tensors == NULL || kind_of(self, asked->tensors) != TORCH)
+        return 0;
+    int plain = (PyFloat_CheckExact(given[5]) || PyLong_Check(given[5])) && PyFloat_AsDouble(given[5]) == 0.0;
+    for (int n = 6; n <= 8; n += 2)
+        plain = plain && (given[n] == Py_True || given[n] == Py_False);
+    double scale = given[7] == Py_None ? 0.0 : PyFloat_CheckExact(given[7]) ? PyFloat_AsDouble(given[7]) : -1.0;
+    plain = plain && (given[7] == Py_None || PyFloat_CheckExact(given[7])) && !PyErr_Occurred();
+    if (!plain || !are_plain(self, asked->tensors) || !place_of(self, TORCH, asked->tensors, &device, &stream))
+        return 0;
+    PyObject *transform = PyObject_CallObject(self->transformed, NULL);
+    PyObject *casts = PyObject_CallFunctionObjArgs(self->autocasts, device == Py_None ? host_name : cuda_name, NULL);
+    plain = transform == Py_None && casts == Py_False;
+    Py_XDECREF(transform);
+    Py_XDECREF(casts);
+    engine = PyList_GetItem(given[0], 2);
+    if (engine == Py_None || device != Py_None)
+        engine = PyDict_GetItemWithError(self->engines, device);
+    local = plain && engine != NULL ? PyObject_GetAttr(engine, local_name) : NULL;
+    asked->seen = local == NULL ? NULL : PyObject_GetAttr(local, seen_name);
+    if (asked->seen != NULL && PyDict_Check(asked->seen)) {
+        int64_t first[9] = {given[6] == Py_True, given[8] == Py_True, given[7] != Py_None, 0,
+                            PyLong_AsLong(PyList_GetItem(given[0], 1)),
+                            stream == Py_None ? 0 : (int64_t)(intptr_t)PyLong_AsVoidPtr(stream)};
+        memcpy(&first[3], &scale, sizeof scale);
+        for (Py_ssize_t n = 0; n < 3; n++)
+            first[6 + n] = (int64_t)(intptr_t)Py_TYPE(given[1 + n]);
+        asked->key = described_tensors(self, asked->tensors, first, 9);
+    }
+    Py_XDECREF(local);
+    Py_DECREF(device);
+    Py_DECREF(stream);
+    return asked->key != NULL && !PyErr_Occurred();
+}
+
+/* Returns the result of a call of elsa.py's `sdpa` that it has prepared and stored in `seen`, or None. */
+static PyObject *sdpa(PyObject *object, PyObject *arguments) {
+    Calls *self = (Calls *)object;
+    Asked asked;
+    int32_t status = 0;
+    PyObject *answer = NULL, *prepared = ask(self, arguments, &asked) ? PyDict_GetItemWithError(asked.seen, asked.key) : NULL;
+    if (prepared != NULL) {
+        Py_INCREF(prepared);
+        answer = known_call(self, TORCH, prepared, asked.tensors, &status);
+        Py_DECREF(prepared);
+    }
+    if (answer != NULL) {
+        /* No other code writes the number, and no code runs between these functions. */
+        PyObject *number = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GetItem(asked.innermost, 0)) + 1);
+        if (number == NULL || PyList_SetItem(asked.innermost, 0, number))
+            Py_CLEAR(answer);
+    }
+    asked_freed(&asked);
+    if (answer != NULL || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)))
+        return answer;
+    PyErr_Clear();
+    if (status != 0)
+        return PyObject_CallFunction(self->check, "i", (int)status);
+    Py_RETURN_NONE;
+}
+
+/* Returns the key of a call in `seen` and `seen` itself, or None if `sdpa` never computes such a call. */
+static PyObject *sdpa_key(PyObject *object, PyObject *arguments) {
+    Asked asked;
+    PyObject *found = ask((Calls *)object, arguments, &asked) ? PyTuple_Pack(2, asked.key, asked.seen) : NULL;
+    asked_freed(&asked);
+    if (found != NULL)
+        return found;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
 static void calls_freed(PyObject *object) {
     Calls *self = (Calls *)object;
     Py_XDECREF(self->function);
@@ -467,6 +571,8 @@ static void calls_freed(PyObject *object) {
     Py_XDECREF(self->graded);
     Py_XDECREF(self->traced);
     Py_XDECREF(self->captured);
+    Py_XDECREF(self->transformed);
+    Py_XDECREF(self->autocasts);
     freed(object);
 }
 
@@ -522,6 +628,8 @@ static PyMethodDef calls_methods[] = {
     {"describe", describe, METH_O, "Returns the properties of tensors on which a prepared call depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
     {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
+    {"sdpa", sdpa, METH_VARARGS, "Returns the result of a call of sdpa that elsa.py has prepared, or None."},
+    {"sdpa_key", sdpa_key, METH_VARARGS, "Returns the key of a call of sdpa and the dict of these keys, or None."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot calls_slots[] = {
@@ -543,14 +651,14 @@ PyMODINIT_FUNC PyInit__elsa(void) {
     } attributes[] = {
         {&local_name, "_local"}, {&prepared_name, "prepared"}, {&known_name, "known"}, {&busy_name, "busy"},
         {&flags_name, "flags"}, {&writeable_name, "writeable"}, {&gradient_name, "requires_grad"},
-        {&negative_name, "is_neg"},
+        {&negative_name, "is_neg"}, {&seen_name, "seen"}, {&host_name, "cpu"}, {&cuda_name, "cuda"},
     };
     for (size_t n = 0; n < sizeof attributes / sizeof attributes[0]; n++)
         if ((*attributes[n].to = PyUnicode_InternFromString(attributes[n].name)) == NULL)
             return NULL;
     /* The file is of one version of elsa.py. */
     if (module == NULL || calls == NULL || known_type == NULL || PyModule_AddObject(module, "Calls", calls)
-        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 4)
+        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 5)
         || PyModule_AddObject(module, "OPENMP", PyLong_FromVoidPtr((void *)(uintptr_t)openmp_for)))
         return NULL;
     Py_INCREF(known_type);

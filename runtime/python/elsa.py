@@ -57,7 +57,7 @@ if "__path__" not in globals():
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 4
+INTERFACE = 5
 # Number of plans that an engine keeps, and of prepared calls that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -663,10 +663,11 @@ def _loaded():
 
 
 class _Local(threading.local):
-    """State of a thread for an engine: its prepared calls by key, and its places by operator and stream."""
+    """State of a thread for an engine: its prepared calls by key, those of `sdpa` also by the keys of _elsa, and its places by
+    operator and stream."""
 
     def __init__(self):
-        self.prepared, self.places = {}, {}
+        self.prepared, self.seen, self.places = {}, {}, {}
 
 
 class _Place(object):
@@ -911,7 +912,9 @@ class _Torch(object):
         table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         if _calls is not None and table is not None:
             classes = torch.Tensor, torch.nn.Parameter
-            if _calls.reads_torch(table, classes, torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing):
+            states = torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing
+            states += torch._C._functorch.peek_interpreter_stack, torch.is_autocast_enabled
+            if _calls.reads_torch(table, classes, *states):
                 _Torch.read, _Torch.known = _calls.describe, _known
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
@@ -1430,10 +1433,12 @@ def _known(prepared, workspace, stream):
     return _elsa.Known(run, stream or 0, *handles, *structs, *parts, workspace)
 
 
-# Replaces `_call` if _elsa is present: computes known calls, and else calls it.
-_calls = None
+# Replaces `_call` if _elsa is present: computes known calls, and else calls it. `_seen` returns the result of a call of `sdpa`
+# that `_remember` has stored, or None.
+_calls, _seen = None, lambda *asked: None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)
+    _seen = _calls.sdpa
 
 
 def _with(names, tensors, *optional):
@@ -3011,6 +3016,10 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
     dropout_p above 0 and tensors that require gradients raise UnsupportedError, float64 raises ArgumentError.
     """
+    if not _tracing():
+        out = _seen(_innermost, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
     recorded = _compiling() or _transform() is not None
@@ -3035,18 +3044,39 @@ def _autocast(tensor, device):
 def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
     """Computes `sdpa`: the kernel of the operator elsa::sdpa. The innermost patch counts the call, and has the engine and the
     use of Tensor Cores."""
+    innermost, patches = _innermost, _patches
+    asked = innermost, query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
+    out = _seen(*asked)
+    if out is not None:
+        return out
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
-    options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
-    patches = _patches
-    if not patches:
-        return _call(_Sdpa, names, tensors, options + (0,), None)
-    patched = patches[-1]
-    out = _call(_Sdpa, names, tensors, options + (patched._cores,), None if query.is_cuda else patched._engine)
-    with patched._lock:
-        patched.calls += 1
+    _, cores, engine = innermost
+    if query.is_cuda:
+        engine = None
+    options = _number("scale", scale), bool(is_causal), bool(enable_gqa), cores
+    out = _call(_Sdpa, names, tensors, options, engine)
+    if _Torch.known is not None:
+        _remember(asked, names, tensors, options, engine)
+    if patches:
+        with patches[-1]._lock:
+            patches[-1]._calls += 1
     return out
+
+
+def _remember(asked, names, tensors, options, engine):
+    """Stores the prepared call of `_sdpa` where `_seen` finds it, if the compiled module can make the call."""
+    found = _calls.sdpa_key(*asked)
+    if found is not None:
+        key, seen = found
+        device = tensors[0].device.index if tensors[0].is_cuda else None
+        stream = None if device is None else _Torch.stream_of(device) or 1
+        of = tuple(map(type, tensors)), _Torch.describe(tensors), _Sdpa, names, options, stream
+        prepared = (engine or _engine_for(device))._local.prepared.get(of)
+        if prepared is not None:
+            seen[key] = prepared
+            _bound(seen)
 
 
 def _without_gradients(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
@@ -3090,17 +3120,19 @@ def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False,
     return out.squeeze(1) if max(ranks) == 2 else out, 0
 
 
-# Torch's functions that return whether it is compiling or exporting, and the active transform of torch.func, or None.
-# Calls that it records must use the operator. Without the operator, both functions return None.
-_compiling = _transform = lambda: None
+# Torch's functions that return whether its compiler reads this code, whether it is compiling or exporting, and the active
+# transform of torch.func, or None. Calls that it records must use the operator. Without the operator, all return None.
+_tracing = _compiling = _transform = lambda: None
 # The patches whose blocks are open, the innermost last, and the function that they replace.
 _patches, _replaced = (), None
 _patching = threading.Lock()
+# Of the innermost patch, or of no patch: the number of calls that `_seen` has computed, the use of Tensor Cores and the engine.
+_innermost = _outside = [0, 0, None]
 
 
 def _register(torch):
     """Registers the operator elsa::sdpa, which torch.compile, torch.export and torch.func.vmap use. Needs torch 2.5."""
-    global _compiling, _transform
+    global _tracing, _compiling, _transform
     with _patching:
         if _Torch.operators is not None or not hasattr(torch.library, "register_vmap"):
             return
@@ -3114,6 +3146,7 @@ def _register(torch):
         torch.library.register_vmap("elsa::sdpa", _sdpa_mapped, lib=library)
         _Torch.use(torch)
         _compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
+        _tracing = torch.compiler.is_dynamo_compiling
 
 
 class patch(object):
@@ -3134,11 +3167,16 @@ class patch(object):
     """
 
     def __init__(self, engine=None, tensor_cores=False):
-        self.calls = 0
-        self._engine, self._lock, self._cores = engine, threading.Lock(), _cores(tensor_cores)
+        self._calls, self._lock = 0, threading.Lock()
+        self._seen = [0, _cores(tensor_cores), engine]
+
+    @property
+    def calls(self):
+        """Number of calls that elsa.sdpa has computed."""
+        return self._calls + self._seen[0]
 
     def __enter__(self):
-        global _patches, _replaced
+        global _patches, _replaced, _innermost
         import torch
 
         functional = torch.nn.functional
@@ -3152,13 +3190,15 @@ class patch(object):
             if not _patches:
                 _replaced, functional.scaled_dot_product_attention = functional.scaled_dot_product_attention, sdpa
             _patches += (self,)
+            _innermost = self._seen
         return self
 
     def __exit__(self, *_):
-        global _patches
+        global _patches, _innermost
         with _patching:
             last = max(n for n, patched in enumerate(_patches) if patched is self)
             _patches = _patches[:last] + _patches[last + 1 :]
+            _innermost = _patches[-1]._seen if _patches else _outside
             if not _patches:
                 sys.modules["torch"].nn.functional.scaled_dot_product_attention = _replaced
 

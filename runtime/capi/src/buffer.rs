@@ -38,7 +38,7 @@ impl Buffer {
 }
 
 /// Buffers used by a call or a bound call. They are not freed before this is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
 }
@@ -46,6 +46,9 @@ pub(crate) struct Held {
 /// Retains every buffer that contains one of `addresses`.
 pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
+    if spans.is_empty() {
+        return Held::default();
+    }
     let buffers = std::array::from_fn(|_| {
         let address = addresses.next()?;
         let (_, (end, buffer)) = spans.range(..=address).next_back()?;

@@ -141,6 +141,12 @@ pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Resu
     })
 }
 
+/// Returns the bytes of a struct.
+pub(crate) fn bytes<T: Growing>(of: &T) -> &[u8] {
+    // SAFETY: a `Growing` has no padding (clause of the trait).
+    unsafe { std::slice::from_raw_parts(ptr::from_ref(of).cast(), size_of::<T>()) }
+}
+
 /// Copies as [`take`] does; a null pointer yields the defaults.
 ///
 /// # Safety

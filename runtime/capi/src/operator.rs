@@ -5,7 +5,7 @@ use crate::buffer::{Held, held};
 use crate::convert;
 use crate::engine::ENGINES;
 use crate::fault::Fault;
-use crate::growing::{Growing, Room, take, take_or_default};
+use crate::growing::{Growing, Room, bytes, take, take_or_default};
 use crate::objects::{AnyBoundCall, AnyPlan, AnyWorkspace, BOUND_CALLS, PLANS, Typed, WORKSPACES, lock};
 use crate::pointer::{aligned, put};
 use crate::text::{self, Text};
@@ -58,6 +58,11 @@ pub(crate) trait Called: Operator {
 
     /// Returns the addresses of all tensors and lists that `read` and `written` name.
     fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
+
+    /// Returns `true` if `read` names a list of lengths.
+    fn has_lists(_read: &Self::Read) -> bool {
+        false
+    }
 
     /// Returns the CUDA events that a run on device tensors waits for and records. An event is null if `read` or
     /// `written` names none.
@@ -385,20 +390,24 @@ pub(crate) unsafe fn run_device<O: Called>(
     // SAFETY: the caller keeps the clauses *read* and *write*.
     let (room, inputs, outputs) =
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
+    let number = plan.id.to_ne_bytes();
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     let (plan, mut workspace) = (plan_of::<O>(&*plan)?, lock(&workspace)?);
     let trust = workspace.trust;
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(&inputs, &outputs);
     // SAFETY: the caller keeps the clause *tensors*, the one on the stream and the events, and that of
-    // elsa_workspace_trust. `device` rejects outputs that overlap.
+    // elsa_workspace_trust. `device` rejects outputs that overlap. A handle names one plan only.
     unsafe {
         let event = |event: *mut c_void| (!event.is_null()).then(|| RawEvent::new(event));
         let [ready, completed] = O::events(&inputs, &outputs).map(event);
-        let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
-        let mut bound = plan.plan.bind_device_trusted(&inputs, &outputs, stream, trust, workspace)?;
+        // The integers of a list may change between two calls that name it.
+        let key = [number.as_slice(), bytes(&inputs), bytes(&outputs)];
+        let key = (!O::has_lists(&inputs)).then_some(key.as_slice());
+        let tensors = || O::device(plan, &inputs, &outputs);
+        let mut bound = plan.plan.bind_device_keyed(key, tensors, stream, trust, workspace)?;
         if let Some(event) = ready {
             bound.follow(event)?;
         }

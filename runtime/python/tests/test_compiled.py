@@ -47,6 +47,53 @@ class Compiled(Case):
             elsa.attention(grown, k, v)
             self.assertFalse(self.interpreted(lambda: elsa.attention(grown, k, v)))
 
+    def test_sdpa_finds_each_call_by_its_arguments(self):
+        q, k, v = tensors((1, 4, 5, 8))
+        mask, one = torch.randn(5, 5), torch.nn.Parameter(q.clone(), requires_grad=False)
+        calls = [
+            ((q, k, v), {}), ((q, k, v), {"is_causal": True}), ((q, k, v), {"scale": 0.25}), ((q, k, v), {"scale": 0.0}),
+            ((q, k, v, mask), {}), ((q, k, v, mask > 0), {}), ((q, k[:, :2], v[:, :2]), {"enable_gqa": True}),
+            ((k, q, v), {}), ((one, k, v), {}), ((q[..., :4], k[..., :4], v), {}), ((q.half(), k.half(), v.half()), {}),
+            ((q[0], k[0], v[0]), {"dropout_p": 0.0}), ((q, k.mT.contiguous().mT, v), {}),
+        ]  # fmt: skip
+        function = torch.nn.functional.scaled_dot_product_attention
+        want = [function(*args, **named) for args, named in calls]
+        for engine in (None, elsa.Engine(threads=1)):
+            with elsa.patch(engine) as patched:
+                for _ in range(3):
+                    before = patched._seen[0]
+                    for (args, named), y in zip(calls, want):
+                        out = torch.nn.functional.scaled_dot_product_attention(*args, **named)
+                        torch.testing.assert_close(out, y, atol=1e-3 if y.dtype is torch.half else 1e-5, rtol=0)
+                self.assertEqual(patched.calls, 3 * len(calls))
+                # The last call copies a tensor, so elsa.py computes it.
+                self.assertEqual(patched._seen[0] - before, len(calls) - 1)
+
+    def test_sdpa_leaves_calls_to_elsa_py(self):
+        q, k, v = tensors((2, 2, 5, 8))
+        grown, imaginary = q.clone().requires_grad_(), torch.complex(q, q).conj().imag
+        self.assertTrue(imaginary.is_neg())
+        with elsa.patch() as patched, torch.no_grad():
+            function = torch.nn.functional.scaled_dot_product_attention
+            for _ in range(2):
+                want = function(q, k, v)
+            seen = patched._seen[0]
+            with torch.enable_grad():
+                self.assertRaises(elsa.UnsupportedError, function, grown, k, v)
+            self.assertRaises(elsa.UnsupportedError, function, q, k, v, dropout_p=0.5)
+            self.assertRaises(elsa.ArgumentError, function, q, k, v, scale="much")
+            self.assertRaises(elsa.ArgumentError, function, imaginary, k, v)
+            with torch.autocast("cpu", torch.bfloat16):
+                self.assertIs(function(q, k, v).dtype, torch.bfloat16)
+            self.assertEqual(patched._seen[0], seen)
+            mapped = torch.func.vmap(function)(q, k, v)
+            torch.testing.assert_close(mapped, want, atol=1e-6, rtol=0)
+            seen = patched._seen[0]
+            self.assertTrue(torch.equal(function(q, k, v), want))
+            self.assertEqual(patched._seen[0], seen + 1)
+        self.assertIsNone(elsa._calls.sdpa_key(elsa._innermost, q, k, v, None, 1, False, None, False))
+        self.assertRaises(TypeError, elsa._calls.sdpa, q)
+
     def test_descriptions(self):
         x = torch.zeros(3, 4, 5)
         # The first call reads the table.

@@ -70,10 +70,66 @@ impl<O: Operator> Plan<O> {
         trust: Trust,
         workspace: &'a mut Workspace<O>,
     ) -> Result<DeviceBound<'a, O>, BindError> {
+        let Workspace { memory, record } = workspace;
+        let call = self.device_call(inputs, outputs, stream, trust, memory)?;
+        Ok(DeviceBound { call, plan: self, record })
+    }
+
+    /// Binds tensors like [`Plan::bind_device_trusted`]. If `trust` guarantees the facts about addresses, the workspace keeps
+    /// what it has prepared for the call, and uses it in the next call with the same `key`, which then takes less time: its
+    /// tensors are neither requested nor checked. A workspace keeps a few dozen calls.
+    ///
+    /// `key` is bytes in parts, or `None` if the workspace shall keep nothing. `tensors` returns the tensors of the call.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::bind_device_trusted`] and of `tensors`.
+    ///
+    /// # Safety
+    /// - The clauses of [`Plan::bind_device_trusted`].
+    /// - In one workspace, calls with equal keys are of one plan, and have equal inputs and outputs, including lengths.
+    pub unsafe fn bind_device_keyed<'a, E: From<BindError>>(
+        &'a self,
+        key: Option<&[&[u8]]>,
+        tensors: impl FnOnce() -> Result<(O::DeviceInputs<'a>, O::DeviceOutputs), E>,
+        stream: Option<RawStream>,
+        trust: Trust,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<DeviceBound<'a, O>, E> {
+        let key = key.filter(|_| trust.addresses);
+        let kept = match (&mut workspace.memory, key) {
+            (Memory::Gpu { gpu: Ok(memory), .. }, Some(key)) => memory.kept.take(key),
+            _ => None,
+        };
+        let Workspace { memory, record } = workspace;
+        match (kept, memory) {
+            (Some(kept), Memory::Gpu { gpu: Ok(memory), .. }) => {
+                let call = DeviceCall::again(kept, stream, trust, memory)?;
+                Ok(DeviceBound { call, plan: self, record })
+            }
+            (_, memory) => {
+                let (inputs, outputs) = tensors()?;
+                let mut call = self.device_call(&inputs, &outputs, stream, trust, memory)?;
+                if let Some(key) = key {
+                    call.keep(key);
+                }
+                Ok(DeviceBound { call, plan: self, record })
+            }
+        }
+    }
+
+    /// Checks the tensors of a call and prepares its launches, as [`Plan::bind_device_trusted`] does.
+    fn device_call<'a>(
+        &'a self,
+        inputs: &O::DeviceInputs<'a>,
+        outputs: &O::DeviceOutputs,
+        stream: Option<RawStream>,
+        trust: Trust,
+        memory: &'a mut Memory,
+    ) -> Result<DeviceCall<'a>, BindError> {
         let Execution::Gpu { gpu: plan, .. } = &self.execution else {
             return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
         };
-        let memory = match &mut workspace.memory {
+        let memory = match memory {
             Memory::Gpu { gpu: Ok(memory), .. } => memory,
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
@@ -85,8 +141,7 @@ impl<O: Operator> Plan<O> {
         self.check_memory(plan, &given, memory)?;
         plan.allows(&given)?;
         let lengths = O::device_lengths(&self.problem, inputs);
-        let call = DeviceCall::new(plan, &self.problem, lengths, &places, stream, trust, memory)?;
-        Ok(DeviceBound { call, plan: self, record: &mut workspace.record })
+        DeviceCall::new(plan, &self.problem, lengths, &places, stream, trust, memory)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs a plan on device tensors, which are used in place.
 
-use super::driver::{Entered, RawEvent, RawStream};
+use super::driver::{Context, Entered, RawEvent, RawStream};
+use super::kept::{Key, Place};
 use super::launch::Launches;
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
@@ -11,6 +12,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::operands::{Location, Operands};
 use elsa_core::setters;
 use std::marker::PhantomData;
+use std::mem;
 
 /// The locations of a call's tensors in device memory; `None` for tensors that the call omits.
 type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
@@ -39,6 +41,8 @@ setters! {
 pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
     launches: Launches,
+    /// The place where the workspace keeps the launches; `None` if it does not keep them.
+    place: Option<Place>,
     stream: RawStream,
     /// `true` if the stream belongs to the caller, who may capture it.
     lent: bool,
@@ -66,6 +70,14 @@ fn check_address(
         Some(found) => BindError::DeviceShort { argument, found, needed },
         None => BindError::Address { argument, address },
     })
+}
+
+/// Checks that the caller's stream belongs to the context, unless the caller guarantees it.
+fn check_stream(context: &Context, stream: Option<RawStream>, trust: Trust) -> Result<(), BindError> {
+    match stream.filter(|stream| !trust.streams && !stream.is_default()) {
+        Some(stream) if !stream.belongs(&context.enter()?)? => Err(BindError::Stream),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the address of a tensor. Returns its device address, or zero if the call omits an optional tensor.
@@ -105,24 +117,45 @@ impl<'a> DeviceCall<'a> {
         }
         workspace.revive()?;
         let context = workspace.context.clone();
-        let unknown = stream.filter(|stream| !trust.streams && !stream.is_default());
-        let asks = !trust.addresses || unknown.is_some();
-        let entered = if asks { Some(context.enter()?) } else { None };
-        let for_addresses = entered.as_ref().filter(|_| !trust.addresses);
+        let for_addresses = if trust.addresses { None } else { Some(context.enter()?) };
         let types = types(given);
         let tensors = problem.tensors_of(&types);
         let at = Operands::try_from_fn(|operand| {
             let address = given[operand].map(|place| place.address);
-            check(for_addresses, &tensors[operand], address)
+            check(for_addresses.as_ref(), &tensors[operand], address)
         })?;
-        if let (Some(stream), Some(entered)) = (unknown, &entered)
-            && !stream.belongs(entered)?
-        {
-            return Err(BindError::Stream);
-        }
+        check_stream(&context, stream, trust)?;
         let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
         let launches = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
-        Ok(DeviceCall { workspace, launches, stream, lent, trust, borrowed: PhantomData })
+        Ok(DeviceCall { workspace, launches, place: None, stream, lent, trust, borrowed: PhantomData })
+    }
+
+    /// Prepares a call with the launches that the workspace has kept, and the place from which they were taken. The caller
+    /// guarantees the facts about addresses.
+    ///
+    /// # Errors
+    /// Returns an error if the stream does not fit the plan, if the context of the workspace is lost, or if the device
+    /// fails.
+    pub fn again(
+        (place, launches): (Place, Launches),
+        stream: Option<RawStream>,
+        trust: Trust,
+        workspace: &'a mut GpuWorkspace,
+    ) -> Result<DeviceCall<'a>, BindError> {
+        if workspace.context.is_lost() {
+            return Err(DeviceError::LostWorkspace.into());
+        }
+        check_stream(&workspace.context, stream, trust)?;
+        let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
+        let place = Some(place);
+        Ok(DeviceCall { workspace, launches, place, stream, lent, trust, borrowed: PhantomData })
+    }
+
+    /// Lets the workspace keep the launches under `key` when the call ends, if they need no table and no second stream.
+    pub fn keep(&mut self, key: Key<'_>) {
+        if self.launches.is_plain() {
+            self.place = self.workspace.kept.reserve(key);
+        }
     }
 
     /// Returns the workspace of the call.
@@ -188,5 +221,13 @@ impl<'a> DeviceCall<'a> {
     pub fn wait(&self) -> Result<(), DeviceError> {
         let entered = self.workspace.context.enter()?;
         self.stream.synchronize(&entered)
+    }
+}
+
+impl Drop for DeviceCall<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.workspace.kept.put(place, mem::take(&mut self.launches));
+        }
     }
 }

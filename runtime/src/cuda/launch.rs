@@ -13,21 +13,13 @@
 //!
 //! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
 //! decision and allocates nothing. Parameters are stored in the list, one after another, with the layout that the
-//! kernels expect.
+//! kernels expect. A workspace keeps the lists of calls that may repeat ([`super::kept`]).
 
 use super::driver::{Entered, Function, RawStream};
 use super::workspace::GpuWorkspace;
 use crate::error::DeviceError;
 use std::ffi::c_void;
-use std::fmt;
 use std::mem::MaybeUninit;
-
-/// Largest number of kernels in a list.
-const MOST_KERNELS: usize = 48;
-/// Largest total size of the parameters in a list, in bytes.
-const MOST_BYTES: usize = 6144;
-/// Alignment of stored parameters, in bytes.
-const ALIGNMENT: usize = 16;
 
 /// The size of a launch: its number of thread blocks, and the number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +39,7 @@ impl Grid {
     }
 }
 
-/// A kernel, its grid, and the offset of its parameter.
+/// A kernel, its grid, and the position of its parameter.
 #[derive(Debug)]
 struct Kernel {
     function: Function,
@@ -55,51 +47,32 @@ struct Kernel {
     parameter: usize,
 }
 
-/// Memory for the parameters of the kernels.
+/// Unit of the memory for parameters, which determines their alignment.
+#[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
-struct Parameters([MaybeUninit<u8>; MOST_BYTES]);
-
-impl fmt::Debug for Parameters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Parameters")
-    }
+struct Unit {
+    _bytes: [MaybeUninit<u8>; 16],
 }
 
-/// Offset of a parameter that is stored in [`Launches`]. Several kernels may use the same parameter.
+/// Position of a parameter that is stored in [`Launches`]. Several kernels may use the same parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored(usize);
 
 /// Kernels and copies that a run launches.
 ///
-/// Invariant *parameters*: every kernel's parameter offset is the offset of a stored value.
-#[derive(Debug)]
+/// Invariant *parameters*: every kernel's parameter position is the position of a stored value.
+#[derive(Debug, Default)]
 pub struct Launches {
     /// Device address to which the table is copied, and the number of bytes to copy.
     table: (u64, usize),
     /// Device address of the words that are set, their number, and their value.
     filled: (u64, usize, u32),
-    kernels: heapless::Vec<Kernel, MOST_KERNELS>,
+    kernels: Vec<Kernel>,
     /// The concurrent kernel, and the number of kernels before the fork.
     beside: Option<(Kernel, usize)>,
-    parameters: Parameters,
-    /// Number of parameter bytes in use.
-    used: usize,
+    parameters: Vec<Unit>,
     /// Number of thread blocks that share the work.
     blocks: usize,
-}
-
-impl Default for Launches {
-    fn default() -> Launches {
-        Launches {
-            table: (0, 0),
-            filled: (0, 0, 0),
-            kernels: heapless::Vec::new(),
-            beside: None,
-            parameters: Parameters([MaybeUninit::uninit(); MOST_BYTES]),
-            used: 0,
-            blocks: 0,
-        }
-    }
 }
 
 impl Launches {
@@ -118,25 +91,26 @@ impl Launches {
     /// Stores a parameter in the list.
     ///
     /// # Errors
-    /// Returns an error if the list is full.
+    /// Returns an error if memory is not available.
     pub fn store<P: Copy>(&mut self, parameter: &P) -> Result<Stored, DeviceError> {
-        const { assert!(align_of::<P>() <= ALIGNMENT) };
-        let start = self.used.next_multiple_of(ALIGNMENT);
-        let end = start + size_of::<P>();
-        let Some(room) = self.parameters.0.get_mut(start..end) else {
-            return Err(DeviceError::HostMemory { bytes: end });
-        };
-        // SAFETY: the room has the size of a `P`. It is aligned for a `P`, because `start` is a multiple of the array's
-        // alignment, which is at least that of `P`.
-        unsafe { room.as_mut_ptr().cast::<P>().write(*parameter) };
-        self.used = end;
+        const { assert!(align_of::<P>() <= align_of::<Unit>()) };
+        let (start, units) = (self.parameters.len(), size_of::<P>().div_ceil(size_of::<Unit>()));
+        let bytes = units * size_of::<Unit>();
+        self.parameters.try_reserve(units).map_err(|_| DeviceError::HostMemory { bytes })?;
+        let room = self.parameters.spare_capacity_mut();
+        // SAFETY: `try_reserve` has made room for the units, which have the size of a `P` or more and are aligned for a `P`.
+        // They are initialised even where nothing is written, because any bytes are valid units.
+        unsafe {
+            room.as_mut_ptr().cast::<P>().write(*parameter);
+            self.parameters.set_len(start + units);
+        }
         Ok(Stored(start))
     }
 
     /// Appends a kernel.
     ///
     /// # Errors
-    /// Returns an error if the list is full.
+    /// Returns an error if memory is not available.
     ///
     /// # Safety
     /// - *parameter*: `parameter` is stored in this list, and has the type of the function's only parameter.
@@ -147,7 +121,9 @@ impl Launches {
         parameter: Stored,
     ) -> Result<(), DeviceError> {
         let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
-        self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
+        self.kernels.try_reserve(1).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Kernel>() })?;
+        self.kernels.push(kernel);
+        Ok(())
     }
 
     /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one such
@@ -241,7 +217,7 @@ impl Launches {
         stream: RawStream,
     ) -> Result<(), DeviceError> {
         for Kernel { function, grid, parameter } in kernels.iter().filter(|kernel| kernel.grid.blocks > 0) {
-            let parameter = self.parameters.0.as_ptr().wrapping_add(*parameter).cast::<c_void>();
+            let parameter = self.parameters.as_ptr().wrapping_add(*parameter).cast::<c_void>();
             // SAFETY: the caller guarantees the clauses of this function; *parameter* of `push` and `fork`, and
             // *parameters*.
             unsafe { stream.launch(entered, function, [grid.blocks, grid.threads, grid.shared], parameter)? };

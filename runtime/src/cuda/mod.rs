@@ -13,6 +13,7 @@ pub mod device;
 pub mod driver;
 pub mod gpu;
 pub mod host;
+mod kept;
 pub mod launch;
 mod lent;
 pub mod marshal;

@@ -3,6 +3,7 @@
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
+use super::kept::Kept;
 use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
@@ -66,6 +67,8 @@ pub struct GpuWorkspace {
     pub uploaded: Event,
     /// The parts of the workspace that CUDA graphs use.
     pub graph: Graph,
+    /// Lists of launches of calls that may repeat.
+    pub kept: Kept,
     /// Stream and events of the concurrent kernel, if a plan has one.
     pub beside: Option<Beside>,
     /// Host copy of the records of the last run.
@@ -292,6 +295,7 @@ impl GpuWorkspace {
             bounce: Vec::new(),
             uploaded: Event::new(context)?,
             graph: Graph::default(),
+            kept: Kept::default(),
             pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
             context: context.clone(),
         })
@@ -427,6 +431,7 @@ impl GpuWorkspace {
                 return Err(DeviceError::Captured);
             }
             self.pending.wait()?;
+            self.kept.clear();
         }
         reserve(&self.context, &mut self.extra, bytes)?;
         Ok(self.extra.as_ref().map_or(0, DeviceBuffer::address))

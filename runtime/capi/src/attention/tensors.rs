@@ -319,6 +319,10 @@ impl Called for Attention {
         tensors.into_iter().chain(lists)
     }
 
+    fn has_lists(i: &elsa_inputs) -> bool {
+        [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k].iter().any(|list| !list.data.is_null())
+    }
+
     fn events(i: &elsa_inputs, o: &elsa_outputs) -> [*mut c_void; 2] {
         [i.ready_event, o.done_event]
     }

@@ -158,6 +158,10 @@ impl Called for Linear {
         tensors.into_iter().chain([i.cu_seqlens.data.addr()])
     }
 
+    fn has_lists(i: &elsa_linear_inputs) -> bool {
+        !i.cu_seqlens.data.is_null()
+    }
+
     unsafe fn host<'a>(
         of: &PlanOf<Linear>,
         inputs: &elsa_linear_inputs,

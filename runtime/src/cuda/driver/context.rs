@@ -116,6 +116,9 @@ impl Context {
 
     /// Converts a status code to a result, and marks the context as lost if the code is in [`code::STICKY`].
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DeviceError> {
+        if code == 0 {
+            return Ok(());
+        }
         if code::STICKY.contains(&code) {
             self.lost.store(true, Ordering::Release);
         }

@@ -1,4 +1,5 @@
 //! Tests of tensors and workspaces in device memory.
 
 mod buffers;
+mod kept;
 mod tensors;

@@ -12,29 +12,29 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use std::sync::Arc;
 
-const HEADS: usize = 2;
-const QUERIES: usize = 37;
-const KEYS: usize = 300;
-const D: usize = 16;
+pub(super) const HEADS: usize = 2;
+pub(super) const QUERIES: usize = 37;
+pub(super) const KEYS: usize = 300;
+pub(super) const D: usize = 16;
 
-fn problem(queries: usize) -> Problem {
+pub(super) fn problem(queries: usize) -> Problem {
     let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
     Spec::new(DType::F32, view(queries), view(KEYS), view(KEYS), view(queries)).check().unwrap()
 }
 
 /// The tensors of a problem, on the host and on the device.
-struct Fixture {
-    stream: Stream,
+pub(super) struct Fixture {
+    pub(super) stream: Stream,
     host: [Vec<f32>; 3],
-    q: DeviceBuffer,
+    pub(super) q: DeviceBuffer,
     k: DeviceBuffer,
     v: DeviceBuffer,
-    y: DeviceBuffer,
+    pub(super) y: DeviceBuffer,
     lse: DeviceBuffer,
 }
 
 impl Fixture {
-    fn new(context: &Arc<Context>) -> Fixture {
+    pub(super) fn new(context: &Arc<Context>) -> Fixture {
         let stream = Stream::new(context).unwrap();
         let sizes = [HEADS * QUERIES * D, HEADS * KEYS * D, HEADS * KEYS * D];
         let host = [noise(1, sizes[0]), noise(2, sizes[1]), noise(3, sizes[2])];
@@ -46,7 +46,7 @@ impl Fixture {
         Fixture { stream, host, q, k, v, y, lse }
     }
 
-    fn inputs(&self) -> DeviceInputs<'static> {
+    pub(super) fn inputs(&self) -> DeviceInputs<'static> {
         DeviceInputs {
             query: self.q.address(),
             key: self.k.address(),
@@ -60,7 +60,7 @@ impl Fixture {
         }
     }
 
-    fn outputs(&self) -> DeviceOutputs {
+    pub(super) fn outputs(&self) -> DeviceOutputs {
         DeviceOutputs {
             output: Some(self.y.address()),
             lse: Some(self.lse.address()),
@@ -77,7 +77,7 @@ impl Fixture {
 }
 
 /// Starts a copy to the device. The copy is complete after `stream` has been synchronised.
-fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
+pub(super) fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
     // SAFETY: *room*: source and destination have these bytes; *alive*: the tests wait before they drop either of them.
@@ -86,7 +86,7 @@ fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
 }
 
 /// Returns the first `n` values of a buffer, read in a separate stream.
-fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32> {
+pub(super) fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32> {
     let mut y = vec![0.0f32; n];
     let entered = context.enter().unwrap();
     let stream = Stream::new(context).unwrap();
@@ -96,7 +96,7 @@ fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32>
     y
 }
 
-fn context(engine: &Engine) -> Arc<Context> {
+pub(super) fn context(engine: &Engine) -> Arc<Context> {
     engine.gpu().unwrap().context().unwrap()
 }
 

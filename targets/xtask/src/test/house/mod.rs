@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
 
 /// Files that may exceed the maximum length, each with the reason.
-const LONGER: [(&str, &str); 5] = [
+const LONGER: [(&str, &str); 6] = [
+    ("runtime/python/_elsa.c", "one source, which a board compiles"),
     ("runtime/python/elsa.py", "one module, which a program may copy"),
     ("runtime/capi/include/elsa/attention.h", "generated"),
     ("runtime/capi/include/elsa/common.h", "generated"),
