@@ -195,7 +195,8 @@ impl Operation for LinearAttention {
     }
 
     fn plan(engine: &Engine, _: &Attributes, problem: &Problem) -> Result<LinearPlan, PlanError> {
-        engine.linear_plan(problem, &LinearPlanOptions::default())
+        // The runtime cuts no sequence, and a model that does passes states.
+        engine.linear_plan(problem, &LinearPlanOptions::default().whole(true))
     }
 
     unsafe fn host<'a>(_: &'a operation::Geometry<Problem>, given: &Addresses<'a>) -> HostOf<'a, Self> {

@@ -206,8 +206,9 @@ impl<'a> DeviceCall<'a> {
         self.workspace.pending.precede(&entered, self.stream, capture, self.trust.streams)?;
         // SAFETY: *room*: `new` has checked every address. *alive*: the caller guarantees it (clause), and pending work
         // is waited for before the workspace is freed.
-        let enqueued =
-            unsafe { self.launches.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
+        let enqueued = unsafe {
+            self.launches.enqueue(&entered, self.stream, self.workspace.means(), capture.is_some())
+        };
         self.workspace.graph.took(self.launches.table_bytes(), capture);
         let marked = self.workspace.pending.mark(&entered, self.stream, capture);
         enqueued?;

@@ -153,7 +153,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             self.replay = None;
             if self.launches.is_plain() {
                 // SAFETY: *room*, *alive*: as in `enqueue`; the graph is dropped before the memory.
-                let enqueue = || unsafe { self.launches.enqueue(&entered, stream, self.workspace, true) };
+                let enqueue =
+                    || unsafe { self.launches.enqueue(&entered, stream, self.workspace.means(), true) };
                 let graph = stream.graph_of(&entered, &context, || (0..calls).try_for_each(|_| enqueue()))?;
                 self.replay = graph.map(|graph| (graph, calls));
             }
@@ -162,8 +163,9 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             // SAFETY: as for the recorded calls above.
             Some((graph, _)) => unsafe { graph.launch(&entered, stream) },
             // SAFETY: as for the recorded calls above.
-            None => (0..calls)
-                .try_for_each(|_| unsafe { self.launches.enqueue(&entered, stream, self.workspace, false) }),
+            None => (0..calls).try_for_each(|_| unsafe {
+                self.launches.enqueue(&entered, stream, self.workspace.means(), false)
+            }),
         };
         let begun = before.record(&entered, stream);
         let launched = begun.and_then(|()| launch());
@@ -258,7 +260,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         }
         // SAFETY: *room*: every address belongs to the workspace, or to a staged or mapped tensor that has all bytes of
         // its view. *alive*: as above.
-        unsafe { self.launches.enqueue(entered, stream, self.workspace, false)? };
+        unsafe { self.launches.enqueue(entered, stream, self.workspace.means(), false)? };
         for tensor in copied().filter(|tensor| !resident && tensor.written) {
             let size = tensor.size;
             match tensor.append {

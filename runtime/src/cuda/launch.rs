@@ -15,11 +15,11 @@
 //! decision and allocates nothing. Parameters are stored in the list, one after another, with the layout that the
 //! kernels expect. A workspace keeps the lists of calls that may repeat ([`super::kept`]).
 
-use super::driver::{Entered, Function, RawStream};
-use super::workspace::GpuWorkspace;
+use super::driver::{Context, Entered, Event, Function, RawStream, Stream};
 use crate::error::DeviceError;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 /// The size of a launch: its number of thread blocks, and the number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,38 @@ struct Unit {
 /// Position of a parameter that is stored in [`Launches`]. Several kernels may use the same parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored(usize);
+
+/// A stream for a concurrent kernel, with its events.
+#[derive(Debug)]
+pub struct Beside {
+    pub stream: Stream,
+    /// Event that is recorded when the inputs of the kernel are ready.
+    pub inputs: Event,
+    /// Event that is recorded after the kernel.
+    pub done: Event,
+}
+
+impl Beside {
+    /// Creates the stream and the events.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn new(context: &Arc<Context>) -> Result<Beside, DeviceError> {
+        let (inputs, done) = (Event::new(context)?, Event::new(context)?);
+        Ok(Beside { stream: Stream::new(context)?, inputs, done })
+    }
+}
+
+/// What a run of a list uses in its workspace, besides the memory whose addresses are in the parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Means<'a> {
+    /// The table on the host.
+    pub table: *const u8,
+    /// Event that is recorded after the copy of the table.
+    pub uploaded: &'a Event,
+    /// Stream of the concurrent kernel; `None` if no plan of the workspace has one.
+    pub beside: Option<&'a Beside>,
+}
 
 /// Kernels and copies that a run launches.
 ///
@@ -168,15 +200,15 @@ impl Launches {
         &self,
         entered: &Entered<'_>,
         stream: RawStream,
-        workspace: &GpuWorkspace,
+        means: Means<'_>,
         captured: bool,
     ) -> Result<(), DeviceError> {
         let (to, bytes) = self.table;
         if bytes > 0 {
             // SAFETY: *room*: the caller guarantees it (clauses). *alive*: the workspace waits for `uploaded` before it
             // writes the table again, and for pending work before it is freed.
-            unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
-            workspace.uploaded.record(entered, stream)?;
+            unsafe { stream.copy_in(entered, to, means.table, bytes)? };
+            means.uploaded.record(entered, stream)?;
         }
         let (at, words, value) = self.filled;
         if words > 0 {
@@ -190,7 +222,7 @@ impl Launches {
         let (before, behind) = self.kernels.split_at(*fork);
         // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(before, entered, stream)? };
-        let beside = workspace.beside.as_ref().ok_or(DeviceError::NoKernel { role: "measuring" })?;
+        let beside = means.beside.ok_or(DeviceError::NoKernel { role: "measuring" })?;
         beside.inputs.record(entered, stream)?;
         // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(behind, entered, stream)? };

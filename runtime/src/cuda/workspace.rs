@@ -4,6 +4,7 @@ use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
 use super::kept::Kept;
+use super::launch::{Beside, Means};
 use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
@@ -73,23 +74,6 @@ pub struct GpuWorkspace {
     pub beside: Option<Beside>,
     /// Host copy of the records of the last run.
     records: Vec<f32>,
-}
-
-/// A stream for a concurrent kernel, with its events.
-#[derive(Debug)]
-pub struct Beside {
-    pub stream: Stream,
-    /// Event that is recorded when the inputs of the kernel are ready.
-    pub inputs: Event,
-    /// Event that is recorded after the kernel.
-    pub done: Event,
-}
-
-impl Beside {
-    fn new(context: &Arc<Context>) -> Result<Beside, DeviceError> {
-        let (inputs, done) = (Event::new(context)?, Event::new(context)?);
-        Ok(Beside { stream: Stream::new(context)?, inputs, done })
-    }
 }
 
 /// Allocates `len` zeros in host memory.
@@ -299,6 +283,11 @@ impl GpuWorkspace {
             pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
             context: context.clone(),
         })
+    }
+
+    /// Returns what launches use besides their parameters.
+    pub fn means(&self) -> Means<'_> {
+        Means { table: self.table.data(), uploaded: &self.uploaded, beside: self.beside.as_ref() }
     }
 
     /// Returns the size of the records in bytes.

@@ -29,6 +29,10 @@ pub struct LinearPlanOptions {
     /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives this number from the
     /// number of tokens.
     pub parts: Option<usize>,
+    /// `true` if no call continues the sequences of another. On the CPU, a short sequence without states is then computed
+    /// in [`Form::Parallel`] where this is faster, so the bits of an output depend on the number of tokens. The option has
+    /// no effect with a budget and on a GPU.
+    pub whole: bool,
     /// Largest allowed size of the workspace in bytes; `None` sets no limit.
     pub budget: Option<usize>,
     /// `true` if all threads of the engine compute, even for a small problem. This option does not change the bits of
@@ -38,6 +42,6 @@ pub struct LinearPlanOptions {
 
 setters! {
     LinearPlanOptions:
-    all_workers: bool;
+    all_workers: bool, whole: bool;
     optional form: Form, chunk: usize, parts: usize, budget: usize,
 }

@@ -21,6 +21,9 @@ pub struct Options {
     /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` selects it from the number of
     /// tokens.
     pub parts: Option<usize>,
+    /// `true` if no call continues the sequences of another, so that the form may depend on the number of tokens. The
+    /// bits of an output then depend on it, too. It has no effect if the problem has states or the options a budget.
+    pub whole: bool,
     /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
     /// Number of available workers.
@@ -31,6 +34,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { form: None, chunk: None, parts: None, budget: None, workers: 1, all_workers: false }
+        Options {
+            form: None,
+            chunk: None,
+            parts: None,
+            whole: false,
+            budget: None,
+            workers: 1,
+            all_workers: false,
+        }
     }
 }

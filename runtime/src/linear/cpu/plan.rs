@@ -35,8 +35,8 @@ impl CpuPlan {
         options: &LinearPlanOptions,
     ) -> Result<CpuPlan, ChooseError> {
         let kernel = registry::linear_of(engine.cpu()).ok_or(ChooseError::AbsentKernel)?;
-        let LinearPlanOptions { form, chunk, parts, budget, all_workers } = *options;
-        let options = Options { form, chunk, parts, budget, workers: engine.threads(), all_workers };
+        let LinearPlanOptions { form, chunk, parts, whole, budget, all_workers } = *options;
+        let options = Options { form, chunk, parts, whole, budget, workers: engine.threads(), all_workers };
         let (choice, layout) = choose(problem, &kernel.spec, engine.profile(), &options, rooms)?;
         Ok(CpuPlan { kernel, choice, layout })
     }

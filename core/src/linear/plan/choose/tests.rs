@@ -84,6 +84,31 @@ fn neither_tokens_nor_states_decide_bits() {
 }
 
 #[test]
+fn a_whole_short_sequence_is_computed_in_pairs() {
+    let whole = Options { whole: true, ..Options::default() };
+    let form = |spec: &Spec, options: &Options| chosen(&spec.check().unwrap(), options).unwrap().0.form;
+    let of = |rule, tokens, d| *problem(rule, [1, 2, tokens], [d, d]).spec();
+    for (rule, d, most) in [(Rule::Linear, 64, 48), (Rule::Gated, 128, 96), (Rule::Delta, 128, 32)] {
+        let limits = [4, 5, most, most + 1];
+        let found = limits.map(|tokens| form(&of(rule, tokens, d), &whole) == Form::Parallel);
+        assert_eq!(found, [false, true, true, false], "{rule:?}");
+        let short = of(rule, most, d);
+        assert_ne!(form(&short, &Options::default()), Form::Parallel);
+        assert_ne!(form(&short, &Options { budget: Some(1 << 30), ..whole }), Form::Parallel);
+        assert_eq!(form(&short, &Options { form: Some(Form::Recurrent), ..whole }), Form::Recurrent);
+        let state = Some(View::new("state", [1, 2, d, d], [2 * d * d, d * d, d, 1]).unwrap());
+        for other in [
+            Spec { past_state: state, ..short },
+            Spec { present_state: state, ..short },
+            Spec { direction: Direction::Bidirectional, ..short },
+            Spec { direction: Direction::NonCausal, ..short },
+        ] {
+            assert_ne!(form(&other, &whole), Form::Parallel, "{rule:?}");
+        }
+    }
+}
+
+#[test]
 fn neither_workers_nor_batch_nor_budget_decide_bits() {
     for rule in Rule::ALL {
         for form in Form::ALL.map(Some).into_iter().chain([None]) {
