@@ -7,7 +7,7 @@
  * which also does all of it where this module is absent. A `Known` holds a prepared call as C values.
  *
  * Models call `sdpa` of elsa.py, whose Python takes longer than a launch when other code has displaced it from the caches.
- * `Calls.sdpa` therefore looks a call up by its arguments as they are, before any of that Python runs.
+ * `Calls.sdpa` therefore takes its place, and looks a call up by its arguments as they are. It passes all others on.
  *
  * Between the first address that a call writes and the library's return, the thread executes no Python. A prepared call
  * therefore needs no mark that it is in use here.
@@ -87,6 +87,9 @@ typedef struct {
      * torch.autocast is on for a type of device. */
     const Exchange *exchange;
     PyObject *classes, *graded, *traced, *captured, *transformed, *autocasts;
+    /* elsa.py's `sdpa`, and a list of the number of its calls that were computed here, the use of Tensor Cores and the engine or
+     * None. */
+    PyObject *passed_on, *innermost;
 } Calls;
 
 static PyTypeObject *known_type;
@@ -465,9 +468,9 @@ static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     return PyObject_Call(self->function, arguments, named);
 }
 
-/* What `sdpa` and `sdpa_key` share: the arguments of a call, its tensors, and its key in `seen` of the engine's thread. */
+/* A call of `sdpa`: its tensors, and its key in `seen` of the engine's thread. */
 typedef struct {
-    PyObject *innermost, *tensors, *seen, *key;
+    PyObject *tensors, *seen, *key;
 } Asked;
 
 static void asked_freed(Asked *asked) {
@@ -476,27 +479,31 @@ static void asked_freed(Asked *asked) {
     Py_XDECREF(asked->key);
 }
 
-/* Reads (innermost, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa). `innermost` is a list of the number
- * of calls that were computed here, the use of Tensor Cores and the engine, or None. Returns 0, perhaps with an error, if
- * elsa.py has to compute: then it checks the arguments, converts tensors, or records the call. */
-static int ask(Calls *self, PyObject *arguments, Asked *asked) {
-    PyObject *given[9], *engine, *local, *device = NULL, *stream = NULL;
-    *asked = (Asked){NULL, NULL, NULL, NULL};
-    if (self->exchange == NULL
-        || !PyArg_UnpackTuple(arguments, "sdpa", 9, 9, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                              &given[7], &given[8])
-        || !PyList_Check(given[0]) || PyList_Size(given[0]) != 3)
+/* Parses query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa. */
+static int parsed(PyObject *arguments, PyObject *named, PyObject *given[8]) {
+    static char *names[] = {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa", NULL};
+    given[3] = given[6] = Py_None;
+    given[4] = given[5] = given[7] = Py_False;
+    return PyArg_ParseTupleAndKeywords(arguments, named, "OOO|OOO$OO:sdpa", names, &given[0], &given[1], &given[2], &given[3],
+                                       &given[4], &given[5], &given[6], &given[7]);
+}
+
+/* Describes a call. Returns 0, perhaps with an error, if elsa.py has to compute: then it checks the arguments, converts
+ * tensors, or records the call. */
+static int ask(Calls *self, PyObject *const given[8], Asked *asked) {
+    PyObject *engine, *local, *device = NULL, *stream = NULL;
+    *asked = (Asked){NULL, NULL, NULL};
+    if (self->exchange == NULL || self->innermost == NULL)
         return 0;
-    asked->innermost = given[0];
-    asked->tensors = given[4] == Py_None ? PyTuple_Pack(3, given[1], given[2], given[3])
-                                         : PyTuple_Pack(4, given[1], given[2], given[3], given[4]);
+    asked->tensors = given[3] == Py_None ? PyTuple_Pack(3, given[0], given[1], given[2])
+                                         : PyTuple_Pack(4, given[0], given[1], given[2], given[3]);
     if (asked->tensors == NULL || kind_of(self, asked->tensors) != TORCH)
         return 0;
-    int plain = (PyFloat_CheckExact(given[5]) || PyLong_Check(given[5])) && PyFloat_AsDouble(given[5]) == 0.0;
-    for (int n = 6; n <= 8; n += 2)
+    int plain = (PyFloat_CheckExact(given[4]) || PyLong_Check(given[4])) && PyFloat_AsDouble(given[4]) == 0.0;
+    for (int n = 5; n <= 7; n += 2)
         plain = plain && (given[n] == Py_True || given[n] == Py_False);
-    double scale = given[7] == Py_None ? 0.0 : PyFloat_CheckExact(given[7]) ? PyFloat_AsDouble(given[7]) : -1.0;
-    plain = plain && (given[7] == Py_None || PyFloat_CheckExact(given[7])) && !PyErr_Occurred();
+    plain = plain && (given[6] == Py_None || PyFloat_CheckExact(given[6]));
+    double scale = plain && given[6] != Py_None ? PyFloat_AsDouble(given[6]) : 0.0;
     if (!plain || !are_plain(self, asked->tensors) || !place_of(self, TORCH, asked->tensors, &device, &stream))
         return 0;
     PyObject *transform = PyObject_CallObject(self->transformed, NULL);
@@ -504,18 +511,18 @@ static int ask(Calls *self, PyObject *arguments, Asked *asked) {
     plain = transform == Py_None && casts == Py_False;
     Py_XDECREF(transform);
     Py_XDECREF(casts);
-    engine = PyList_GetItem(given[0], 2);
+    engine = PyList_GetItem(self->innermost, 2);
     if (engine == Py_None || device != Py_None)
         engine = PyDict_GetItemWithError(self->engines, device);
     local = plain && engine != NULL ? PyObject_GetAttr(engine, local_name) : NULL;
     asked->seen = local == NULL ? NULL : PyObject_GetAttr(local, seen_name);
     if (asked->seen != NULL && PyDict_Check(asked->seen)) {
-        int64_t first[9] = {given[6] == Py_True, given[8] == Py_True, given[7] != Py_None, 0,
-                            PyLong_AsLong(PyList_GetItem(given[0], 1)),
+        int64_t first[9] = {given[5] == Py_True, given[7] == Py_True, given[6] != Py_None, 0,
+                            PyLong_AsLong(PyList_GetItem(self->innermost, 1)),
                             stream == Py_None ? 0 : (int64_t)(intptr_t)PyLong_AsVoidPtr(stream)};
         memcpy(&first[3], &scale, sizeof scale);
         for (Py_ssize_t n = 0; n < 3; n++)
-            first[6 + n] = (int64_t)(intptr_t)Py_TYPE(given[1 + n]);
+            first[6 + n] = (int64_t)(intptr_t)Py_TYPE(given[n]);
         asked->key = described_tensors(self, asked->tensors, first, 9);
     }
     Py_XDECREF(local);
@@ -524,40 +531,74 @@ static int ask(Calls *self, PyObject *arguments, Asked *asked) {
     return asked->key != NULL && !PyErr_Occurred();
 }
 
-/* Returns the result of a call of elsa.py's `sdpa` that it has prepared and stored in `seen`, or None. */
-static PyObject *sdpa(PyObject *object, PyObject *arguments) {
-    Calls *self = (Calls *)object;
+/* Returns the result of a call that elsa.py has stored in `seen`. Returns NULL, perhaps with an error, if elsa.py has to compute,
+ * or if `status` is not 0. */
+static PyObject *computed_sdpa(Calls *self, PyObject *const given[8], int32_t *status) {
     Asked asked;
-    int32_t status = 0;
-    PyObject *answer = NULL, *prepared = ask(self, arguments, &asked) ? PyDict_GetItemWithError(asked.seen, asked.key) : NULL;
+    PyObject *counted = self->innermost, *answer = NULL;
+    PyObject *prepared = ask(self, given, &asked) ? PyDict_GetItemWithError(asked.seen, asked.key) : NULL;
+    Py_XINCREF(counted);
     if (prepared != NULL) {
         Py_INCREF(prepared);
-        answer = known_call(self, TORCH, prepared, asked.tensors, &status);
+        answer = known_call(self, TORCH, prepared, asked.tensors, status);
         Py_DECREF(prepared);
     }
     if (answer != NULL) {
         /* No other code writes the number, and no code runs between these functions. */
-        PyObject *number = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GetItem(asked.innermost, 0)) + 1);
-        if (number == NULL || PyList_SetItem(asked.innermost, 0, number))
+        PyObject *number = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GetItem(counted, 0)) + 1);
+        if (number == NULL || PyList_SetItem(counted, 0, number))
             Py_CLEAR(answer);
     }
+    Py_XDECREF(counted);
     asked_freed(&asked);
-    if (answer != NULL || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)))
-        return answer;
-    PyErr_Clear();
-    if (status != 0)
-        return PyObject_CallFunction(self->check, "i", (int)status);
-    Py_RETURN_NONE;
+    return answer;
 }
 
-/* Returns the key of a call in `seen` and `seen` itself, or None if `sdpa` never computes such a call. */
-static PyObject *sdpa_key(PyObject *object, PyObject *arguments) {
+/* elsa.py's `sdpa`. */
+static PyObject *sdpa(PyObject *object, PyObject *arguments, PyObject *named) {
+    Calls *self = (Calls *)object;
+    PyObject *given[8];
+    int32_t status = 0;
+    if (!parsed(arguments, named, given))
+        return NULL;
+    PyObject *answer = computed_sdpa(self, given, &status);
+    if (answer != NULL)
+        return answer;
+    if (status != 0)
+        return PyObject_CallFunction(self->check, "i", (int)status);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL;
+    PyErr_Clear();
+    if (self->passed_on == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "sdpa before innermost");
+    return PyObject_Call(self->passed_on, arguments, named);
+}
+
+/* Returns the key of a call in `seen` and `seen` itself, or None if `sdpa` passes such a call on. */
+static PyObject *sdpa_key(PyObject *object, PyObject *arguments, PyObject *named) {
     Asked asked;
-    PyObject *found = ask((Calls *)object, arguments, &asked) ? PyTuple_Pack(2, asked.key, asked.seen) : NULL;
+    PyObject *given[8];
+    if (!parsed(arguments, named, given))
+        return NULL;
+    PyObject *found = ask((Calls *)object, given, &asked) ? PyTuple_Pack(2, asked.key, asked.seen) : NULL;
     asked_freed(&asked);
     if (found != NULL)
         return found;
     PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* innermost(list, function): what `sdpa` uses from now on. */
+static PyObject *innermost(PyObject *object, PyObject *arguments) {
+    Calls *self = (Calls *)object;
+    PyObject *list, *function;
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &list, &function))
+        return NULL;
+    PyObject *before[2] = {self->innermost, self->passed_on};
+    Py_INCREF(self->innermost = list);
+    Py_INCREF(self->passed_on = function);
+    Py_XDECREF(before[0]);
+    Py_XDECREF(before[1]);
     Py_RETURN_NONE;
 }
 
@@ -573,6 +614,8 @@ static void calls_freed(PyObject *object) {
     Py_XDECREF(self->captured);
     Py_XDECREF(self->transformed);
     Py_XDECREF(self->autocasts);
+    Py_XDECREF(self->passed_on);
+    Py_XDECREF(self->innermost);
     freed(object);
 }
 
@@ -628,8 +671,10 @@ static PyMethodDef calls_methods[] = {
     {"describe", describe, METH_O, "Returns the properties of tensors on which a prepared call depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
     {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
-    {"sdpa", sdpa, METH_VARARGS, "Returns the result of a call of sdpa that elsa.py has prepared, or None."},
-    {"sdpa_key", sdpa_key, METH_VARARGS, "Returns the key of a call of sdpa and the dict of these keys, or None."},
+    {"innermost", innermost, METH_VARARGS, "Sets what sdpa uses: a list of its calls, Tensor Cores and engine, and elsa.py's function."},
+    {"sdpa", (PyCFunction)(void (*)(void))sdpa, METH_VARARGS | METH_KEYWORDS, "Computes sdpa of elsa.py."},
+    {"sdpa_key", (PyCFunction)(void (*)(void))sdpa_key, METH_VARARGS | METH_KEYWORDS,
+     "Returns the key of a call of sdpa and the dict of these keys, or None."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot calls_slots[] = {
@@ -658,7 +703,7 @@ PyMODINIT_FUNC PyInit__elsa(void) {
             return NULL;
     /* The file is of one version of elsa.py. */
     if (module == NULL || calls == NULL || known_type == NULL || PyModule_AddObject(module, "Calls", calls)
-        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 5)
+        || PyModule_AddObject(module, "Known", (PyObject *)known_type) || PyModule_AddIntConstant(module, "INTERFACE", 6)
         || PyModule_AddObject(module, "OPENMP", PyLong_FromVoidPtr((void *)(uintptr_t)openmp_for)))
         return NULL;
     Py_INCREF(known_type);

@@ -57,7 +57,7 @@ if "__path__" not in globals():
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 5
+INTERFACE = 6
 # Number of plans that an engine keeps, and of prepared calls that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -1433,12 +1433,11 @@ def _known(prepared, workspace, stream):
     return _elsa.Known(run, stream or 0, *handles, *structs, *parts, workspace)
 
 
-# Replaces `_call` if _elsa is present: computes known calls, and else calls it. `_seen` returns the result of a call of `sdpa`
-# that `_remember` has stored, or None.
-_calls, _seen = None, lambda *asked: None
+# Replaces `_call` if _elsa is present: computes known calls, and else calls it. `_known_sdpa` is its form of `sdpa`.
+_calls = _known_sdpa = None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)
-    _seen = _calls.sdpa
+    _known_sdpa = _calls.sdpa
 
 
 def _with(names, tensors, *optional):
@@ -3016,10 +3015,6 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
     dropout_p above 0 and tensors that require gradients raise UnsupportedError, float64 raises ArgumentError.
     """
-    if not _tracing():
-        out = _seen(_innermost, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        if out is not None:
-            return out
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
     recorded = _compiling() or _transform() is not None
@@ -3044,39 +3039,39 @@ def _autocast(tensor, device):
 def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
     """Computes `sdpa`: the kernel of the operator elsa::sdpa. The innermost patch counts the call, and has the engine and the
     use of Tensor Cores."""
-    innermost, patches = _innermost, _patches
-    asked = innermost, query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
-    out = _seen(*asked)
-    if out is not None:
-        return out
+    patches = _patches
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
-    _, cores, engine = innermost
-    if query.is_cuda:
-        engine = None
+    _, cores, engine = _innermost
     options = _number("scale", scale), bool(is_causal), bool(enable_gqa), cores
-    out = _call(_Sdpa, names, tensors, options, engine)
-    if _Torch.known is not None:
-        _remember(asked, names, tensors, options, engine)
+    out = _call(_Sdpa, names, tensors, options, None if query.is_cuda else engine)
     if patches:
         with patches[-1]._lock:
             patches[-1]._calls += 1
     return out
 
 
-def _remember(asked, names, tensors, options, engine):
-    """Stores the prepared call of `_sdpa` where `_seen` finds it, if the compiled module can make the call."""
-    found = _calls.sdpa_key(*asked)
+def _passed_on(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """Computes `sdpa` for `_calls.sdpa`, and stores the prepared call where that finds it, if it can make such a call."""
+    out = sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    found = _calls.sdpa_key(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if found is not None:
-        key, seen = found
-        device = tensors[0].device.index if tensors[0].is_cuda else None
+        key_of_call, seen = found
+        names, tensors = ("query", "key", "value"), (query, key, value)
+        if attn_mask is not None:
+            names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
+        _, cores, engine = _innermost
+        device = query.device.index if query.is_cuda else None
         stream = None if device is None else _Torch.stream_of(device) or 1
-        of = tuple(map(type, tensors)), _Torch.describe(tensors), _Sdpa, names, options, stream
-        prepared = (engine or _engine_for(device))._local.prepared.get(of)
+        engine = _engine_for(device) if engine is None or query.is_cuda else engine
+        options = scale, is_causal, enable_gqa, cores
+        known = tuple(map(type, tensors)), _Torch.describe(tensors), _Sdpa, names, options, stream
+        prepared = engine._local.prepared.get(known)
         if prepared is not None:
-            seen[key] = prepared
+            seen[key_of_call] = prepared
             _bound(seen)
+    return out
 
 
 def _without_gradients(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
@@ -3120,19 +3115,23 @@ def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False,
     return out.squeeze(1) if max(ranks) == 2 else out, 0
 
 
-# Torch's functions that return whether its compiler reads this code, whether it is compiling or exporting, and the active
-# transform of torch.func, or None. Calls that it records must use the operator. Without the operator, all return None.
-_tracing = _compiling = _transform = lambda: None
+# Torch's functions that return whether it is compiling or exporting, and the active transform of torch.func, or None.
+# Calls that it records must use the operator. Without the operator, both functions return None.
+_compiling = _transform = lambda: None
 # The patches whose blocks are open, the innermost last, and the function that they replace.
 _patches, _replaced = (), None
 _patching = threading.Lock()
-# Of the innermost patch, or of no patch: the number of calls that `_seen` has computed, the use of Tensor Cores and the engine.
+# Of the innermost patch, or of no patch: the number of calls that `_known_sdpa` has computed, the use of Tensor Cores and the
+# engine.
 _innermost = _outside = [0, 0, None]
+_COMPILER = "torch._dynamo"
+# Whether torch's compiler reads `sdpa` where it finds `_known_sdpa`.
+_substituted = False
 
 
 def _register(torch):
     """Registers the operator elsa::sdpa, which torch.compile, torch.export and torch.func.vmap use. Needs torch 2.5."""
-    global _tracing, _compiling, _transform
+    global _compiling, _transform
     with _patching:
         if _Torch.operators is not None or not hasattr(torch.library, "register_vmap"):
             return
@@ -3146,7 +3145,41 @@ def _register(torch):
         torch.library.register_vmap("elsa::sdpa", _sdpa_mapped, lib=library)
         _Torch.use(torch)
         _compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
-        _tracing = torch.compiler.is_dynamo_compiling
+
+
+class _Importing(object):
+    """On sys.meta_path, lets a patch use `sdpa` from the import of torch's compiler on, which cannot read `_known_sdpa`."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == _COMPILER and _patches:
+            sys.modules["torch"].nn.functional.scaled_dot_product_attention = sdpa
+
+
+def _replacement(torch):
+    """Returns the function that replaces torch's: `_known_sdpa` if torch's compiler is absent or can be told to read `sdpa`
+    instead. Importing the compiler takes a second, so it is not imported for this."""
+    global _substituted
+    if _known_sdpa is None or _Torch.known is None:
+        return sdpa
+    if _COMPILER in sys.modules and not _substituted:
+        try:
+            torch.compiler.substitute_in_graph(_known_sdpa, skip_signature_check=True)(sdpa)
+        except (AttributeError, TypeError, ValueError):
+            return sdpa
+        _substituted = True
+    return _known_sdpa
+
+
+def _use(innermost):
+    """Sets `_innermost`."""
+    global _innermost
+    _innermost = innermost
+    if _calls is not None:
+        _calls.innermost(innermost, _passed_on)
+
+
+_use(_outside)
 
 
 class patch(object):
@@ -3176,7 +3209,7 @@ class patch(object):
         return self._calls + self._seen[0]
 
     def __enter__(self):
-        global _patches, _replaced, _innermost
+        global _patches, _replaced
         import torch
 
         functional = torch.nn.functional
@@ -3188,19 +3221,24 @@ class patch(object):
         _register(torch)
         with _patching:
             if not _patches:
-                _replaced, functional.scaled_dot_product_attention = functional.scaled_dot_product_attention, sdpa
+                _replaced = functional.scaled_dot_product_attention
+                functional.scaled_dot_product_attention = _replacement(torch)
+                if _COMPILER not in sys.modules:
+                    sys.meta_path.insert(0, _Importing)
             _patches += (self,)
-            _innermost = self._seen
+            _use(self._seen)
         return self
 
     def __exit__(self, *_):
-        global _patches, _innermost
+        global _patches
         with _patching:
             last = max(n for n, patched in enumerate(_patches) if patched is self)
             _patches = _patches[:last] + _patches[last + 1 :]
-            _innermost = _patches[-1]._seen if _patches else _outside
+            _use(_patches[-1]._seen if _patches else _outside)
             if not _patches:
                 sys.modules["torch"].nn.functional.scaled_dot_product_attention = _replaced
+                if _Importing in sys.meta_path:
+                    sys.meta_path.remove(_Importing)
 
 
 def _prove():

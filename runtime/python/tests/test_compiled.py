@@ -4,6 +4,7 @@
 """
 
 import gc
+import subprocess
 import sys
 import unittest
 
@@ -91,7 +92,38 @@ class Compiled(Case):
             seen = patched._seen[0]
             self.assertTrue(torch.equal(function(q, k, v), want))
             self.assertEqual(patched._seen[0], seen + 1)
-        self.assertIsNone(elsa._calls.sdpa_key(elsa._innermost, q, k, v, None, 1, False, None, False))
+        self.assertIsNone(elsa._calls.sdpa_key(q, k, v, None, 1))
+
+    def test_the_compiler_may_be_imported_before_or_in_a_block(self):
+        program = """
+import sys, torch, elsa
+if sys.argv[1] == "before":
+    import torch._dynamo
+q, k, v = torch.randn(3, 1, 2, 7, 8)
+function = lambda: torch.nn.functional.scaled_dot_product_attention
+want = function()(q, k, v)
+near = lambda y: torch.testing.assert_close(y, want, atol=1e-5, rtol=0)
+torch_own = function()
+with torch.no_grad(), elsa.patch() as patched:
+    for _ in range(3):
+        near(function()(q, k, v))
+    assert patched._seen[0] == 2 and ("torch._dynamo" in sys.modules) == (sys.argv[1] == "before")
+    model = torch.compile(lambda q, k, v: function()(q, k, v), fullgraph=True, backend="aot_eager")
+    for _ in range(3):
+        near(model(q, k, v))
+    assert patched.calls == 6, patched.calls
+    near(function()(q, k, v))
+    assert patched.calls == 7
+assert function() is torch_own and elsa._Importing not in sys.meta_path
+with torch.no_grad(), elsa.patch() as patched:
+    near(model(q, k, v)), near(function()(q, k, v)), near(function()(q, k, v))
+    assert patched.calls == 3 and patched._seen[0] == 2
+# The function that replaces torch's changes once if the compiler was imported in the first block.
+graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+assert graphs == (1 if sys.argv[1] == "before" else 2), graphs
+"""
+        for when in ("before", "within"):
+            subprocess.run([sys.executable, "-c", program, when], check=True)
 
     def test_descriptions(self):
         x = torch.zeros(3, 4, 5)
