@@ -909,13 +909,6 @@ class _Torch(object):
         _Torch.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", capturing)
         _Torch.stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", _Torch.stream_of)
         _Torch.negative = getattr(torch.Tensor, "is_neg", _Torch.negative)
-        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        if _calls is not None and table is not None:
-            classes = torch.Tensor, torch.nn.Parameter
-            states = torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing
-            states += torch._C._functorch.peek_interpreter_stack, torch.is_autocast_enabled
-            if _calls.reads_torch(table, classes, *states):
-                _Torch.read, _Torch.known = _calls.describe, _known
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
         elif hasattr(torch, "is_autocast_cpu_enabled"):
@@ -923,6 +916,14 @@ class _Torch(object):
             on = {"cpu": torch.is_autocast_cpu_enabled, "cuda": torch.is_autocast_enabled}
             types = {"cpu": torch.get_autocast_cpu_dtype, "cuda": torch.get_autocast_gpu_dtype}
             _Torch.autocasts, _Torch.autocast = lambda device: on[device](), lambda device: types[device]()
+        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if _calls is not None and table is not None:
+            classes = torch.Tensor, torch.nn.Parameter
+            states = torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing
+            functions = getattr(torch._C, "_functorch", None)
+            states += getattr(functions, "peek_interpreter_stack", _transform), _Torch.autocasts
+            if _calls.reads_torch(table, classes, *states):
+                _Torch.read, _Torch.known = _calls.describe, _known
 
     @staticmethod
     def device(name, tensor):

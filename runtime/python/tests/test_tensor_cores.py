@@ -43,11 +43,11 @@ class TensorCores(Case):
             host, found = elsa.attention(q, k, v, tensor_cores=use, certify=True, engine=engine)
             # A patch passes its use on to the kernel of the operator, which compiled models call and which writes [batch,
             # tokens, heads, dim].
-            elsa._patches = (elsa.patch(tensor_cores=use),)
+            elsa._use(elsa.patch(tensor_cores=use)._seen)
             try:
                 patched = elsa._sdpa(*(Tensor(x) for x in (q, k, v))).numpy()
             finally:
-                elsa._patches = ()
+                elsa._use(elsa._outside)
             for out in (device, host, patched.reshape(1, 70, 2, 64).swapaxes(1, 2)):
                 self.assertTrue(np.array_equal(out, host))
                 self.assertTrue((np.abs(out - wanted).max((0, 1, 2)) <= found.channels).all())

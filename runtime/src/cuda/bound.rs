@@ -96,25 +96,21 @@ impl<O: Operator> Plan<O> {
         workspace: &'a mut Workspace<O>,
     ) -> Result<DeviceBound<'a, O>, E> {
         let key = key.filter(|_| trust.addresses);
-        let kept = match (&mut workspace.memory, key) {
-            (Memory::Gpu { gpu: Ok(memory), .. }, Some(key)) => memory.kept.take(key),
-            _ => None,
-        };
         let Workspace { memory, record } = workspace;
-        match (kept, memory) {
-            (Some(kept), Memory::Gpu { gpu: Ok(memory), .. }) => {
-                let call = DeviceCall::again(kept, stream, trust, memory)?;
-                Ok(DeviceBound { call, plan: self, record })
-            }
+        let known = match (&mut *memory, key) {
+            (Memory::Gpu { gpu: Ok(memory), .. }, Some(key)) => memory.again(key),
+            _ => false,
+        };
+        let call = match (known, memory) {
+            (true, Memory::Gpu { gpu: Ok(memory), .. }) => DeviceCall::again(stream, trust, memory)?,
             (_, memory) => {
                 let (inputs, outputs) = tensors()?;
                 let mut call = self.device_call(&inputs, &outputs, stream, trust, memory)?;
-                if let Some(key) = key {
-                    call.keep(key);
-                }
-                Ok(DeviceBound { call, plan: self, record })
+                key.into_iter().for_each(|key| call.workspace().keep(key));
+                call
             }
-        }
+        };
+        Ok(DeviceBound { call, plan: self, record })
     }
 
     /// Checks the tensors of a call and prepares its launches, as [`Plan::bind_device_trusted`] does.

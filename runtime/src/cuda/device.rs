@@ -1,8 +1,6 @@
 //! Runs a plan on device tensors, which are used in place.
 
 use super::driver::{Context, Entered, RawEvent, RawStream};
-use super::kept::{Key, Place};
-use super::launch::Launches;
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError};
@@ -12,7 +10,6 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::operands::{Location, Operands};
 use elsa_core::setters;
 use std::marker::PhantomData;
-use std::mem;
 
 /// The locations of a call's tensors in device memory; `None` for tensors that the call omits.
 type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
@@ -40,9 +37,6 @@ setters! {
 #[derive(Debug)]
 pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
-    launches: Launches,
-    /// The place where the workspace keeps the launches; `None` if it does not keep them.
-    place: Option<Place>,
     stream: RawStream,
     /// `true` if the stream belongs to the caller, who may capture it.
     lent: bool,
@@ -126,18 +120,17 @@ impl<'a> DeviceCall<'a> {
         })?;
         check_stream(&context, stream, trust)?;
         let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
-        let launches = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
-        Ok(DeviceCall { workspace, launches, place: None, stream, lent, trust, borrowed: PhantomData })
+        workspace.list = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
+        Ok(DeviceCall { workspace, stream, lent, trust, borrowed: PhantomData })
     }
 
-    /// Prepares a call with the launches that the workspace has kept, and the place from which they were taken. The caller
-    /// guarantees the facts about addresses.
+    /// Prepares a call with the list that the workspace holds, which [`GpuWorkspace::again`] has found. The caller guarantees
+    /// the facts about addresses.
     ///
     /// # Errors
     /// Returns an error if the stream does not fit the plan, if the context of the workspace is lost, or if the device
     /// fails.
     pub fn again(
-        (place, launches): (Place, Launches),
         stream: Option<RawStream>,
         trust: Trust,
         workspace: &'a mut GpuWorkspace,
@@ -147,15 +140,7 @@ impl<'a> DeviceCall<'a> {
         }
         check_stream(&workspace.context, stream, trust)?;
         let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
-        let place = Some(place);
-        Ok(DeviceCall { workspace, launches, place, stream, lent, trust, borrowed: PhantomData })
-    }
-
-    /// Lets the workspace keep the launches under `key` when the call ends, if they need no table and no second stream.
-    pub fn keep(&mut self, key: Key<'_>) {
-        if self.launches.is_plain() {
-            self.place = self.workspace.kept.reserve(key);
-        }
+        Ok(DeviceCall { workspace, stream, lent, trust, borrowed: PhantomData })
     }
 
     /// Returns the workspace of the call.
@@ -165,7 +150,7 @@ impl<'a> DeviceCall<'a> {
 
     /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
-        self.launches.blocks()
+        self.workspace.list.blocks()
     }
 
     /// Makes the stream wait for `event` before it executes the work of later runs.
@@ -207,9 +192,9 @@ impl<'a> DeviceCall<'a> {
         // SAFETY: *room*: `new` has checked every address. *alive*: the caller guarantees it (clause), and pending work
         // is waited for before the workspace is freed.
         let enqueued = unsafe {
-            self.launches.enqueue(&entered, self.stream, self.workspace.means(), capture.is_some())
+            self.workspace.list.enqueue(&entered, self.stream, self.workspace.means(), capture.is_some())
         };
-        self.workspace.graph.took(self.launches.table_bytes(), capture);
+        self.workspace.graph.took(self.workspace.list.table_bytes(), capture);
         let marked = self.workspace.pending.mark(&entered, self.stream, capture);
         enqueued?;
         marked
@@ -222,13 +207,5 @@ impl<'a> DeviceCall<'a> {
     pub fn wait(&self) -> Result<(), DeviceError> {
         let entered = self.workspace.context.enter()?;
         self.stream.synchronize(&entered)
-    }
-}
-
-impl Drop for DeviceCall<'_> {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.workspace.kept.put(place, mem::take(&mut self.launches));
-        }
     }
 }

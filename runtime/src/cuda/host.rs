@@ -1,7 +1,6 @@
 //! Runs a plan on host tensors, which are copied to the device and back, or used in place.
 
 use super::driver::{Entered, Event, Graph, RawStream};
-use super::launch::Launches;
 use super::plan::GpuPlan;
 use super::staging::{Placed, for_runs, place};
 use super::workspace::GpuWorkspace;
@@ -38,8 +37,7 @@ pub struct HostCall<'a, P: GpuPlan> {
     guarded: bool,
     workspace: &'a mut GpuWorkspace,
     placed: Operands<OperandOf<P>, Placed>,
-    launches: Launches,
-    /// `true` if `placed` and `launches` are valid for the workspace's current context.
+    /// `true` if `placed` and the workspace's list of launches are valid for the workspace's current context.
     prepared: bool,
     /// `true` if the staging memory contains the inputs of this call.
     staged: bool,
@@ -58,7 +56,7 @@ unsafe impl<P: GpuPlan> Send for HostCall<'_, P> {}
 
 impl<P: GpuPlan> std::fmt::Debug for HostCall<'_, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostCall").field("launches", &self.launches).finish_non_exhaustive()
+        f.debug_struct("HostCall").field("launches", &self.workspace.list).finish_non_exhaustive()
     }
 }
 
@@ -77,7 +75,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         workspace: &'a mut GpuWorkspace,
     ) -> Result<HostCall<'a, P>, DeviceError> {
         workspace.revive()?;
-        let (placed, launches) = prepare(plan, problem, lengths, &tensors, guarded, workspace)?;
+        let placed = prepare(plan, problem, lengths, &tensors, guarded, workspace)?;
         Ok(HostCall {
             plan,
             problem,
@@ -86,7 +84,6 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             guarded,
             workspace,
             placed,
-            launches,
             prepared: true,
             staged: false,
             copied: 0,
@@ -107,7 +104,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
 
     /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
-        self.launches.blocks()
+        self.workspace.list.blocks()
     }
 
     /// Waits for earlier runs in the workspace, computes the outputs and waits for them. If `resident`, the run reuses
@@ -131,7 +128,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 
     /// Returns the mean time on the device over `calls` consecutive calls. If the driver has graphs and the launches
-    /// are plain ([`Launches::is_plain`]), the calls are enqueued as one graph, so that the time excludes the host's
+    /// are plain ([`Launches::is_plain`](super::launch::Launches::is_plain)), the calls are enqueued as one graph, so that the time excludes the host's
     /// work. Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
     ///
     /// # Errors
@@ -151,10 +148,10 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.staged = false;
         if self.replay.as_ref().is_none_or(|(_, recorded)| *recorded != calls) {
             self.replay = None;
-            if self.launches.is_plain() {
+            if self.workspace.list.is_plain() {
                 // SAFETY: *room*, *alive*: as in `enqueue`; the graph is dropped before the memory.
                 let enqueue =
-                    || unsafe { self.launches.enqueue(&entered, stream, self.workspace.means(), true) };
+                    || unsafe { self.workspace.list.enqueue(&entered, stream, self.workspace.means(), true) };
                 let graph = stream.graph_of(&entered, &context, || (0..calls).try_for_each(|_| enqueue()))?;
                 self.replay = graph.map(|graph| (graph, calls));
             }
@@ -164,7 +161,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             Some((graph, _)) => unsafe { graph.launch(&entered, stream) },
             // SAFETY: as for the recorded calls above.
             None => (0..calls).try_for_each(|_| unsafe {
-                self.launches.enqueue(&entered, stream, self.workspace.means(), false)
+                self.workspace.list.enqueue(&entered, stream, self.workspace.means(), false)
             }),
         };
         let begun = before.record(&entered, stream);
@@ -172,7 +169,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let ended = behind.record(&entered, stream);
         let waited = stream.synchronize(&entered);
         launched.and(ended).and(waited)?;
-        self.workspace.graph.took(self.launches.table_bytes(), None);
+        self.workspace.graph.took(self.workspace.list.table_bytes(), None);
         self.staged = true;
         let ms = f64::from(behind.since(&entered, &before)?);
         self.clock = Some([before, behind]);
@@ -188,8 +185,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         }
         if !self.prepared {
             let (plan, problem, guarded) = (self.plan, self.problem, self.guarded);
-            (self.placed, self.launches) =
-                prepare(plan, problem, self.lengths, &self.tensors, guarded, self.workspace)?;
+            self.placed = prepare(plan, problem, self.lengths, &self.tensors, guarded, self.workspace)?;
             self.prepared = true;
         }
         let context = self.workspace.context.clone();
@@ -213,7 +209,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.copied = done?;
         waited?;
         ended?;
-        self.workspace.graph.took(self.launches.table_bytes(), None);
+        self.workspace.graph.took(self.workspace.list.table_bytes(), None);
         self.staged = true;
         if !resident {
             self.copy_rows(&entered, stream)?;
@@ -260,7 +256,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         }
         // SAFETY: *room*: every address belongs to the workspace, or to a staged or mapped tensor that has all bytes of
         // its view. *alive*: as above.
-        unsafe { self.launches.enqueue(entered, stream, self.workspace.means(), false)? };
+        unsafe { self.workspace.list.enqueue(entered, stream, self.workspace.means(), false)? };
         for tensor in copied().filter(|tensor| !resident && tensor.written) {
             let size = tensor.size;
             match tensor.append {
@@ -320,10 +316,10 @@ fn prepare<P: GpuPlan>(
     tensors: &HostTensors<'_, OperandOf<P>>,
     guarded: bool,
     workspace: &mut GpuWorkspace,
-) -> Result<(Operands<OperandOf<P>, Placed>, Launches), DeviceError> {
+) -> Result<Operands<OperandOf<P>, Placed>, DeviceError> {
     let placed = place(plan.gpu(), &problem.tensors_of(tensors.types()), tensors, guarded, workspace)?;
     let at = Operands::from_fn(|operand| placed[operand].device);
     let tensors = DeviceTensors { at, types: tensors.types() };
-    let launches = plan.launches(problem, lengths, &tensors, workspace)?;
-    Ok((placed, launches))
+    workspace.list = plan.launches(problem, lengths, &tensors, workspace)?;
+    Ok(placed)
 }

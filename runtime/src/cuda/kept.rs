@@ -16,7 +16,7 @@ pub type Key<'a> = &'a [&'a [u8]];
 #[derive(Clone, Copy, Debug)]
 pub struct Place(usize);
 
-/// A list and its key. While a call uses the list, this one is absent.
+/// A list and its key. The list of the last call is absent.
 #[derive(Debug, Default)]
 struct Entry {
     key: Vec<u8>,
@@ -63,7 +63,7 @@ impl Entry {
 }
 
 impl Kept {
-    /// Takes the list with this key, if it is kept and no call uses it.
+    /// Takes the list with this key, if it is kept.
     pub fn take(&mut self, key: Key<'_>) -> Option<(Place, Launches)> {
         if self.entries.is_empty() {
             return None;

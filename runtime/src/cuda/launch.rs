@@ -18,7 +18,7 @@
 use super::driver::{Context, Entered, Event, Function, RawStream, Stream};
 use crate::error::DeviceError;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 
 /// The size of a launch: its number of thread blocks, and the number of threads per block.
@@ -108,6 +108,14 @@ pub struct Launches {
 }
 
 impl Launches {
+    /// Empties the list, and keeps its memory.
+    pub fn clear(&mut self) {
+        let Launches { mut kernels, mut parameters, .. } = mem::take(self);
+        kernels.clear();
+        parameters.clear();
+        *self = Launches { kernels, parameters, ..Launches::default() };
+    }
+
     /// Adds a copy to the list: before a run launches kernels, it copies the first `bytes` bytes of the workspace's
     /// table to the device address `to`.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {

@@ -3,10 +3,11 @@
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
-use super::kept::Kept;
-use super::launch::{Beside, Means};
+use super::kept::{Kept, Key, Place};
+use super::launch::{Beside, Launches, Means};
 use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
+use std::mem;
 use std::sync::Arc;
 
 /// Alignment in bytes of a workspace in device memory. Every region in the layout of the workspace has this alignment,
@@ -68,8 +69,12 @@ pub struct GpuWorkspace {
     pub uploaded: Event,
     /// The parts of the workspace that CUDA graphs use.
     pub graph: Graph,
-    /// Lists of launches of calls that may repeat.
-    pub kept: Kept,
+    /// The launches of the last call.
+    pub list: Launches,
+    /// Its place in `kept`; `None` if it is not kept.
+    place: Option<Place>,
+    /// Lists of earlier calls that may repeat.
+    kept: Kept,
     /// Stream and events of the concurrent kernel, if a plan has one.
     pub beside: Option<Beside>,
     /// Host copy of the records of the last run.
@@ -279,10 +284,46 @@ impl GpuWorkspace {
             bounce: Vec::new(),
             uploaded: Event::new(context)?,
             graph: Graph::default(),
+            list: Launches::default(),
+            place: None,
             kept: Kept::default(),
             pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
             context: context.clone(),
         })
+    }
+
+    /// Returns the list of the last call, or its place in `kept` receives it.
+    fn taken_list(&mut self) -> Launches {
+        let list = mem::take(&mut self.list);
+        match self.place.take() {
+            Some(place) => {
+                self.kept.put(place, list);
+                Launches::default()
+            }
+            None => list,
+        }
+    }
+
+    /// Returns an empty list of launches, in the memory of the last call's list if this is not kept.
+    pub fn new_list(&mut self) -> Launches {
+        let mut list = self.taken_list();
+        list.clear();
+        list
+    }
+
+    /// Sets the list to the one that is kept under `key`. Returns `false` if there is none.
+    pub fn again(&mut self, key: Key<'_>) -> bool {
+        self.list = self.taken_list();
+        let Some((place, list)) = self.kept.take(key) else { return false };
+        (self.list, self.place) = (list, Some(place));
+        true
+    }
+
+    /// Keeps the list under `key`, if it needs no table and no second stream.
+    pub fn keep(&mut self, key: Key<'_>) {
+        if self.list.is_plain() {
+            self.place = self.kept.reserve(key);
+        }
     }
 
     /// Returns what launches use besides their parameters.

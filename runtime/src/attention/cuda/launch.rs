@@ -89,7 +89,7 @@ impl plan::GpuPlan for GpuPlan {
         let serial = c.serial && !partial;
         let splits = if serial { 1 } else { c.splits };
         let call = marshal::attention(self, problem, at, partials, sequences, serial);
-        let mut list = Launches::default();
+        let mut list = workspace.new_list();
         list.copy_table(sequences.table, c.sequences * size_of::<Sequence>());
         if let Some(function) = &functions.present {
             let grid = present_grid(self, problem)?;

@@ -67,7 +67,7 @@ impl plan::GpuPlan for GpuPlan {
         let scratch = workspace.scratch.address();
         let (sequences, table) = fill_sequences(self, problem, cu_seqlens, workspace)?;
         let args = common(self, problem, at, &sequences, scratch);
-        let mut list = Launches::default();
+        let mut list = workspace.new_list();
         list.copy_table(sequences.table, table);
         let mut call = Call { plan: self, problem, kernels, scratch, sequences, list, blocks: 0 };
         call.fill(args, at)?;

@@ -22,6 +22,7 @@ impl OnGpu for Problem {
 
     fn list(
         &self,
+        mut list: Launches,
         DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
         call: &Call<'_>,
     ) -> Result<Launches, DeviceError> {
@@ -49,7 +50,6 @@ impl OnGpu for Problem {
             present: at[Operand::PresentState],
             ..ConvolutionArgs::default()
         };
-        let mut list = Launches::default();
         // The outputs come first, because they read past inputs, and the present states may overwrite the memory of
         // these inputs.
         let outputs = if at[Operand::Output] == 0 { 0 } else { self.batch() * blocks * tiles };

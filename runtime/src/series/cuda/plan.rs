@@ -21,12 +21,13 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// Returns whether a kernel with this `role` computes this operator.
     fn is_own(role: &Role) -> bool;
 
-    /// Lists the launches of a run.
+    /// Lists the launches of a run in `list`, which is empty, and returns it.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
     fn list(
         &self,
+        list: Launches,
         tensors: &DeviceTensors<'_, Self::Operand>,
         call: &Call<'_>,
     ) -> Result<Launches, DeviceError>;
@@ -89,6 +90,6 @@ impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
         let function = self.gpu.function(&workspace.context, self.kernel)?;
         let kernel = (&function, self.kernel.resources().threads as u32);
         let call = Call { choice: &self.choice, kernel, scratch: workspace.scratch.address() };
-        problem.list(tensors, &call)
+        problem.list(workspace.new_list(), tensors, &call)
     }
 }

@@ -20,6 +20,7 @@ impl OnGpu for Problem {
 
     fn list(
         &self,
+        mut list: Launches,
         DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
         call: &Call<'_>,
     ) -> Result<Launches, DeviceError> {
@@ -46,7 +47,6 @@ impl OnGpu for Problem {
             };
             (args, items.div_ceil(WARPS))
         };
-        let mut list = Launches::default();
         let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
         for (flags, listed) in carried.chain([(0, parts)]) {
             let (args, blocks) = of(flags, listed);

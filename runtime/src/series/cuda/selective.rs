@@ -23,6 +23,7 @@ impl OnGpu for Problem {
 
     fn list(
         &self,
+        mut list: Launches,
         DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
         call: &Call<'_>,
     ) -> Result<Launches, DeviceError> {
@@ -73,7 +74,6 @@ impl OnGpu for Problem {
             maps: call.scratch,
             ..SelectiveArgs::default()
         };
-        let mut list = Launches::default();
         let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
         for (flags, listed) in carried.chain([(0, parts)]) {
             let parts = Parts::of(self.tokens(), parts, listed);
