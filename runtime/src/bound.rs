@@ -47,7 +47,6 @@ pub struct Bound<'a, O: Operator> {
 
 /// The prepared call on the CPU, or on the GPU with a standby call on the CPU.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "binding must not allocate")]
 pub(crate) enum Calls<'a, O: Operator> {
     Cpu(OnCpu<'a, O>),
     Gpu { gpu: HostCall<'a, O::Gpu>, standby: Option<OnCpu<'a, O>> },

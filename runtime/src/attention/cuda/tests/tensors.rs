@@ -199,7 +199,6 @@ fn device_tensors_give_the_bits_of_host_tensors() {
             assert!(fixture.read(&context).iter().all(|y| y.is_nan()), "the run has waited");
         }
         bound.wait().unwrap();
-        drop(bound);
         assert_eq!(bits(&fixture.read(&context)), bits(&want));
     }
 }
@@ -324,7 +323,6 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     // SAFETY: as for the binding above.
     unsafe { bound.run() }.unwrap();
     bound.wait().unwrap();
-    drop(bound);
     let found = fixture.read(&theirs);
     let want = by_host(&gpu_engine().plan(&problem, &PlanOptions::default()).unwrap(), &fixture.host);
     assert_eq!(bits(&found), bits(&want));
