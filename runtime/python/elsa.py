@@ -3122,8 +3122,8 @@ _compiling = _transform = lambda: None
 # The patches whose blocks are open, the innermost last, and the function that they replace.
 _patches, _replaced = (), None
 _patching = threading.Lock()
-# Of the innermost patch, or of no patch: the number of calls that `_known_sdpa` has computed, the use of Tensor Cores and the
-# engine.
+# The number of calls that `_known_sdpa` has computed, the use of Tensor Cores, and the engine: those of the innermost patch, or of
+# no patch.
 _innermost = _outside = [0, 0, None]
 _COMPILER = "torch._dynamo"
 # Whether torch's compiler reads `sdpa` where it finds `_known_sdpa`.

@@ -76,10 +76,10 @@ impl<O: Operator> Plan<O> {
     }
 
     /// Binds tensors like [`Plan::bind_device_trusted`]. If `trust` guarantees the facts about addresses, the workspace keeps
-    /// what it has prepared for the call, and uses it in the next call with the same `key`, which then takes less time: its
-    /// tensors are neither requested nor checked. A workspace keeps a few dozen calls.
+    /// the list of launches and uses it in the next call with the same `key`. That call takes less time, because its tensors
+    /// are neither requested nor checked. A workspace keeps 128 lists.
     ///
-    /// `key` is bytes in parts, or `None` if the workspace shall keep nothing. `tensors` returns the tensors of the call.
+    /// `key` is bytes in parts, or `None` if the workspace keeps nothing. `tensors` returns the tensors of the call.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::bind_device_trusted`] and of `tensors`.

@@ -79,7 +79,7 @@ impl Beside {
     }
 }
 
-/// What a run of a list uses in its workspace, besides the memory whose addresses are in the parameters.
+/// The parts of a workspace that a run of a list uses, besides the memory whose addresses are in the parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Means<'a> {
     /// The table on the host.

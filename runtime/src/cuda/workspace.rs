@@ -292,7 +292,7 @@ impl GpuWorkspace {
         })
     }
 
-    /// Returns the list of the last call, or its place in `kept` receives it.
+    /// Ends the last call. Returns its list, whose memory may be used again, or an empty list if the call's list is kept.
     fn taken_list(&mut self) -> Launches {
         let list = mem::take(&mut self.list);
         match self.place.take() {
@@ -311,7 +311,7 @@ impl GpuWorkspace {
         list
     }
 
-    /// Sets the list to the one that is kept under `key`. Returns `false` if there is none.
+    /// Sets the list to the one that is kept under `key`. Returns `false` if no list is kept.
     pub fn again(&mut self, key: Key<'_>) -> bool {
         self.list = self.taken_list();
         let Some((place, list)) = self.kept.take(key) else { return false };
