@@ -443,6 +443,20 @@ static PyObject *computed(Calls *self, Kind kind, PyObject *parts[4], PyObject *
     return answer;
 }
 
+/* Returns the answer of a call, if there is one; else raises the error of its status, or lets a function of elsa.py compute. */
+static PyObject *answered(Calls *self, PyObject *answer, int32_t status, PyObject *function, PyObject *arguments,
+                          PyObject *named) {
+    if (answer != NULL)
+        return answer;
+    if (status != 0)
+        return PyObject_CallFunction(self->check, "i", (int)status);
+    /* elsa.py repeats what raised an error here, and names the argument. */
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL;
+    PyErr_Clear();
+    return PyObject_Call(function, arguments, named);
+}
+
 static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     Calls *self = (Calls *)object;
     /* What made the prepared call, the names, the options and the engine. */
@@ -457,15 +471,7 @@ static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
             || (kind == TORCH && are_plain(self, tensors)))
             answer = computed(self, kind, parts, tensors, &status);
     }
-    if (answer != NULL)
-        return answer;
-    if (status != 0)
-        return PyObject_CallFunction(self->check, "i", (int)status);
-    /* elsa.py repeats what raised an error here, and names the argument. */
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL;
-    PyErr_Clear();
-    return PyObject_Call(self->function, arguments, named);
+    return answered(self, answer, status, self->function, arguments, named);
 }
 
 /* A call of `sdpa`: its tensors, and its key in `seen` of the engine's thread. */
@@ -561,17 +567,10 @@ static PyObject *sdpa(PyObject *object, PyObject *arguments, PyObject *named) {
     int32_t status = 0;
     if (!parsed(arguments, named, given))
         return NULL;
-    PyObject *answer = computed_sdpa(self, given, &status);
-    if (answer != NULL)
-        return answer;
-    if (status != 0)
-        return PyObject_CallFunction(self->check, "i", (int)status);
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL;
-    PyErr_Clear();
     if (self->passed_on == NULL)
         return PyErr_Format(PyExc_RuntimeError, "sdpa before innermost");
-    return PyObject_Call(self->passed_on, arguments, named);
+    PyObject *answer = computed_sdpa(self, given, &status);
+    return answered(self, answer, status, self->passed_on, arguments, named);
 }
 
 /* Returns the key of a call in `seen` and `seen` itself, or None if `sdpa` passes such a call on. */
