@@ -59,6 +59,9 @@ enum { WHOLE_ROWS = 16 };
 enum { SERIAL_SPLITS = 32 };
 // The blocks of the last rows come first, for all heads together.
 enum { LONGEST_FIRST = 64 };
+// The last of the blocks that compute the splits of a row block merges their states and writes the results. It is found by
+// counting: the ARRIVALS words before `part_ms`, one for each row block of each head, are zero before and after the launch.
+enum { LAST_MERGES = 128, ARRIVALS = 1024 };
 
 // A whole attention call. Query rows are numbered r = (batch * heads + head) * tokens + token, where token counts in the
 // query view. Fields that every block reads come first, so that they arrive together.

@@ -92,6 +92,13 @@ static_assert(__builtin_offsetof(Stream, pending) == sizeof(Call) && sizeof(Pend
 
 // No pending states: the call has all keys.
 struct NonePending {};
+// Likewise, for states that other blocks of the same launch have written.
+struct JustWritten : NonePending {};
+
+template <class Earlier> INLINE f2 references_at(const Earlier&, Address a) { return read_f2(a); }
+template <class Earlier> INLINE f4 sums_at(const Earlier&, Address a) { return read_f4(a); }
+INLINE f2 references_at(const JustWritten&, Address a) { return fetch_f2(a); }
+INLINE f4 sums_at(const JustWritten&, Address a) { return fetch_f4(a); }
 
 INLINE int joins_of(const NonePending&) { return 0; }
 INLINE bool is_whole(const NonePending&) { return true; }
@@ -134,8 +141,8 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, const Limit& l
     if (own) {
       const int at = x < call.part_dim ? x : 0;
       UNROLL for (int i = 0; i < GROUP; i++) {
-        const f2 y = read_f2(ms + min_of(i * pace, count - 1) * 8ll);
-        w[i] = read_f4(column(i, at));
+        const f2 y = references_at(earlier, ms + min_of(i * pace, count - 1) * 8ll);
+        w[i] = sums_at(earlier, column(i, at));
         m[i] = i * pace < count ? y[0] : NEG_INF;
         s[i] = i * pace < count ? y[1] : 0.f;
       }

@@ -20,13 +20,15 @@
 // 5. At the end the states of the groups are combined in shared memory in a balanced tree, with a warp per row.
 // 6. A weight of positive zero marks a masked key, whose value is ignored because it may be NaN. Rows past the last
 //    one repeat it and are not written.
+// 7. The last block to finish of those that compute the splits of the same rows can merge the splits (arrival.cuh).
 #pragma once
 
 #include "../common/elements.cuh"
 #include "added.cuh"
-#include "finish.cuh"
+#include "arrival.cuh"
 
 constexpr int WARPS = 4;
+constexpr int MERGED = 8;  // most splits that the last block merges
 constexpr int ROWS = 4;  // one row per component of an f4 and, at the end, one row per warp
 
 template <int D> struct Groups {
@@ -43,7 +45,51 @@ template <int D> struct Groups {
   };
 };
 
-template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& call) {
+// Combines the states of the groups for row `r` of the block, in a balanced tree, and writes the columns of the warp's lane.
+template <bool B16, int D>
+INLINE void finish_row(SharedBytes sm, const Call& call, const Share& share, int r, int column, int token, int head, long long row) {
+  typedef Groups<D> G;
+  constexpr int PARTS = G::PARTS;
+  float reference[PARTS], sum[PARTS];
+  f4 w[PARTS][G::WIDE];
+  UNROLL for (int p = 0; p < PARTS; p++) {
+    const SharedBytes state = sm + G::STATES_AT + (r * PARTS + p) * 8;
+    reference[p] = load_shared_f(state);
+    sum[p] = load_shared_f(state + 4);
+    UNROLL for (int h = 0; h < G::WIDE; h++) {
+      w[p][h] = zero4();
+      if (column + h * 128 < D) w[p][h] = load_shared(sm + ((r * PARTS + p) * D + column + h * 128) * 4);
+    }
+  }
+  UNROLL for (int stride = 1; stride < PARTS; stride *= 2)
+    UNROLL for (int p = 0; p < PARTS; p += 2 * stride) {
+      const Merge merge = merge_of(reference[p], reference[p + stride]);
+      reference[p] = merge.m;
+      sum[p] = merge_apply(merge, sum[p], sum[p + stride]);
+      UNROLL for (int h = 0; h < G::WIDE; h++)
+        merge_into(merge, w[p][h], w[p + stride][h]);
+    }
+
+  const bool empty = reference[0] == NO_KEY && sum[0] == 0.f;
+  const float kept = reference[0] == NO_KEY ? NEG_INF : reference[0];
+  const long long part_row = row * call.splits + share.split;
+  const Address out = output_row(call, share.sequence.batch, head, share.sequence.query0 + token);
+  UNROLL for (int h = 0; h < G::WIDE; h++) {
+    const int x = column + h * 128;
+    if (call.part_ms == 0) {
+      if (x < call.value_dim)
+        write_quotient4(call, out, x, w[0][h], sum[0], empty, B16 ? call.dtype : TYPE_F32);
+    } else if (x < call.part_dim && !empty) {
+      write_f4(call.part_w + (part_row * call.part_dim + x) * 4, w[0][h]);
+    }
+  }
+  if (column == 0) {
+    if (call.part_ms != 0) write_f2(call.part_ms + part_row * 8, f2{kept, sum[0]});
+    else if (call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(kept, sum[0]));
+  }
+}
+
+template <bool B16, int D, bool MERGES> INLINE void attend_rows(SharedBytes sm, const Call& call) {
   typedef Groups<D> G;
   typedef typename Raw<B16>::Type Raw4;
   constexpr int LANES = G::LANES, PARTS = G::PARTS, VECS = G::VECS, KEYS = G::KEYS, SIZE = B16 ? 2 : 4;
@@ -247,44 +293,16 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   sync_block();
 
   const int r = thread_index() >> 5, column = (thread_index() & 31) * 4;
-  if (row0 + r > last) return;
-  float reference[PARTS], sum[PARTS];
-  f4 w[PARTS][G::WIDE];
-  UNROLL for (int p = 0; p < PARTS; p++) {
-    const SharedBytes state = sm + G::STATES_AT + (r * PARTS + p) * 8;
-    reference[p] = load_shared_f(state);
-    sum[p] = load_shared_f(state + 4);
-    UNROLL for (int h = 0; h < G::WIDE; h++) {
-      w[p][h] = zero4();
-      if (column + h * 128 < D) w[p][h] = load_shared(sm + ((r * PARTS + p) * D + column + h * 128) * 4);
-    }
+  if (row0 + r <= last) {
+    const int token = token_of(row0 + r), head = head_of(row0 + r, token);
+    finish_row<B16, D>(sm, call, share, r, column, token, head, row_number(call, seq, head, token));
   }
-  UNROLL for (int stride = 1; stride < PARTS; stride *= 2)
-    UNROLL for (int p = 0; p < PARTS; p += 2 * stride) {
-      const Merge merge = merge_of(reference[p], reference[p + stride]);
-      reference[p] = merge.m;
-      sum[p] = merge_apply(merge, sum[p], sum[p + stride]);
-      UNROLL for (int h = 0; h < G::WIDE; h++)
-        merge_into(merge, w[p][h], w[p + stride][h]);
-    }
-
-  const bool empty = reference[0] == NO_KEY && sum[0] == 0.f;
-  const float kept = reference[0] == NO_KEY ? NEG_INF : reference[0];
-  const int token = token_of(row0 + r), head = head_of(row0 + r, token);
-  const long long row = row_number(call, seq, head, token), part_row = row * call.splits + share.split;
-  const Address out = output_row(call, seq.batch, head, seq.query0 + token);
-  UNROLL for (int h = 0; h < G::WIDE; h++) {
-    const int x = column + h * 128;
-    if (call.part_ms == 0) {
-      if (x < call.value_dim)
-        write_quotient4(call, out, x, w[0][h], sum[0], empty, B16 ? call.dtype : TYPE_F32);
-    } else if (x < call.part_dim && !empty) {
-      write_f4(call.part_w + (part_row * call.part_dim + x) * 4, w[0][h]);
-    }
-  }
-  if (column == 0) {
-    if (call.part_ms != 0) write_f2(call.part_ms + part_row * 8, f2{kept, sum[0]});
-    else if (call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(kept, sum[0]));
+  if constexpr (MERGES) {
+    if (!last_merges(call) || !is_last_split(call, share)) return;
+    if (row0 + r > last) return;
+    const int token = token_of(row0 + r);
+    const long long row = row_number(call, seq, head_of(row0 + r, token), token);
+    merge_group<MERGED, false>(call, JustWritten{}, Unlimited{}, row, 0, 1, column / 4, 32, true, true);
   }
 }
 
@@ -292,5 +310,11 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
 #define ATTEND_ROWS(name, B16, D, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \
-    attend_rows<B16, D>(memory, call);                                                            \
+    attend_rows<B16, D, false>(memory, call);                                                     \
+  }
+// Like ATTEND_ROWS, for kernels whose last block of a row block can merge up to MERGED splits.
+#define ATTEND_ROWS_MERGED(name, B16, D, BLOCKS)                                                   \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
+    SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \
+    attend_rows<B16, D, true>(memory, call);                                                      \
   }

@@ -19,7 +19,10 @@
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
+//   fetch_f4 fetch_f2                   global memory that other blocks of the launch have written
 //   add_u32(Address, int)               adds to a word of global memory that only one thread accesses, without waiting
+//   fence_device()                      every thread of the device sees this thread's earlier accesses before its later ones
+//   count_round(Address, unsigned last) the value of a counter before it becomes one more, or zero after `last`; atomic
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
 //   reciprocal_fast(x) 1 / x for normal x with a relative error of at most 2^-23
 //   fma_flushed(a, b, c)                a * b + c, rounded once; subnormal arguments and results are zero
@@ -86,6 +89,17 @@ INLINE void prefetch(Address a) { asm volatile("prefetch.global.L2 [%0];" : : "l
 INLINE f4 read_f4(Address a) { return *(GLOBAL_AS(const f4)*)a; }
 INLINE f2 read_f2(Address a) { return *(GLOBAL_AS(const f2)*)a; }
 INLINE float read_f32(Address a) { return *(GLOBAL_AS(const float)*)a; }
+// These loads bypass the first cache, which does not see other SMs' writes.
+INLINE f4 fetch_f4(Address a) {
+  float x, y, z, w;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "l"(a) : "memory");
+  return f4{x, y, z, w};
+}
+INLINE f2 fetch_f2(Address a) {
+  float x, y;
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(a) : "memory");
+  return f2{x, y};
+}
 INLINE void write_f4(Address a, f4 x) { *(GLOBAL_AS(f4)*)a = x; }
 INLINE void write_f2(Address a, f2 x) { *(GLOBAL_AS(f2)*)a = x; }
 INLINE void write_f32(Address a, float x) { *(GLOBAL_AS(float)*)a = x; }
@@ -94,6 +108,13 @@ INLINE void write_u16(Address a, unsigned x) { *(GLOBAL_AS(unsigned short)*)a = 
 INLINE void write_u8(Address a, unsigned x) { *(GLOBAL_AS(unsigned char)*)a = (unsigned char)x; }
 
 INLINE void add_u32(Address a, int x) { asm volatile("red.global.add.u32 [%0], %1;" : : "l"(a), "r"(x) : "memory"); }
+
+INLINE void fence_device() { __nvvm_membar_gl(); }
+INLINE unsigned count_round(Address a, unsigned last) {
+  unsigned x;
+  asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(x) : "l"(a), "r"(last) : "memory");
+  return x;
+}
 
 INLINE float exp2_fast(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 INLINE float reciprocal_fast(float x) { return __nvvm_rcp_approx_ftz_f(x); }

@@ -105,11 +105,22 @@ INLINE void prefetch(Address a) { (void)*(volatile unsigned char*)&host::at<unsi
 INLINE f4 read_f4(Address a) { return host::at<f4>(a); }
 INLINE f2 read_f2(Address a) { return host::at<f2>(a); }
 INLINE float read_f32(Address a) { return host::at<float>(a); }
+INLINE f4 fetch_f4(Address a) { return host::at<f4>(a); }
+INLINE f2 fetch_f2(Address a) { return host::at<f2>(a); }
 INLINE void write_f4(Address a, f4 x) { host::at<f4>(a) = x; }
 INLINE void write_f2(Address a, f2 x) { host::at<f2>(a) = x; }
 INLINE void write_f32(Address a, float x) { host::at<float>(a) = x; }
 INLINE void write_u2(Address a, u2 x) { host::at<u2>(a) = x; }
 INLINE void add_u32(Address a, int x) { host::at<unsigned>(a) += (unsigned)x; }
+// The counter orders accesses on the host.
+INLINE void fence_device() {}
+INLINE unsigned count_round(Address a, unsigned last) {
+  unsigned* counter = &host::at<unsigned>(a);
+  unsigned x = __atomic_load_n(counter, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(counter, &x, x >= last ? 0 : x + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+  }
+  return x;
+}
 INLINE void write_u16(Address a, unsigned x) { host::at<unsigned short>(a) = (unsigned short)x; }
 INLINE void write_u8(Address a, unsigned x) { host::at<unsigned char>(a) = (unsigned char)x; }
 

@@ -112,11 +112,19 @@ fn sums_are_those_of_the_sources() {
                 Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
             }
             // Arguments: name, 16-bit elements, D, ..; a row uses one lane for four dims, at most 32 of the 128 lanes.
-            "ATTEND_ROWS" => Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 },
+            "ATTEND_ROWS" | "ATTEND_ROWS_MERGED" => {
+                Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 }
+            }
             _ => panic!("{}: {template}", kernel.name),
         };
         assert_eq!((spec.head_dim, spec.summation), (number(2), summation), "{}", kernel.name);
         assert_eq!(spec.serial, template == "ATTENTION_SERIAL", "{}", kernel.name);
+        let merges = match &*template {
+            "ATTENTION_SERIAL" => 4,
+            "ATTEND_ROWS_MERGED" => 8,
+            _ => 0,
+        };
+        assert_eq!(spec.merges, merges, "{}", kernel.name);
     }
     let rows = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention/rows.cuh"));
     assert!(rows.unwrap().contains("FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");

@@ -7,7 +7,8 @@
 //!    finished copying the table ([`GpuWorkspace::open_table`]).
 //! 2. *Words* of the workspace are set to a value if the list requests it.
 //! 3. *The kernels before the fork*.
-//! 4. *The kernels after the fork*.
+//! 4. *The kernels after the fork*. Outside a capture, one kernel may replace the last of them. That kernel needs counters in the
+//!    workspace that are zero. They are set once, and every kernel leaves them at zero.
 //! 5. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
 //!    It uses the SMs that the other kernels leave idle.
 //!
@@ -20,6 +21,7 @@ use crate::error::DeviceError;
 use std::ffi::c_void;
 use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The size of a launch: its number of thread blocks, and the number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,18 @@ pub struct Means<'a> {
     pub uploaded: &'a Event,
     /// Stream of the concurrent kernel; `None` if no plan of the workspace has one.
     pub beside: Option<&'a Beside>,
+    /// `true` once the counters of the workspace are zero.
+    pub counts: &'a AtomicBool,
+}
+
+/// A kernel that replaces the last kernels of a list, and its counters.
+#[derive(Debug)]
+struct Instead {
+    kernel: Kernel,
+    /// Number of kernels that it replaces.
+    replaced: usize,
+    /// Device address of the counters, and their number.
+    counters: (u64, usize),
 }
 
 /// Kernels and copies that a run launches.
@@ -102,6 +116,7 @@ pub struct Launches {
     kernels: Vec<Kernel>,
     /// The concurrent kernel, and the number of kernels before the fork.
     beside: Option<(Kernel, usize)>,
+    instead: Option<Instead>,
     parameters: Vec<Unit>,
     /// Number of thread blocks that share the work.
     blocks: usize,
@@ -176,6 +191,25 @@ impl Launches {
         self.beside = Some((kernel, self.kernels.len()));
     }
 
+    /// Adds a kernel that replaces the last `replaced` kernels of the list, unless the stream is being captured. Its
+    /// `counters` are the device address and the number of 32-bit words in the workspace, which the run sets to zero if no
+    /// earlier run did. In a capture the graph could not rely on that run.
+    ///
+    /// # Safety
+    /// - *parameter*: the clause *parameter* of [`Launches::push`] holds.
+    /// - *counters*: the kernel leaves the counters at zero, and no other work writes them.
+    pub unsafe fn instead(
+        &mut self,
+        function: &Function,
+        grid: Grid,
+        parameter: Stored,
+        replaced: usize,
+        counters: (u64, usize),
+    ) {
+        let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
+        self.instead = Some(Instead { kernel, replaced, counters });
+    }
+
     /// Sets the number of thread blocks that share the work. The report of a run contains this number.
     pub fn shared_by(&mut self, blocks: usize) {
         self.blocks = blocks;
@@ -184,6 +218,12 @@ impl Launches {
     /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    /// Returns the number of kernels that a run launches outside a capture.
+    #[cfg(test)]
+    pub fn launched(&self) -> usize {
+        self.kernels.len() - self.instead.as_ref().map_or(0, |instead| instead.replaced - 1)
     }
 
     /// Returns the number of table bytes that a run copies.
@@ -223,17 +263,34 @@ impl Launches {
             // SAFETY: the caller guarantees *room* and *alive* (clauses).
             unsafe { stream.fill(entered, at, words, value)? };
         }
-        let Some((kernel, fork)) = &self.beside else {
-            // SAFETY: the caller guarantees the clauses of this function.
-            return unsafe { self.launch(&self.kernels, entered, stream) };
-        };
-        let (before, behind) = self.kernels.split_at(*fork);
+        let instead = self.instead.as_ref().filter(|_| !captured);
+        if let Some(Instead { counters: (at, words), .. }) = instead
+            && !means.counts.load(Ordering::Relaxed)
+        {
+            // SAFETY: the caller guarantees *room* and *alive* (clauses).
+            unsafe { stream.fill(entered, *at, *words, 0)? };
+            means.counts.store(true, Ordering::Relaxed);
+        }
+        let kept = self.kernels.len() - instead.map_or(0, |instead| instead.replaced);
+        let fork = self.beside.as_ref().map_or(kept, |(_, fork)| *fork);
+        let (before, behind) = self.kernels[..kept].split_at(fork.min(kept));
         // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(before, entered, stream)? };
-        let beside = means.beside.ok_or(DeviceError::NoKernel { role: "measuring" })?;
-        beside.inputs.record(entered, stream)?;
+        let beside = match &self.beside {
+            Some((kernel, _)) => {
+                let beside = means.beside.ok_or(DeviceError::NoKernel { role: "measuring" })?;
+                beside.inputs.record(entered, stream)?;
+                Some((kernel, beside))
+            }
+            None => None,
+        };
         // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(behind, entered, stream)? };
+        if let Some(Instead { kernel, .. }) = instead {
+            // SAFETY: the caller guarantees the clauses of this function; *counters* of `instead`.
+            unsafe { self.launch(std::slice::from_ref(kernel), entered, stream)? };
+        }
+        let Some((kernel, beside)) = beside else { return Ok(()) };
         let own = beside.stream.raw();
         beside.inputs.precede(entered, own)?;
         // SAFETY: the caller guarantees the clauses of this function.

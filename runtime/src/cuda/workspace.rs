@@ -9,6 +9,7 @@ use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Alignment in bytes of a workspace in device memory. Every region in the layout of the workspace has this alignment,
 /// too.
@@ -71,6 +72,8 @@ pub struct GpuWorkspace {
     pub graph: Graph,
     /// The launches of the last call.
     pub list: Launches,
+    /// `true` once the counters that kernels leave at zero ([`Launches::instead`]) are zero.
+    counts: AtomicBool,
     /// Its place in `kept`; `None` if it is not kept.
     place: Option<Place>,
     /// Lists of earlier calls that may repeat.
@@ -285,6 +288,7 @@ impl GpuWorkspace {
             uploaded: Event::new(context)?,
             graph: Graph::default(),
             list: Launches::default(),
+            counts: AtomicBool::new(false),
             place: None,
             kept: Kept::default(),
             pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
@@ -328,7 +332,12 @@ impl GpuWorkspace {
 
     /// Returns what launches use besides their parameters.
     pub fn means(&self) -> Means<'_> {
-        Means { table: self.table.data(), uploaded: &self.uploaded, beside: self.beside.as_ref() }
+        Means {
+            table: self.table.data(),
+            uploaded: &self.uploaded,
+            beside: self.beside.as_ref(),
+            counts: &self.counts,
+        }
     }
 
     /// Returns the size of the records in bytes.

@@ -88,6 +88,8 @@ pub struct GpuKernelSpec {
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,
+    /// Largest number of splits whose states the last block of a row block can merge; zero if it merges none.
+    pub merges: usize,
     /// `true` if a tile takes longer when some row does not attend all keys of the tile.
     pub slow_edges: bool,
     /// `true` if warps without rows skip the multiplications.
@@ -160,6 +162,10 @@ impl GpuResources {
             .clamp(1, RESIDENT_BLOCKS)
     }
 }
+
+/// Number of counters of finished splits in a workspace, one for each row block of each head. If a problem has more row
+/// blocks, a merge kernel merges the splits.
+pub const ARRIVALS: usize = 1024;
 
 /// Number of registers per SM, on every device of compute capability 5.3 or later.
 const SM_REGISTERS: usize = 65_536;
@@ -431,6 +437,9 @@ pub struct ByteSpan {
 /// The layout of a GPU workspace, which contains everything except inputs and outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkspaceLayout {
+    /// [`ARRIVALS`] counters, u32, directly before the partial states. They are zero between runs. Every workspace that is not
+    /// empty begins with them, because runs of different plans may share it.
+    pub arrivals: ByteSpan,
     /// References and sums of partial states, f32 `[row][split][2]`.
     pub partial_ms: ByteSpan,
     /// Weighted sums of partial states, f32 `[row][split][partial_dim]`.
@@ -470,6 +479,7 @@ impl GpuWorkspaceLayout {
             at = at.checked_add(len)?.checked_next_multiple_of(256)?;
             Some(span)
         };
+        let arrivals = take(ARRIVALS * size_of::<u32>())?;
         let partial_ms = take(sums.checked_mul(8)?)?;
         let partial_w = take(partials.checked_mul(4)?.checked_mul(choice.partial_dim)?)?;
         let budget = usize::from(choice.error_budget.is_some());
@@ -487,7 +497,11 @@ impl GpuWorkspaceLayout {
             shifts = take(tiles.checked_mul(8)?)?;
             zeroed = take(channels.checked_add(refusals)?.checked_mul(4)?)?;
         }
+        if at == arrivals.len {
+            return Some(GpuWorkspaceLayout::default());
+        }
         (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
+            arrivals,
             planes,
             shifts,
             zeroed,
@@ -502,7 +516,7 @@ impl GpuWorkspaceLayout {
         })
     }
 
-    /// Returns the size in bytes of the partial states, which are at the start of the workspace.
+    /// Returns the size in bytes of the counters and the partial states, which are at the start of the workspace.
     #[must_use]
     pub fn partial_bytes(&self) -> usize {
         self.sequences.start

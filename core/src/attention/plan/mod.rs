@@ -22,8 +22,8 @@ pub use choice::{
 pub use choose::choose;
 pub use gpu::choose_gpu;
 pub use gpu_choice::{
-    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,
-    SplitChoice, Summation, TensorCores,
+    ARRIVALS, ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout,
+    SEQUENCE_BYTES, SplitChoice, Summation, TensorCores,
 };
 pub use gpu_math::choose_gpu_math;
 pub use gpu_split::{SplitKernels, choose_gpu_split};

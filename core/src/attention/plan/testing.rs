@@ -43,6 +43,7 @@ pub const fn kernel(
         few_blocks: false,
         joins_race: false,
         serial: false,
+        merges: 0,
         slow_edges: false,
         idles: false,
         rows,

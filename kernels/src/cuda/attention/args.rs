@@ -123,6 +123,10 @@ pub const WHOLE_ROWS: i32 = 16;
 pub const SERIAL_SPLITS: i32 = 32;
 /// [`AttentionArgs::flags`]: the thread blocks for the last rows of all heads run first.
 pub const LONGEST_FIRST: i32 = 64;
+/// [`AttentionArgs::flags`]: the last of the thread blocks that compute the splits of a row block merges their states, so
+/// that no merge kernel follows. The [`ARRIVALS`](elsa_core::attention::plan::ARRIVALS) words before [`AttentionArgs::part_ms`] are zero before and after the
+/// launch. They count the blocks that are done, one word for each row block of each head.
+pub const LAST_MERGES: i32 = 128;
 /// Bound on the row stride in elements. For smaller strides, the byte offsets within a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
@@ -163,7 +167,7 @@ pub struct AttentionArgs {
     pub sequence: Sequence,
     /// Modifications of the scores in addition to the soft cap: a sum of `CHANGED_BY_*` constants.
     pub changes: i32,
-    /// Layouts and orders that the kernel may rely on: a sum of constants from `QUERY_VEC4` to `LONGEST_FIRST`.
+    /// Layouts and orders that the kernel may rely on: a sum of constants from `QUERY_VEC4` to `LAST_MERGES`.
     pub flags: i32,
     /// Factor that converts `q · k` to a score in base-2 units. With a soft cap, the factor converts `q · k` to the
     /// argument of `tanh`.

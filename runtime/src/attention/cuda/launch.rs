@@ -10,7 +10,8 @@
 //!    block. The method math runs three kernels instead: for the scores, for their softmax, and for the product with
 //!    the values.
 //! 5. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
-//!    divided among blocks, or if the call outputs states or has no output tensor.
+//!    divided among blocks, or if the call outputs states or has no output tensor. Outside a capture, some kernels replace 4 and
+//!    5 if there are few row blocks: the last block of each row block merges.
 //! 6. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
 //!    concurrently with the attention kernel and the kernels after it.
 
@@ -22,10 +23,11 @@ use crate::cuda::plan;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::{BindError, DeviceError};
 use crate::tensors::DeviceTensors;
-use elsa_core::attention::plan::{GpuWorkspaceLayout, SEQUENCE_BYTES};
+use elsa_core::attention::plan::{ARRIVALS, GpuWorkspaceLayout, SEQUENCE_BYTES};
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::{
-    AttentionArgs, Budget, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Sequence, WithinArgs, merge_blocks,
+    AttentionArgs, Budget, LAST_MERGES, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Sequence, WithinArgs,
+    merge_blocks,
 };
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GpuKernel, HAS_TENSOR_CORES};
@@ -135,6 +137,16 @@ impl plan::GpuPlan for GpuPlan {
             // SAFETY: *parameter*: the kernel takes a `WithinArgs` if there is an error budget, and an `AttentionArgs`
             // otherwise.
             unsafe { list.push(function, grid, parameter)? };
+            let counted = problem.sequences() * problem.heads() * row_blocks;
+            if !partial && c.splits <= c.kernel.merges && counted <= ARRIVALS {
+                let flags = call.flags | LAST_MERGES;
+                let parameter = list.store(&AttentionArgs { flags, ..call })?;
+                let grid = Grid::new(tiles as u32, c.kernel.resources.threads as u32);
+                let counters = (workspace.scratch.address() + self.layout.arrivals.start as u64, ARRIVALS);
+                // SAFETY: *parameter*: a kernel that can merge takes an `AttentionArgs`. *counters*: it resets the counters,
+                // and no region of a layout overlaps them.
+                unsafe { list.instead(&functions.attention, grid, parameter, 2, counters) };
+            }
         }
         list.shared_by(blocks);
         Ok(list)

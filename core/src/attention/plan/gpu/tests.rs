@@ -1,6 +1,6 @@
 //! Tests of the GPU chooser.
 
-use super::super::gpu_choice::{ByteSpan, GpuResources, SEQUENCE_BYTES};
+use super::super::gpu_choice::{ARRIVALS, ByteSpan, GpuResources, SEQUENCE_BYTES};
 use super::super::race::{Pace, Paces};
 use super::super::testing::{H200, TX2, alike, kernel as spec};
 use super::*;
@@ -375,7 +375,7 @@ fn packed_sequences_and_lengths() {
     let c = plain(lengths, &H200);
     assert!(c.sequences == 3 && c.divided(), "{c:?}");
     let layout = GpuWorkspaceLayout::of(&c, false).unwrap();
-    assert_eq!(layout.partial_ms, ByteSpan { start: 0, len: 9 * c.splits * 8 });
+    assert_eq!(layout.partial_ms, ByteSpan { start: ARRIVALS * 4, len: 9 * c.splits * 8 });
     assert_eq!(layout.partial_w.len, 9 * c.splits * 64 * 4);
     assert_eq!(layout.sequences.len, 3 * SEQUENCE_BYTES);
     assert!(layout.partial_w.start.is_multiple_of(256) && layout.sequences.start.is_multiple_of(256));
@@ -393,7 +393,7 @@ fn the_workspace_is_small_and_a_budget_is_kept() {
     for (h, nq, nk) in [(1, 64, 65_536), (8, 900, 900), (1, 4096, 65_536), (8, 1, 1_000_000)] {
         let c = plain(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200);
         let bytes = GpuWorkspaceLayout::of(&c, false).unwrap().bytes;
-        assert!(bytes <= PARTIAL_BYTES.max(h * nq * 256) + 512, "{c:?}");
+        assert!(bytes <= PARTIAL_BYTES.max(h * nq * 256) + ARRIVALS * 4 + 512, "{c:?}");
         let with = |budget| {
             let options = GpuOptions { budget: Some(budget), ..GpuOptions::default() };
             choice(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200, options)
@@ -406,9 +406,10 @@ fn the_workspace_is_small_and_a_budget_is_kept() {
     }
     let mut table = problem(DType::F32, 9, 1, 3, 50, [64, 64]);
     table.key_lengths = true;
-    let options = GpuOptions { budget: Some(511), ..GpuOptions::default() };
+    let needed = ARRIVALS * 4 + 512;
+    let options = GpuOptions { budget: Some(needed - 1), ..GpuOptions::default() };
     let refused = choice(table, &H200, options);
-    assert_eq!(refused, Err(ChooseError::Budget { needed: 512, budget: 511 }));
+    assert_eq!(refused, Err(ChooseError::Budget { needed, budget: needed - 1 }));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of the GPU plan for [`Method::Math`](super::super::Method::Math).
 
-use super::super::gpu_choice::{GpuResources, GpuWorkspaceLayout, Summation};
+use super::super::gpu_choice::{ARRIVALS, GpuResources, GpuWorkspaceLayout, Summation};
 use super::super::race::Pace;
 use super::super::testing::{alike, kernel};
 use super::*;
@@ -54,7 +54,7 @@ fn what_does_not_fit_is_refused() {
     let of = |budget| {
         choose_gpu_math(&problem, &device(), &KERNEL, &GpuOptions { budget, ..GpuOptions::default() })
     };
-    let needed = 64 * 8 + 64 * 64 * 4;
+    let needed = ARRIVALS * 4 + 64 * 8 + 64 * 64 * 4;
     assert!(of(Some(needed)).is_ok());
     assert_eq!(of(Some(needed - 1)), Err(ChooseError::Budget { needed, budget: needed - 1 }));
     // The product needs 2^31 blocks: there are 2^26 rows of 2^17 keys, which exceed any memory.

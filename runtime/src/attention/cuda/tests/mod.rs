@@ -2,4 +2,5 @@
 
 mod buffers;
 mod kept;
+mod splits;
 mod tensors;
