@@ -6,10 +6,6 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: adding −200 to the biased exponent of the polynomial makes the
-/// exponent negative.
-const ZERO_AT: f32 = -200.0;
-
 /// Vector of four f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
@@ -281,7 +277,8 @@ impl Lanes for Four {
         let p = r2.mul_add(r2.mul_add(high, middle), low);
         // FCVTZS shifts the integer to the position of the exponent, so that adding the bits multiplies by the power of
         // two. For NaN it returns zero, which leaves the NaN of the polynomial unchanged. A sum below zero saturates at
-        // zero, which is the bit pattern of 0.0.
+        // zero, which is the bit pattern of 0.0. Below −256 FCVTZS returns its lowest integer, and the sum is below zero.
+        // So it is at −∞, where the polynomial is the default NaN of `−∞ − (−∞)`, whose sign bit is clear.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
         Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
     }
@@ -295,7 +292,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn weight(self) -> Self {
-        self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
+        self.exp2()
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {
