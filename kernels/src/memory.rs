@@ -31,11 +31,14 @@ pub unsafe fn transpose_in<L: Lanes>(
     factor: f32,
     dst: *mut f32,
 ) {
-    let squares = in_squares::<L>(dim, w);
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // Vectors of four lanes need squares only for the last rows.
+    let whole_squares = in_squares::<L>(dim, w);
+    let (squares, from_row) =
+        if L::N == 4 && w.is_multiple_of(4) { (whole_dims, whole_rows) } else { (whole_squares, 0) };
     // A tile of one row is a scaled copy of the row.
     let copied = if (rows, w) == (1, 1) { dim / L::N * L::N } else { 0 };
-    let first = squares.max(copied);
-    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    let first = whole_squares.max(copied);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
     // SAFETY: whole vectors, squares and blocks of four are within rows and dims. Single elements are read only inside the
     // rows and dims, and are written inside `padded · w` (clauses).
@@ -43,7 +46,7 @@ pub unsafe fn transpose_in<L: Lanes>(
         for x in (0..copied).step_by(L::N) {
             L::load(isa, src.add(x)).times(factors).store(dst.add(x));
         }
-        for i in (0..w).step_by(L::N) {
+        for i in (from_row..w).step_by(L::N) {
             for x in (0..squares).step_by(L::N) {
                 let mut square = [zero; MAX_LANES];
                 for r in 0..L::N {
@@ -68,7 +71,7 @@ pub unsafe fn transpose_in<L: Lanes>(
         // Moves the elements outside of the blocks of four: the last rows with all dims, then the last dims of the
         // earlier rows.
         for i in whole_rows..w {
-            for x in first..padded {
+            for x in squares.max(copied)..padded {
                 let inside = i < rows && x < dim;
                 dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() * factor } else { 0.0 });
             }
@@ -122,7 +125,8 @@ pub unsafe fn transpose_out<L: Lanes>(
                 L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
-        for i in 0..rows {
+        let begun = if whole_dims < dim { 0 } else { whole_rows };
+        for i in begun..rows {
             let from = if i < whole_rows { whole_dims } else { first };
             for x in from..dim {
                 dst.add(i * stride + x).write(src.add(x * w + i).read());

@@ -27,6 +27,13 @@ pub(super) struct Bias {
     pub data: *const f32,
     /// `true` if all rows share the values; their order is then `[key]`.
     pub is_row: bool,
+    /// `false` if no value is `−∞`.
+    pub masks: bool,
+}
+
+impl Bias {
+    /// The bias of a block in which every row attends every key and nothing is added.
+    const NOTHING: Bias = Bias { data: std::ptr::null(), is_row: false, masks: false };
 }
 
 /// The worker's memory for two biases. Each region has room for a block of the widest tile; the second region exists
@@ -66,7 +73,7 @@ pub(super) unsafe fn cover(
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
     match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
-        Coverage::Full => return Some(Bias { data: std::ptr::null(), is_row: false }),
+        Coverage::Full => return Some(Bias::NOTHING),
         Coverage::Partial => {}
     }
     let at = to.first;
@@ -86,9 +93,9 @@ pub(super) unsafe fn cover(
         return None;
     }
     let divided = !cache.sides.is_null();
-    if row.0 == Seen::Biased {
+    if row.0.is_written() {
         if seen == Seen::Plain && whole && !divided {
-            return Some(Bias { data: row.1, is_row: true });
+            return Some(Bias { data: row.1, is_row: true, masks: true });
         }
         // SAFETY: the callee's clauses are those of this function; the table entries are those of the cache.
         let spread = unsafe { write(c, MaskOf::Mask, tile, keys, cache, at) };
@@ -110,18 +117,18 @@ pub(super) unsafe fn cover(
             match found {
                 Seen::Nothing => return None,
                 Seen::Plain => {}
-                Seen::Biased => (seen, bias) = (Seen::Biased, at.cast_const()),
+                Seen::Added | Seen::Biased => (seen, bias) = (Seen::Biased, at.cast_const()),
             }
         }
     }
     match (seen, whole) {
         (Seen::Nothing, _) => return None,
-        (Seen::Plain, true) => return Some(Bias { data: std::ptr::null(), is_row: false }),
-        (Seen::Biased, true) => return Some(Bias { data: bias, is_row: false }),
-        (Seen::Plain | Seen::Biased, false) => {}
+        (Seen::Plain, true) => return Some(Bias::NOTHING),
+        (_, true) => return Some(Bias { data: bias, is_row: false, masks: seen == Seen::Biased }),
+        (_, false) => {}
     }
     // No row attends keys beyond the reach of mask and bias, and those keys have no bias.
-    let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
+    let written = if seen.is_written() { reach(c, tile, keys) } else { 0 };
     // SAFETY: the region has room for a block of the widest tile (layout), all of it initialised: workspaces begin as
     // zeros. The values of the first `written` keys have been written, either there or at `bias`.
     let slice = unsafe {
@@ -132,7 +139,7 @@ pub(super) unsafe fn cover(
     };
     slice[written * width..].fill(0.0);
     restrict(sequence, rows.clone(), keys.clone(), width, slice);
-    Some(Bias { data: at, is_row: false })
+    Some(Bias { data: at, is_row: false, masks: true })
 }
 
 /// Returns the number of leading keys of a block that both mask and bias cover.
@@ -170,7 +177,7 @@ unsafe fn of_tile(
                         let mask = of(MaskOf::Mask, to);
                         let bias = of(MaskOf::Bias, second);
                         let (seen, at) = together(c, tile.width, &all, mask, bias, to);
-                        if seen == Seen::Biased && at != to.cast_const() {
+                        if seen.is_written() && at != to.cast_const() {
                             to.copy_from_nonoverlapping(at, all.len() * tile.width);
                         }
                         seen
@@ -225,7 +232,7 @@ unsafe fn together(
         (Seen::Nothing, _) | (_, Seen::Nothing) => (Seen::Nothing, std::ptr::null()),
         (Seen::Plain, _) => other,
         (_, Seen::Plain) => one,
-        (Seen::Biased, Seen::Biased) => {
+        _ => {
             let count = addends::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
             // SAFETY: both biases are readable for these keys, and `to` is writable for them (clauses); *kernel*.
             unsafe { (c.kernel.add)(one.1, other.1, count * width, to) };

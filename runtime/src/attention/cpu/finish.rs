@@ -121,9 +121,10 @@ pub(super) unsafe fn finish(
             .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let scale = c.kernel.spec.weight_scale;
     let into_s = left_out.map_or(0, |_| c.choice.longest_path().into_s);
-    // Most calls have only the output, which is written for all rows at once.
-    let described = left_out.is_some() || !lse.is_null() || !state_m.is_null();
-    for i in 0..if described { tile.rows.len() } else { 0 } {
+    // The output is written for all rows at once; most calls have no other tensor with entries per row.
+    let one_by_one = left_out.is_some() || !lse.is_null() || !state_m.is_null();
+    let rows = if one_by_one { tile.rows.len() } else { 0 };
+    for i in 0..rows {
         // SAFETY: column `i` of the state; row `i` of the arrays that are not null (*outputs*).
         unsafe {
             let (m, s) = match &sums {
