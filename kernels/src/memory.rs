@@ -64,7 +64,13 @@ pub unsafe fn transpose_in<L: Lanes>(
             return;
         }
         for i in (0..whole_rows).step_by(4) {
-            for x in (first..whole_dims).step_by(4) {
+            let mut x = first;
+            while x + 8 <= whole_dims {
+                let (from, to) = (src.add(i * stride + x), dst.add(x * w + i));
+                L::transpose4_twice(isa, (from, stride), factor, (to, w), [4, 4 * w]);
+                x += 8;
+            }
+            if x < whole_dims {
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
@@ -121,7 +127,13 @@ pub unsafe fn transpose_out<L: Lanes>(
             }
         }
         for i in (0..whole_rows).step_by(4) {
-            for x in (first..whole_dims).step_by(4) {
+            let mut x = first;
+            while x + 8 <= whole_dims {
+                let (from, to) = (src.add(x * w + i), dst.add(i * stride + x));
+                L::transpose4_twice(isa, (from, w), 1.0, (to, stride), [4 * w, 4]);
+                x += 8;
+            }
+            if x < whole_dims {
                 L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
@@ -150,11 +162,24 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     dim: usize,
     dst: *mut f32,
 ) {
-    for i in (0..rows).step_by(R) {
-        // SAFETY: panel `i / R` starts at `i · dim` and its rows at `i` (clauses).
-        unsafe {
-            let (from, to) = (src.add(i * stride), dst.add(i * dim));
-            transpose_in::<L>(isa, from, stride, (rows - i).min(R), dim, dim, R, 1.0, to);
+    const { assert!(R.is_multiple_of(4)) };
+    let whole = rows / R * R;
+    // SAFETY: panel `i / R` starts at `i / R · R · dim` and its rows at `i`. The head size is a multiple of four (clauses).
+    unsafe {
+        for i in (0..whole).step_by(4) {
+            let (from, to) = (src.add(i * stride), dst.add(i / R * R * dim + i % R));
+            let mut x = 0;
+            while x + 8 <= dim {
+                L::transpose4_twice(isa, (from.add(x), stride), 1.0, (to.add(x * R), R), [4, 4 * R]);
+                x += 8;
+            }
+            if x < dim {
+                L::transpose4(isa, from.add(x), stride, 1.0, to.add(x * R), R);
+            }
+        }
+        if whole < rows {
+            let (from, to) = (src.add(whole * stride), dst.add(whole * dim));
+            transpose_in::<L>(isa, from, stride, rows - whole, dim, dim, R, 1.0, to);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! **Why the code differs.**
 //!
 //! 1. *Intervals first.* For lengths, causality and windows, the first and the last row of the tile decide whether a
-//!    block is skipped or fully attended ([`coverage`]). A bias is written only for a partially attended block.
+//!    block is skipped or fully attended ([`covered`]). A bias is written only for a partially attended block.
 //! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
 //!    skipped, and a block without a masked key needs no bias.
 //! 3. *Values that tasks share are kept* ([`MaskCache`]). The values of a second mask, the sides of a shifted window, and
@@ -16,7 +16,7 @@
 use super::addends::{self, MaskOf};
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
-use elsa_core::attention::schedule::{Coverage, coverage, restrict};
+use elsa_core::attention::schedule::{Coverage, covered, restrict};
 use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
 
@@ -71,13 +71,14 @@ pub(super) unsafe fn cover(
     (cache, place): (&MaskCache, usize),
 ) -> Option<Bias> {
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
-    match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
+    let ranges = sequence.ranges(rows.clone());
+    match covered(c.problem, sequence, &ranges, keys) {
         Coverage::Skip => return None,
         Coverage::Full => return Some(Bias::NOTHING),
         Coverage::Partial => {}
     }
     let at = to.first;
-    let (_, all) = sequence.ranges(rows.clone());
+    let (_, all) = ranges;
     let whole = all.start <= keys.start && keys.end <= all.end;
     let mut row = (Seen::Plain, std::ptr::null());
     if c.choice.row_mask {
