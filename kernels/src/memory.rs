@@ -64,13 +64,14 @@ pub unsafe fn transpose_in<L: Lanes>(
             return;
         }
         for i in (0..whole_rows).step_by(4) {
-            let mut x = first;
-            while x + 8 <= whole_dims {
+            let (pairs, single) = ((whole_dims - first) / 8, (whole_dims - first) % 8);
+            for pair in 0..pairs {
+                let x = first + 8 * pair;
                 let (from, to) = (src.add(i * stride + x), dst.add(x * w + i));
                 L::transpose4_twice(isa, (from, stride), factor, (to, w), [4, 4 * w]);
-                x += 8;
             }
-            if x < whole_dims {
+            if single > 0 {
+                let x = whole_dims - 4;
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
@@ -127,13 +128,14 @@ pub unsafe fn transpose_out<L: Lanes>(
             }
         }
         for i in (0..whole_rows).step_by(4) {
-            let mut x = first;
-            while x + 8 <= whole_dims {
+            let (pairs, single) = ((whole_dims - first) / 8, (whole_dims - first) % 8);
+            for pair in 0..pairs {
+                let x = first + 8 * pair;
                 let (from, to) = (src.add(x * w + i), dst.add(i * stride + x));
                 L::transpose4_twice(isa, (from, w), 1.0, (to, stride), [4 * w, 4]);
-                x += 8;
             }
-            if x < whole_dims {
+            if single > 0 {
+                let x = whole_dims - 4;
                 L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
@@ -168,12 +170,12 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     unsafe {
         for i in (0..whole).step_by(4) {
             let (from, to) = (src.add(i * stride), dst.add(i / R * R * dim + i % R));
-            let mut x = 0;
-            while x + 8 <= dim {
+            for pair in 0..dim / 8 {
+                let x = 8 * pair;
                 L::transpose4_twice(isa, (from.add(x), stride), 1.0, (to.add(x * R), R), [4, 4 * R]);
-                x += 8;
             }
-            if x < dim {
+            if !dim.is_multiple_of(8) {
+                let x = dim - 4;
                 L::transpose4(isa, from.add(x), stride, 1.0, to.add(x * R), R);
             }
         }

@@ -355,17 +355,34 @@ unsafe fn store_square(rows: [float32x4_t; 4], factor: f32, p: *mut f32, stride:
     }
 }
 
-/// Returns the transpose of a square.
+/// Returns the low halves of two vectors. The compiler would choose an instruction that overwrites `a`, and copy `a`
+/// first.
+#[inline(always)]
+fn low_halves(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    let halves: float32x4_t;
+    // SAFETY: the instruction reads and writes registers only, and vectors prove the instruction set.
+    unsafe {
+        core::arch::asm!("zip1 {0:v}.2d, {1:v}.2d, {2:v}.2d", out(vreg) halves, in(vreg) a, in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    halves
+}
+
+/// Returns the transpose of a square. First every other lane of two rows is taken, then halves: the compiler would
+/// store interleaved lanes by instructions that accept no offset.
 #[inline(always)]
 fn transposed([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
     op!({
-        // Every other lane of two rows, then halves. Interleaved lanes would become stores of pairs of registers, which
-        // have no offset.
-        let wide = |x: float32x4_t| vreinterpretq_f64_f32(x);
-        let (ab, cd) = ([vtrn1q_f32(a, b), vtrn2q_f32(a, b)], [vtrn1q_f32(c, d), vtrn2q_f32(c, d)]);
-        let low = |i: usize| vreinterpretq_f32_f64(vzip1q_f64(wide(ab[i]), wide(cd[i])));
-        let high = |i: usize| vreinterpretq_f32_f64(vzip2q_f64(wide(ab[i]), wide(cd[i])));
-        [low(0), low(1), high(0), high(1)]
+        let high =
+            |x, y| vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
+        let (even_ab, odd_ab) = (vtrn1q_f32(a, b), vtrn2q_f32(a, b));
+        let (even_cd, odd_cd) = (vtrn1q_f32(c, d), vtrn2q_f32(c, d));
+        [
+            low_halves(even_ab, even_cd),
+            low_halves(odd_ab, odd_cd),
+            high(even_ab, even_cd),
+            high(odd_ab, odd_cd),
+        ]
     })
 }
 
