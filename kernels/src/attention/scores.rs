@@ -87,11 +87,12 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
 /// in a padded panel.
 const FEW: usize = 4;
 
-/// Computes the scores of one of the first [`FEW`] keys of a panel of `R` keys at `key`: the same operations in the same
-/// order as in [`panel`]. `block.count` keys do not matter here.
+/// Computes the scores of one key, whose elements are `R` values apart at `key`, in a panel of `R` keys. The operations
+/// and their order are those of [`panel`]. The function is not part of its callers, so that the code exists once per
+/// number of vectors.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] hold. `d` rows of a panel, `R` values apart, are readable at `key` for four values.
+/// - The clauses of [`Tile`] hold. Four values are readable at each element of the key.
 #[inline(never)]
 unsafe fn one_key<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -238,6 +239,8 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
+    // The four values that are read at an element of a key are in the panel.
+    const { assert!(!PANELS || R >= FEW + 3) };
     let width = V * L::N;
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     let mut key = 0;
@@ -246,6 +249,9 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
         unsafe {
             let at = dst.add(key * width);
             let rows = block.count - key;
+            if KIND != PLAIN && block.ahead.rows > 0 {
+                fetch::<L>(isa, &block.ahead, key..key + R, 2 * block.count);
+            }
             if PANELS && KIND != MODIFIED && rows <= FEW {
                 let mut scores = top;
                 for r in 0..rows {
@@ -258,9 +264,6 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
                 return top;
             }
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
-            if KIND != PLAIN && block.ahead.rows > 0 {
-                fetch::<L>(isa, &block.ahead, key..key + R, 2 * block.count);
-            }
             if KIND == BIASED && rows >= R && !block.masks {
                 let bias = block.bias.add(key * width);
                 for r in 0..R {
