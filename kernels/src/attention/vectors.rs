@@ -155,7 +155,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
             for x in 0..value_dim / 2 {
                 multiply_rows::<L, V, 2>(isa, sums.w.add(2 * x * row), &inverse);
             }
-            if value_dim % 2 > 0 {
+            if !value_dim.is_multiple_of(2) {
                 multiply_rows::<L, V, 1>(isa, sums.w.add((value_dim - 1) * row), &inverse);
             }
         }
