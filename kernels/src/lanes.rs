@@ -154,6 +154,25 @@ pub trait Lanes: Number {
         dst: *mut f32,
         dst_stride: usize,
     );
+    /// Does the work of [`Lanes::transpose4`] for two blocks: the one at `src` and the one `apart[0]` values after it,
+    /// whose transposes are `apart[1]` values apart. Where it saves instructions, both are read before any is written.
+    ///
+    /// # Safety
+    /// - The clauses of [`Lanes::transpose4`] hold for both blocks. Source and destination do not overlap.
+    #[inline(always)]
+    unsafe fn transpose4_twice(
+        isa: Self::Isa,
+        (src, src_stride): (*const f32, usize),
+        factor: f32,
+        (dst, dst_stride): (*mut f32, usize),
+        apart: [usize; 2],
+    ) {
+        // SAFETY: both blocks are readable and writable (clause).
+        unsafe {
+            Self::transpose4(isa, src, src_stride, factor, dst, dst_stride);
+            Self::transpose4(isa, src.add(apart[0]), src_stride, factor, dst.add(apart[1]), dst_stride);
+        }
+    }
     /// Transposes the first `N` vectors as a square of `N` by `N` values.
     fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
     /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`.

@@ -31,11 +31,14 @@ pub unsafe fn transpose_in<L: Lanes>(
     factor: f32,
     dst: *mut f32,
 ) {
-    let squares = in_squares::<L>(dim, w);
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // Vectors of four lanes need squares only for the last rows.
+    let whole_squares = in_squares::<L>(dim, w);
+    let (squares, from_row) =
+        if L::N == 4 && w.is_multiple_of(4) { (whole_dims, whole_rows) } else { (whole_squares, 0) };
     // A tile of one row is a scaled copy of the row.
     let copied = if (rows, w) == (1, 1) { dim / L::N * L::N } else { 0 };
-    let first = squares.max(copied);
-    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    let first = whole_squares.max(copied);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
     // SAFETY: whole vectors, squares and blocks of four are within rows and dims. Single elements are read only inside the
     // rows and dims, and are written inside `padded · w` (clauses).
@@ -43,7 +46,7 @@ pub unsafe fn transpose_in<L: Lanes>(
         for x in (0..copied).step_by(L::N) {
             L::load(isa, src.add(x)).times(factors).store(dst.add(x));
         }
-        for i in (0..w).step_by(L::N) {
+        for i in (from_row..w).step_by(L::N) {
             for x in (0..squares).step_by(L::N) {
                 let mut square = [zero; MAX_LANES];
                 for r in 0..L::N {
@@ -61,14 +64,21 @@ pub unsafe fn transpose_in<L: Lanes>(
             return;
         }
         for i in (0..whole_rows).step_by(4) {
-            for x in (first..whole_dims).step_by(4) {
+            let (pairs, single) = ((whole_dims - first) / 8, (whole_dims - first) % 8);
+            for pair in 0..pairs {
+                let x = first + 8 * pair;
+                let (from, to) = (src.add(i * stride + x), dst.add(x * w + i));
+                L::transpose4_twice(isa, (from, stride), factor, (to, w), [4, 4 * w]);
+            }
+            if single > 0 {
+                let x = whole_dims - 4;
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
         // Moves the elements outside of the blocks of four: the last rows with all dims, then the last dims of the
         // earlier rows.
         for i in whole_rows..w {
-            for x in first..padded {
+            for x in squares.max(copied)..padded {
                 let inside = i < rows && x < dim;
                 dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() * factor } else { 0.0 });
             }
@@ -118,11 +128,19 @@ pub unsafe fn transpose_out<L: Lanes>(
             }
         }
         for i in (0..whole_rows).step_by(4) {
-            for x in (first..whole_dims).step_by(4) {
+            let (pairs, single) = ((whole_dims - first) / 8, (whole_dims - first) % 8);
+            for pair in 0..pairs {
+                let x = first + 8 * pair;
+                let (from, to) = (src.add(x * w + i), dst.add(i * stride + x));
+                L::transpose4_twice(isa, (from, w), 1.0, (to, stride), [4 * w, 4]);
+            }
+            if single > 0 {
+                let x = whole_dims - 4;
                 L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
-        for i in 0..rows {
+        let begun = if whole_dims < dim { 0 } else { whole_rows };
+        for i in begun..rows {
             let from = if i < whole_rows { whole_dims } else { first };
             for x in from..dim {
                 dst.add(i * stride + x).write(src.add(x * w + i).read());
@@ -146,11 +164,24 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     dim: usize,
     dst: *mut f32,
 ) {
-    for i in (0..rows).step_by(R) {
-        // SAFETY: panel `i / R` starts at `i · dim` and its rows at `i` (clauses).
-        unsafe {
-            let (from, to) = (src.add(i * stride), dst.add(i * dim));
-            transpose_in::<L>(isa, from, stride, (rows - i).min(R), dim, dim, R, 1.0, to);
+    const { assert!(R.is_multiple_of(4)) };
+    let whole = rows / R * R;
+    // SAFETY: panel `i / R` starts at `i / R · R · dim` and its rows at `i`. The head size is a multiple of four (clauses).
+    unsafe {
+        for i in (0..whole).step_by(4) {
+            let (from, to) = (src.add(i * stride), dst.add(i / R * R * dim + i % R));
+            for pair in 0..dim / 8 {
+                let x = 8 * pair;
+                L::transpose4_twice(isa, (from.add(x), stride), 1.0, (to.add(x * R), R), [4, 4 * R]);
+            }
+            if !dim.is_multiple_of(8) {
+                let x = dim - 4;
+                L::transpose4(isa, from.add(x), stride, 1.0, to.add(x * R), R);
+            }
+        }
+        if whole < rows {
+            let (from, to) = (src.add(whole * stride), dst.add(whole * dim));
+            transpose_in::<L>(isa, from, stride, rows - whole, dim, dim, R, 1.0, to);
         }
     }
 }

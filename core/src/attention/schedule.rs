@@ -101,7 +101,18 @@ pub enum Coverage {
 /// the sides of a shifted window are not evaluated: if they apply key by key, the result is never `Full`.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {
-    let (any, all) = sequence.ranges(rows);
+    covered(problem, sequence, &sequence.ranges(rows), &keys)
+}
+
+/// Returns [`coverage`] for rows whose intervals are known: `ranges` are the result of [`Sequence::ranges`].
+#[inline]
+#[must_use]
+pub fn covered(
+    problem: &Problem,
+    sequence: &Sequence,
+    (any, all): &(Range<usize>, Range<usize>),
+    keys: &Range<usize>,
+) -> Coverage {
     if keys.start.max(any.start) >= keys.end.min(any.end) {
         Coverage::Skip
     } else if !problem.modifies(sequence.batch) && all.start <= keys.start && keys.end <= all.end {

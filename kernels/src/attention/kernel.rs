@@ -42,7 +42,7 @@ pub struct Tile {
 ///   weights, tiny values ([`super::is_tiny`]) must have been scaled up before a step (`values::lift`).
 /// - `bias` is null, or readable for `count · width` values (for `count` values with `shares_bias`). The bias may be
 ///   the weights of the [`Tile`] if four conditions hold: the bias is not shared, the tile has several rows, `head_dim`
-///   is at most the kernel's chain length, and `largest` is finite.
+///   is at most the kernel's chain length, and `largest` is finite or `masks` is `false`.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys, by rows or in panels.
@@ -54,7 +54,7 @@ pub struct Block {
     /// Distance from one value row to the next.
     pub value_stride: usize,
     /// Largest magnitude of the elements in the problem's value tensor; NaN if an element is NaN. The field is used
-    /// only if there is a bias or if the kernel raises weights.
+    /// only if the bias masks keys or if the kernel raises weights.
     pub largest: f32,
     /// Number of keys in the block.
     pub count: usize,
@@ -63,6 +63,8 @@ pub struct Block {
     pub bias: *const f32,
     /// `true` if all rows share the bias. The shape of the bias is then `[key]`.
     pub shares_bias: bool,
+    /// `false` if no value of the bias is `−∞`, so that every row attends every key.
+    pub masks: bool,
     /// Rows to prefetch while a block with a bias or a soft cap is computed.
     pub ahead: Ahead,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero disables it.

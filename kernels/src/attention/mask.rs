@@ -82,8 +82,19 @@ pub enum Seen {
     Nothing,
     /// Every row attends every key, and every addend is zero. The bias was not written, or is zero.
     Plain,
-    /// Some rows do not attend every key, or some addends are not zero. The bias was written.
+    /// Every row attends every key, and some addends are not zero. The bias was written.
+    Added,
+    /// Some rows may not attend every key, or some addends are not zero. The bias was written.
     Biased,
+}
+
+impl Seen {
+    /// Returns `true` if a bias was written that the scores need.
+    #[inline]
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        matches!(self, Seen::Added | Seen::Biased)
+    }
 }
 
 /// An element type of masks.
@@ -186,6 +197,8 @@ impl<L: Lanes> Sight<L> {
             Seen::Nothing
         } else if self.magnitude.all_at_most(L::splat(isa, 0.0)) {
             Seen::Plain
+        } else if self.magnitude.all_at_most(L::splat(isa, MASK_LIMIT)) {
+            Seen::Added
         } else {
             Seen::Biased
         }
@@ -310,7 +323,7 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
         key += L::N;
     }
     let seen = sight.seen(isa);
-    if seen != Seen::Biased {
+    if !seen.is_written() {
         return seen;
     }
     // SAFETY: every key has `width` values at `dst` (clause).

@@ -8,8 +8,9 @@
 //! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow only with the length of a chain. The
 //!    sum of the finished chains is in memory, where the scores will be; registers hold the accumulators of one chain.
 //! 3. *The last keys.* If fewer than `R` keys are left, they are copied to a pad and followed by rows of zeros, so that
-//!    nothing beyond the block is read. Panels are padded when they are packed. Scores of padding are stored but do not
-//!    enter a maximum; later steps read only the scores of the block's keys.
+//!    nothing beyond the block is read. Panels are padded when they are packed; up to [`FEW`] last keys of a panel are
+//!    multiplied one by one, without the padding. Scores of padding are stored but do not enter a maximum; later steps
+//!    read only the scores of the block's keys.
 //! 4. *A mask is prefetched while products are computed.* The mask is as large as the scores and is read from memory
 //!    once. Its cache lines for the next tile are prefetched panel by panel.
 //! 5. *Maxima are computed before the scores leave the registers*, and again only if soft cap or bias change the
@@ -82,6 +83,58 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     }
 }
 
+/// Largest number of keys at the end of a block whose scores are computed one by one. More keys take fewer instructions
+/// in a padded panel.
+const FEW: usize = 4;
+
+/// Computes the scores of one key, whose elements are `R` values apart at `key`, in a panel of `R` keys. The operations
+/// and their order are those of [`panel`]. The function is not part of its callers, so that the code exists once per
+/// number of vectors.
+///
+/// # Safety
+/// - The clauses of [`Tile`] hold. Four values are readable at each element of the key.
+#[inline(never)]
+unsafe fn one_key<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    tile: &Tile,
+    mut key: *const f32,
+    scores: &mut [L; V],
+) {
+    let (d, width) = (tile.head_dim, V * L::N);
+    let mut query = tile.query;
+    let mut x = 0;
+    // SAFETY: the loops visit each of the `d` dims once, and each dim has four values of the panel and a row of queries
+    // (clauses). After the last dim both pointers may be outside their allocation, but nothing is read there.
+    unsafe {
+        while x < d {
+            let steps = (d - x).min(CHAIN);
+            // A product shorter than an iteration starts from zeros.
+            let mut acc = [L::splat(isa, 0.0); V];
+            let mut multiplies = steps >= 4 * L::UNROLL;
+            for _ in 0..steps / 4 {
+                for i in 0..4 {
+                    let a = L::quad(isa, key.add(i * R));
+                    for v in 0..V {
+                        let y = L::load(isa, query.add(i * width + v * L::N));
+                        acc[v] = if i == 0 && multiplies {
+                            y.mul_quad::<0>(a)
+                        } else {
+                            acc[v].mul_add_quad::<0>(y, a)
+                        };
+                    }
+                }
+                multiplies = false;
+                key = key.wrapping_add(4 * R);
+                query = query.wrapping_add(4 * width);
+            }
+            for v in 0..V {
+                scores[v] = if x > 0 { acc[v].plus(scores[v]) } else { acc[v] };
+            }
+            x += steps;
+        }
+    }
+}
+
 /// Writes a key's scores to `at` and updates the maxima.
 ///
 /// # Safety
@@ -92,6 +145,20 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
         // SAFETY: `v` is below `V` (clause).
         unsafe { scores[v].store(at.add(v * L::N)) };
         top[v] = top[v].larger(scores[v]);
+    }
+}
+
+/// Adds the bias of a key to its scores, in a block that has a bias per row.
+///
+/// # Safety
+/// - The clauses of [`Block`] hold, and `key` is below the block's number of keys. The bias is not null and not shared.
+#[inline(always)]
+unsafe fn add_bias<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, scores: &mut [L; V]) {
+    let masked = L::splat(isa, f32::NEG_INFINITY);
+    for v in 0..V {
+        // SAFETY: `key` is a key of the block, and `v` is less than `V` (clauses).
+        let bias = unsafe { L::load(isa, block.bias.add((key * V + v) * L::N)) };
+        scores[v] = biased(scores[v], bias, masked);
     }
 }
 
@@ -172,6 +239,8 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
+    // The four values that are read at an element of a key are in the panel.
+    const { assert!(!PANELS || R >= FEW + 3) };
     let width = V * L::N;
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     let mut key = 0;
@@ -179,22 +248,40 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
         // SAFETY: `key` is a multiple of R below the count, and `dst` has room for whole panels.
         unsafe {
             let at = dst.add(key * width);
-            let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
             if KIND != PLAIN && block.ahead.rows > 0 {
                 fetch::<L>(isa, &block.ahead, key..key + R, 2 * block.count);
             }
-            if KIND == BIASED && rows >= R {
-                let masked = L::splat(isa, f32::NEG_INFINITY);
+            if PANELS && KIND != MODIFIED && rows <= FEW {
+                let mut scores = top;
+                for r in 0..rows {
+                    one_key::<L, R, V>(isa, tile, block.keys.add(key * tile.head_dim + r), &mut scores);
+                    if KIND == BIASED {
+                        add_bias::<L, V>(isa, block, key + r, &mut scores);
+                    }
+                    keep::<L, V>(&scores, at.add(r * width), &mut top);
+                }
+                return top;
+            }
+            let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
+            if KIND == BIASED && rows >= R && !block.masks {
                 let bias = block.bias.add(key * width);
                 for r in 0..R {
                     let mut scores = acc[r];
                     for v in 0..V {
-                        scores[v] = biased(scores[v], L::load(isa, bias.add((r * V + v) * L::N)), masked);
+                        scores[v] = scores[v].plus(L::load(isa, bias.add((r * V + v) * L::N)));
                     }
                     keep::<L, V>(&scores, at.add(r * width), &mut top);
                 }
-            } else if KIND != PLAIN {
+            } else if KIND == BIASED {
+                for r in 0..R {
+                    if r < rows {
+                        let mut scores = acc[r];
+                        add_bias::<L, V>(isa, block, key + r, &mut scores);
+                        keep::<L, V>(&scores, at.add(r * width), &mut top);
+                    }
+                }
+            } else if KIND == MODIFIED {
                 for r in 0..R {
                     if r < rows {
                         keep_modified::<L, V>(isa, block, key + r, &acc[r], at.add(r * width), &mut top);

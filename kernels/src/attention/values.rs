@@ -138,7 +138,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 ) {
     // SAFETY: the called functions have the same clauses as this one.
     unsafe {
-        if !block.bias.is_null() && !block.largest.is_finite() {
+        if !block.bias.is_null() && block.masks && !block.largest.is_finite() {
             add_where_attended::<L, V>(isa, block, value_dim, p, w, first);
         } else {
             add::<L, R, V>(isa, block, value_dim, p, w, first, raised);

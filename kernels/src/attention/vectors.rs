@@ -25,6 +25,29 @@ unsafe fn refer_to_zero<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
     }
 }
 
+/// Multiplies each of `M` rows of weighted sums by `factor`. A zero becomes `+0`.
+///
+/// # Safety
+/// - `M` rows of `V` vectors are readable and writable at `w`.
+#[inline(always)]
+unsafe fn multiply_rows<L: Lanes, const V: usize, const M: usize>(isa: L::Isa, w: *mut f32, factor: &[L; V]) {
+    let zero = L::splat(isa, 0.0);
+    let mut rows = [[zero; V]; M];
+    // SAFETY: each vector is one of the `V` vectors of a row (clause).
+    unsafe {
+        for r in 0..M {
+            for v in 0..V {
+                rows[r][v] = L::load(isa, w.add((r * V + v) * L::N)).mul_add(factor[v], zero);
+            }
+        }
+        for r in 0..M {
+            for v in 0..V {
+                rows[r][v].store(w.add((r * V + v) * L::N));
+            }
+        }
+    }
+}
+
 impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for Vectors<L, R, V, PANELS> {
     type Isa = L::Isa;
 
@@ -118,28 +141,22 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     unsafe fn finish(isa: L::Isa, sums: &Sums, value_dim: usize) {
         let zero = L::splat(isa, 0.0);
         let one = L::splat(isa, 1.0);
-        for v in 0..V {
-            // SAFETY: references, sums and each of `value_dim` rows have a vector `v` (clause).
-            unsafe {
+        let row = V * L::N;
+        // SAFETY: references, sums and each of `value_dim` rows have `V` vectors (clause).
+        unsafe {
+            let mut inverse = [zero; V];
+            for v in 0..V {
                 let m = L::load(isa, sums.m.add(v * L::N));
                 let s = L::load(isa, sums.s.add(v * L::N));
                 // Without an attended key, `W` and `S` are zero, and `W · S` is zero. A NaN score makes `S` and the
                 // result NaN.
-                let inverse = m.if_present(one.over(s), s);
-                let row = V * L::N;
-                let mut at = sums.w.add(v * L::N);
-                for _ in 0..value_dim / 4 {
-                    for i in 0..4 {
-                        let at = at.add(i * row);
-                        L::load(isa, at).mul_add(inverse, zero).store(at);
-                    }
-                    // After the last iteration the pointer may be outside the allocation.
-                    at = at.wrapping_add(4 * row);
-                }
-                for i in 0..value_dim % 4 {
-                    let at = at.add(i * row);
-                    L::load(isa, at).mul_add(inverse, zero).store(at);
-                }
+                inverse[v] = m.if_present(one.over(s), s);
+            }
+            for x in 0..value_dim / 2 {
+                multiply_rows::<L, V, 2>(isa, sums.w.add(2 * x * row), &inverse);
+            }
+            if !value_dim.is_multiple_of(2) {
+                multiply_rows::<L, V, 1>(isa, sums.w.add((value_dim - 1) * row), &inverse);
             }
         }
     }

@@ -6,10 +6,6 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: adding −200 to the biased exponent of the polynomial makes the
-/// exponent negative.
-const ZERO_AT: f32 = -200.0;
-
 /// Vector of four f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
@@ -200,30 +196,34 @@ impl Lanes for Four {
         dst_stride: usize,
     ) {
         // SAFETY: both pointers have four rows of four values (clause of `transpose4`).
+        unsafe { store_square(transposed(load_square(src, src_stride)), factor, dst, dst_stride) }
+    }
+    #[inline(always)]
+    unsafe fn transpose4_twice(
+        _: Neon,
+        (src, src_stride): (*const f32, usize),
+        factor: f32,
+        (dst, dst_stride): (*mut f32, usize),
+        apart: [usize; 2],
+    ) {
+        // Adjacent vectors of the two blocks are loaded or stored by one instruction.
+        // SAFETY: each pointer has four rows of four values (clause of `transpose4_twice`).
         unsafe {
-            let a = vld1q_f32(src);
-            let b = vld1q_f32(src.add(src_stride));
-            let c = vld1q_f32(src.add(2 * src_stride));
-            let d = vld1q_f32(src.add(3 * src_stride));
-            let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
-            let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
-            vst1q_f32(dst, vmulq_n_f32(vzip1q_f32(ac_low, bd_low), factor));
-            vst1q_f32(dst.add(dst_stride), vmulq_n_f32(vzip2q_f32(ac_low, bd_low), factor));
-            vst1q_f32(dst.add(2 * dst_stride), vmulq_n_f32(vzip1q_f32(ac_high, bd_high), factor));
-            vst1q_f32(dst.add(3 * dst_stride), vmulq_n_f32(vzip2q_f32(ac_high, bd_high), factor));
+            let squares = [load_square(src, src_stride), load_square(src.add(apart[0]), src_stride)];
+            let [first, second] = squares.map(|square| transposed(square));
+            for r in 0..4 {
+                let at = dst.add(r * dst_stride);
+                vst1q_f32(at, vmulq_n_f32(first[r], factor));
+                vst1q_f32(at.add(apart[1]), vmulq_n_f32(second[r], factor));
+            }
         }
     }
     #[inline(always)]
     fn transpose(_: Neon, square: &mut [Self; MAX_LANES]) {
-        op!({
-            let (a, b, c, d) = (square[0].0, square[1].0, square[2].0, square[3].0);
-            let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
-            let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
-            square[0].0 = vzip1q_f32(ac_low, bd_low);
-            square[1].0 = vzip2q_f32(ac_low, bd_low);
-            square[2].0 = vzip1q_f32(ac_high, bd_high);
-            square[3].0 = vzip2q_f32(ac_high, bd_high);
-        });
+        let rows = transposed([square[0].0, square[1].0, square[2].0, square[3].0]);
+        for r in 0..4 {
+            square[r].0 = rows[r];
+        }
     }
     #[inline(always)]
     fn wide(_: Neon, x: f64) -> Self::Wide {
@@ -281,7 +281,8 @@ impl Lanes for Four {
         let p = r2.mul_add(r2.mul_add(high, middle), low);
         // FCVTZS shifts the integer to the position of the exponent, so that adding the bits multiplies by the power of
         // two. For NaN it returns zero, which leaves the NaN of the polynomial unchanged. A sum below zero saturates at
-        // zero, which is the bit pattern of 0.0.
+        // zero, which is the bit pattern of 0.0. Below −256 FCVTZS returns its lowest integer, and the sum is below zero.
+        // So it is at −∞, where the polynomial is the default NaN of `−∞ − (−∞)`, whose sign bit is clear.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
         Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
     }
@@ -295,7 +296,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn weight(self) -> Self {
-        self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
+        self.exp2()
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {
@@ -328,6 +329,61 @@ impl Lanes for Four {
     fn any_greater(self, other: Self) -> bool {
         op!(vmaxvq_u32(vcgtq_f32(self.0, other.0))) != 0
     }
+}
+
+/// Loads four rows of four values.
+///
+/// # Safety
+/// - Four rows of four values, `stride` apart, are readable at `p`.
+#[inline(always)]
+unsafe fn load_square(p: *const f32, stride: usize) -> [float32x4_t; 4] {
+    // SAFETY: `p` has the four rows (clause).
+    unsafe {
+        [vld1q_f32(p), vld1q_f32(p.add(stride)), vld1q_f32(p.add(2 * stride)), vld1q_f32(p.add(3 * stride))]
+    }
+}
+
+/// Writes four rows of four values, multiplied by `factor`.
+///
+/// # Safety
+/// - Four rows of four values, `stride` apart, are writable at `p`.
+#[inline(always)]
+unsafe fn store_square(rows: [float32x4_t; 4], factor: f32, p: *mut f32, stride: usize) {
+    for r in 0..4 {
+        // SAFETY: `p` has the four rows (clause).
+        unsafe { vst1q_f32(p.add(r * stride), vmulq_n_f32(rows[r], factor)) };
+    }
+}
+
+/// Returns the low halves of two vectors. The compiler would choose an instruction that overwrites `a`, and copy `a`
+/// first.
+#[inline(always)]
+fn low_halves(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    let halves: float32x4_t;
+    // SAFETY: the instruction reads and writes registers only, and vectors prove the instruction set.
+    unsafe {
+        core::arch::asm!("zip1 {0:v}.2d, {1:v}.2d, {2:v}.2d", out(vreg) halves, in(vreg) a, in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    halves
+}
+
+/// Returns the transpose of a square. First every other lane of two rows is taken, then halves: the compiler would
+/// store interleaved lanes by instructions that accept no offset.
+#[inline(always)]
+fn transposed([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    op!({
+        let high =
+            |x, y| vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
+        let (even_ab, odd_ab) = (vtrn1q_f32(a, b), vtrn2q_f32(a, b));
+        let (even_cd, odd_cd) = (vtrn1q_f32(c, d), vtrn2q_f32(c, d));
+        [
+            low_halves(even_ab, even_cd),
+            low_halves(odd_ab, odd_cd),
+            high(even_ab, even_cd),
+            high(odd_ab, odd_cd),
+        ]
+    })
 }
 
 /// Converts four f16 elements to f32. FCVTL is part of ARMv8.0, but its intrinsic requires f16 arithmetic.

@@ -8,6 +8,7 @@ mod exponential;
 // time to decompress the GPU modules than for all other tests.
 #[cfg(not(miri))]
 mod gpu;
+mod last_keys;
 mod linear;
 mod mask;
 mod measure;

@@ -35,6 +35,7 @@ fn tangents(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
         count: 1,
         bias: core::ptr::null(),
         shares_bias: false,
+        masks: true,
         ahead: Ahead::NOTHING,
         largest: 0.0,
         cap: 1.0,

@@ -44,7 +44,7 @@ pub(super) unsafe fn cover(
                 match unsafe { mask(c, tile, &view, &elements, keys, to) } {
                     Seen::Nothing => return None,
                     Seen::Plain => {}
-                    Seen::Biased => written = reach,
+                    Seen::Added | Seen::Biased => written = reach,
                 }
             }
             _ => {

@@ -6,7 +6,7 @@
 //! **Why the code differs.**
 //!
 //! 1. *Intervals first.* For lengths, causality and windows, the first and the last row of the tile decide whether a
-//!    block is skipped or fully attended ([`coverage`]). A bias is written only for a partially attended block.
+//!    block is skipped or fully attended ([`covered`]). A bias is written only for a partially attended block.
 //! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
 //!    skipped, and a block without a masked key needs no bias.
 //! 3. *Values that tasks share are kept* ([`MaskCache`]). The values of a second mask, the sides of a shifted window, and
@@ -16,7 +16,7 @@
 use super::addends::{self, MaskOf};
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
-use elsa_core::attention::schedule::{Coverage, coverage, restrict};
+use elsa_core::attention::schedule::{Coverage, covered, restrict};
 use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
 
@@ -27,6 +27,13 @@ pub(super) struct Bias {
     pub data: *const f32,
     /// `true` if all rows share the values; their order is then `[key]`.
     pub is_row: bool,
+    /// `false` if no value is `−∞`.
+    pub masks: bool,
+}
+
+impl Bias {
+    /// The bias of a block in which every row attends every key and nothing is added.
+    const NOTHING: Bias = Bias { data: std::ptr::null(), is_row: false, masks: false };
 }
 
 /// The worker's memory for two biases. Each region has room for a block of the widest tile; the second region exists
@@ -64,13 +71,14 @@ pub(super) unsafe fn cover(
     (cache, place): (&MaskCache, usize),
 ) -> Option<Bias> {
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
-    match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
+    let ranges = sequence.ranges(rows.clone());
+    match covered(c.problem, sequence, &ranges, keys) {
         Coverage::Skip => return None,
-        Coverage::Full => return Some(Bias { data: std::ptr::null(), is_row: false }),
+        Coverage::Full => return Some(Bias::NOTHING),
         Coverage::Partial => {}
     }
     let at = to.first;
-    let (_, all) = sequence.ranges(rows.clone());
+    let (_, all) = ranges;
     let whole = all.start <= keys.start && keys.end <= all.end;
     let mut row = (Seen::Plain, std::ptr::null());
     if c.choice.row_mask {
@@ -86,9 +94,9 @@ pub(super) unsafe fn cover(
         return None;
     }
     let divided = !cache.sides.is_null();
-    if row.0 == Seen::Biased {
+    if row.0.is_written() {
         if seen == Seen::Plain && whole && !divided {
-            return Some(Bias { data: row.1, is_row: true });
+            return Some(Bias { data: row.1, is_row: true, masks: true });
         }
         // SAFETY: the callee's clauses are those of this function; the table entries are those of the cache.
         let spread = unsafe { write(c, MaskOf::Mask, tile, keys, cache, at) };
@@ -110,18 +118,18 @@ pub(super) unsafe fn cover(
             match found {
                 Seen::Nothing => return None,
                 Seen::Plain => {}
-                Seen::Biased => (seen, bias) = (Seen::Biased, at.cast_const()),
+                Seen::Added | Seen::Biased => (seen, bias) = (Seen::Biased, at.cast_const()),
             }
         }
     }
     match (seen, whole) {
         (Seen::Nothing, _) => return None,
-        (Seen::Plain, true) => return Some(Bias { data: std::ptr::null(), is_row: false }),
-        (Seen::Biased, true) => return Some(Bias { data: bias, is_row: false }),
-        (Seen::Plain | Seen::Biased, false) => {}
+        (Seen::Plain, true) => return Some(Bias::NOTHING),
+        (_, true) => return Some(Bias { data: bias, is_row: false, masks: seen == Seen::Biased }),
+        (_, false) => {}
     }
     // No row attends keys beyond the reach of mask and bias, and those keys have no bias.
-    let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
+    let written = if seen.is_written() { reach(c, tile, keys) } else { 0 };
     // SAFETY: the region has room for a block of the widest tile (layout), all of it initialised: workspaces begin as
     // zeros. The values of the first `written` keys have been written, either there or at `bias`.
     let slice = unsafe {
@@ -132,7 +140,7 @@ pub(super) unsafe fn cover(
     };
     slice[written * width..].fill(0.0);
     restrict(sequence, rows.clone(), keys.clone(), width, slice);
-    Some(Bias { data: at, is_row: false })
+    Some(Bias { data: at, is_row: false, masks: true })
 }
 
 /// Returns the number of leading keys of a block that both mask and bias cover.
@@ -170,7 +178,7 @@ unsafe fn of_tile(
                         let mask = of(MaskOf::Mask, to);
                         let bias = of(MaskOf::Bias, second);
                         let (seen, at) = together(c, tile.width, &all, mask, bias, to);
-                        if seen == Seen::Biased && at != to.cast_const() {
+                        if seen.is_written() && at != to.cast_const() {
                             to.copy_from_nonoverlapping(at, all.len() * tile.width);
                         }
                         seen
@@ -225,7 +233,7 @@ unsafe fn together(
         (Seen::Nothing, _) | (_, Seen::Nothing) => (Seen::Nothing, std::ptr::null()),
         (Seen::Plain, _) => other,
         (_, Seen::Plain) => one,
-        (Seen::Biased, Seen::Biased) => {
+        _ => {
             let count = addends::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
             // SAFETY: both biases are readable for these keys, and `to` is writable for them (clauses); *kernel*.
             unsafe { (c.kernel.add)(one.1, other.1, count * width, to) };

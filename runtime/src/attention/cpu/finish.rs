@@ -97,24 +97,18 @@ pub(super) unsafe fn row(
     }
 }
 
-/// Writes every output of a tile's rows.
+/// Writes the outputs of a tile's rows other than the output tensor, and records their skipped weights. Few calls have
+/// these outputs.
 ///
 /// # Safety
-/// - The invariants of [`Context`] hold. The rows belong to this worker, and the state is initialised.
-/// - If the plan has a budget, `left_out` points to the sum of skipped weights of each row, in the units of the state.
-/// - `scratch` is the worker's region for rows.
-pub(super) unsafe fn finish(
+/// - The clauses of [`finish`] hold. `sums` are those of its state.
+#[inline(never)]
+unsafe fn describe(
     c: &Context<'_>,
     tile: &TileRows<'_>,
-    entries: &Entries,
-    (state, left_out): (Finished, Option<*const f32>),
-    scratch: *mut f32,
+    (sums, normalised): (&Option<Sums>, bool),
+    left_out: Option<*const f32>,
 ) {
-    let (sums, normalised) = match state {
-        Finished::Empty => (None, false),
-        Finished::Sums(sums) => (Some(sums), false),
-        Finished::Normalised(sums) => (Some(sums), true),
-    };
     let dv = c.problem.value_dim();
     let [lse, state_m, state_s, state_w] =
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
@@ -151,6 +145,30 @@ pub(super) unsafe fn finish(
                 }
             }
         }
+    }
+}
+
+/// Writes every output of a tile's rows.
+///
+/// # Safety
+/// - The invariants of [`Context`] hold. The rows belong to this worker, and the state is initialised.
+/// - If the plan has a budget, `left_out` points to the sum of skipped weights of each row, in the units of the state.
+/// - `scratch` is the worker's region for rows.
+pub(super) unsafe fn finish(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    entries: &Entries,
+    (state, left_out): (Finished, Option<*const f32>),
+    scratch: *mut f32,
+) {
+    let (sums, normalised) = match state {
+        Finished::Empty => (None, false),
+        Finished::Sums(sums) => (Some(sums), false),
+        Finished::Normalised(sums) => (Some(sums), true),
+    };
+    if left_out.is_some() || c.has(Operand::LogSumExp) || c.has(Operand::StateReference) {
+        // SAFETY: the callee's clauses are those of this function.
+        unsafe { describe(c, tile, (&sums, normalised), left_out) };
     }
     if !c.has(Operand::Output) {
         return;

@@ -46,7 +46,8 @@ fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
         Seen::Plain => 2,
-        Seen::Biased => 3,
+        Seen::Added => 3,
+        Seen::Biased => 4,
     }
 }
 
@@ -56,6 +57,7 @@ fn seen_of(word: u32) -> Option<Seen> {
         0 => None,
         1 => Some(Seen::Nothing),
         2 => Some(Seen::Plain),
+        3 => Some(Seen::Added),
         _ => Some(Seen::Biased),
     }
 }

@@ -107,6 +107,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
                 count: keys.len(),
                 bias: bias.data,
                 shares_bias: bias.is_row,
+                masks: bias.masks,
                 ahead: Ahead::NOTHING,
                 largest: 0.0,
                 cap: c.cap,
@@ -155,11 +156,12 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
                 count: keys.len(),
                 bias: bias.data,
                 shares_bias: bias.is_row,
+                masks: bias.masks,
                 ahead: Ahead::NOTHING,
                 largest: 0.0,
                 cap: 0.0,
             };
-            if !bias.data.is_null() {
+            if bias.masks {
                 (c.kernel.largest)(&block.clone(), c.choice.value_dim, &mut block.largest);
             }
             (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, [false, false]);

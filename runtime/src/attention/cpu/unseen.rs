@@ -131,7 +131,7 @@ impl Vote<'_> {
     /// # Safety
     /// - The clauses of [`Vote::passes`] hold.
     unsafe fn at_the_ends(&self, i: usize) -> f32 {
-        let Bias { data, is_row } = self.bias;
+        let Bias { data, is_row, .. } = self.bias;
         if data.is_null() {
             return 0.0;
         }
@@ -149,7 +149,7 @@ impl Vote<'_> {
     /// # Safety
     /// - The clauses of [`Vote::passes`] hold. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
-        let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
+        let (width, Bias { data, is_row, .. }) = (self.rows.width, self.bias);
         // SAFETY: for each key, the bias has `width` values, or one value if all rows share it; `to` has `width` values
         // (clauses).
         unsafe {

@@ -93,7 +93,7 @@ struct Walk<'a> {
     budget: Option<Budget>,
     /// `true` if the tile's scores are known to stay near zero; zero is then the reference of all rows.
     near_zero: bool,
-    /// First block that contains a key on the tile's diagonal.
+    /// First block that contains a key on the tile's diagonal, if the plan votes on unseen blocks.
     own_block: usize,
 }
 
@@ -416,7 +416,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
             Budget { odds, left_out, totals, top, largest: -1.0, near_zero, skipped: false, moved: false }
         });
         let walk = Walk {
-            own_block: own_blocks(sequence, &rows.rows, choice.block).start,
+            own_block: if choice.foresees { own_blocks(sequence, &rows.rows, choice.block).start } else { 0 },
             rows,
             budget,
             near_zero,
@@ -490,11 +490,12 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &TileGroup<'_>, worker: usize
                     count: keys.len(),
                     bias: bias.data,
                     shares_bias: bias.is_row,
+                    masks: bias.masks,
                     ahead,
                     largest: 0.0,
                     cap: c.cap,
                 };
-                if c.kernel.spec.raises || !bias.data.is_null() {
+                if c.kernel.spec.raises || bias.masks {
                     let (largest, v) = *values.get_or_insert_with(|| stage::lifted(c, &block, part));
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
                     known = largest;
