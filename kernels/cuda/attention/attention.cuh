@@ -53,13 +53,12 @@
 // 12. Inside an error budget a tile whose weights are small in every row of the block is left out (tile/within.cuh).
 // 13. With SERIAL_SPLITS a block takes all splits of its rows and merges their states in place (tile/serial.cuh). The keys of
 //     a split's first tile travel with the last tile of the previous split.
-// 14. With LAST_MERGES the last block of a row block to finish merges the splits, which saves a launch (arrival.cuh).
-// 15. A warp without rows takes part in loads and barriers but skips products: its references are NaN, which no score
+// 14. A warp without rows takes part in loads and barriers but skips products: its references are NaN, which no score
 //     exceeds. Blocks with such warps start after all others (place.cuh). Which of their warps have rows depends on the head,
 //     because a scheduler of an SM serves the same warp of every block.
-// 16. A GPU with two register banks multiplies at full rate if no two operands come from one bank, and reuses an operand of
+// 15. A GPU with two register banks multiplies at full rate if no two operands come from one bank, and reuses an operand of
 //     the previous product: hence the order of products (scores.cuh, values.cuh).
-// 17. If registers allow, the weights of a column of scores are exchanged while those of the previous column are multiplied
+// 16. If registers allow, the weights of a column of scores are exchanged while those of the previous column are multiplied
 //     (multiply_stage), because a warp that stores and then loads waits for both.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
@@ -117,7 +116,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   t.store_k();
   sync_block();
   NO_UNROLL while (true) {
-    const bool idle = t.begins_idle(SERIAL ? t.here() : outset);
+    const bool idle = t.begins_idle(outset);
     UNROLL for (int i = 0; i < TM; i++) {
       m[i] = idle ? NO_ROW : NO_KEY;
       sum[i] = 0.f;

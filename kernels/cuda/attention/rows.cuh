@@ -26,6 +26,7 @@
 #include "../common/elements.cuh"
 #include "added.cuh"
 #include "arrival.cuh"
+#include "merge.cuh"
 
 constexpr int WARPS = 4;
 constexpr int MERGED = 8;  // most splits that the last block merges

@@ -119,11 +119,7 @@ fn sums_are_those_of_the_sources() {
         };
         assert_eq!((spec.head_dim, spec.summation), (number(2), summation), "{}", kernel.name);
         assert_eq!(spec.serial, template == "ATTENTION_SERIAL", "{}", kernel.name);
-        let merges = match &*template {
-            "ATTENTION_SERIAL" => 4,
-            "ATTEND_ROWS_MERGED" => 8,
-            _ => 0,
-        };
+        let merges = if template == "ATTEND_ROWS_MERGED" { 8 } else { 0 };
         assert_eq!(spec.merges, merges, "{}", kernel.name);
     }
     let rows = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention/rows.cuh"));

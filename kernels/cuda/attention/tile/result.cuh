@@ -41,8 +41,6 @@ template <class S> INLINE void Tiles<S>::finish() {
       const long long own = row_number(call, q, share.head, row) + g;
       if (g < TM && g < x.left) write_f32(this->limit.part_d + (own * call.splits + share.split) * 4, this->vote.lost);
     }
-    if constexpr (SERIAL)
-      if (last_merges(call) && is_last_split(call, share)) merge_block<BM>(call, share, first_row(share));
     return;
   }
   NO_UNROLL for (int i = 0; i < TM; i++) {

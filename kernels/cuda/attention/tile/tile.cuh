@@ -4,7 +4,7 @@
 #include "../../common/elements.cuh"
 #include "../added.cuh"
 #include "../budget.cuh"
-#include "../arrival.cuh"
+#include "../finish.cuh"
 
 constexpr int TILE = 64;  // keys per tile
 
@@ -34,8 +34,7 @@ enum Changes { ALL, EDGES, ADDENDS, NONE };
 //   FLUSH     tiles between additions to memory
 //   CHANGES   possible changes of the scores
 //   BUDGET    whether tiles are left out inside an error budget
-//   SERIAL    whether a block can take all splits of its rows, one after another, and whether the last block of a row block
-//             can merge the splits that blocks have taken
+//   SERIAL    whether a block can take all splits of its rows, one after another
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
           int FLUSH_, Changes CHANGES_, bool BUDGET_ = false, bool SERIAL_ = false>
 struct Shape {
