@@ -512,7 +512,7 @@ static int is_first(const float *row) {
 static void repeated_calls(elsa_engine engine) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     const tensors t = upload_all();
-    const address other = upload(out, sizeof out);
+    const address other = upload(out, sizeof out), queries = upload(q, sizeof q);
     void *const stream = (void *)(size_t)1;
     int64_t lengths[1] = {N};
     call c = make(engine), d = on(&c, &t);
@@ -528,9 +528,19 @@ static void repeated_calls(elsa_engine engine) {
         d.to.out.data = (void *)(size_t)other;
         OK(run(&d, stream, NULL));
         CHECK(cuMemcpyDtoH(out, other, sizeof out) == 0 && error() < 1e-5);
+        d.in.q.data = (void *)(size_t)queries;
+        CHECK(cuMemcpyHtoD(other, k, sizeof out) == 0);
+        OK(run(&d, stream, NULL));
+        CHECK(cuMemcpyDtoH(out, other, sizeof out) == 0 && error() < 1e-5);
+        /* Addresses that the list of an earlier call must not get: overlapping, misaligned and null. */
+        d.to.out.data = (void *)(size_t)queries;
+        CHECK(run(&d, stream, NULL) == argument);
+        d.to.out.data = (void *)(size_t)(other + 2);
+        CHECK(run(&d, stream, NULL) == argument);
         d.to.out.data = NULL;
         CHECK(run(&d, stream, NULL) == argument);
         d.to.out.data = (void *)(size_t)t.out;
+        d.in.q.data = (void *)(size_t)t.q;
     }
     memcpy(all, out, sizeof out);
     c.problem.causal = ELSA_CAUSAL_TOP_LEFT;
@@ -561,7 +571,7 @@ static void repeated_calls(elsa_engine engine) {
     OK(elsa_plan_destroy(plain));
     end(&d);
     free_all(&t);
-    CHECK(cuMemFree(other) == 0);
+    CHECK(cuMemFree(other) == 0 && cuMemFree(queries) == 0);
 }
 
 int main(void) {

@@ -71,7 +71,7 @@ impl<O: Operator> Plan<O> {
         workspace: &'a mut Workspace<O>,
     ) -> Result<DeviceBound<'a, O>, BindError> {
         let Workspace { memory, record } = workspace;
-        let call = self.device_call(inputs, outputs, stream, trust, memory)?;
+        let call = self.device_call(inputs, outputs, (stream, trust), None, memory)?;
         Ok(DeviceBound { call, plan: self, record })
     }
 
@@ -79,14 +79,17 @@ impl<O: Operator> Plan<O> {
     /// the list of launches and uses it in the next call with the same `key`. That call takes less time, because its tensors
     /// are neither requested nor checked. A workspace keeps 128 lists.
     ///
-    /// `key` is bytes in parts, or `None` if the workspace keeps nothing. `tensors` returns the tensors of the call.
+    /// `key` is bytes in parts of whole words of eight bytes, or `None` if the workspace keeps nothing. `tensors` returns the tensors
+    /// of the call. If the key contains the address of each tensor as one of its words, the list also serves calls whose keys differ
+    /// in these words only, unless their alignment differs or a tensor overlaps an output.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::bind_device_trusted`] and of `tensors`.
     ///
     /// # Safety
     /// - The clauses of [`Plan::bind_device_trusted`].
-    /// - In one workspace, calls with equal keys are of one plan, and have equal inputs and outputs, including lengths.
+    /// - In one workspace, calls with equal keys are of one plan, and have equal inputs and outputs, including lengths. Calls
+    ///   whose keys differ only in words that are addresses of tensors differ only in these addresses.
     pub unsafe fn bind_device_keyed<'a, E: From<BindError>>(
         &'a self,
         key: Option<&[&[u8]]>,
@@ -105,9 +108,7 @@ impl<O: Operator> Plan<O> {
             (true, Memory::Gpu { gpu: Ok(memory), .. }) => DeviceCall::again(stream, trust, memory)?,
             (_, memory) => {
                 let (inputs, outputs) = tensors()?;
-                let mut call = self.device_call(&inputs, &outputs, stream, trust, memory)?;
-                key.into_iter().for_each(|key| call.workspace().keep(key));
-                call
+                self.device_call(&inputs, &outputs, (stream, trust), key, memory)?
             }
         };
         Ok(DeviceBound { call, plan: self, record })
@@ -118,8 +119,8 @@ impl<O: Operator> Plan<O> {
         &'a self,
         inputs: &O::DeviceInputs<'a>,
         outputs: &O::DeviceOutputs,
-        stream: Option<RawStream>,
-        trust: Trust,
+        (stream, trust): (Option<RawStream>, Trust),
+        key: Option<&[&[u8]]>,
         memory: &'a mut Memory,
     ) -> Result<DeviceCall<'a>, BindError> {
         let Execution::Gpu { gpu: plan, .. } = &self.execution else {
@@ -137,7 +138,7 @@ impl<O: Operator> Plan<O> {
         self.check_memory(plan, &given, memory)?;
         plan.allows(&given)?;
         let lengths = O::device_lengths(&self.problem, inputs);
-        DeviceCall::new(plan, &self.problem, lengths, &places, stream, trust, memory)
+        DeviceCall::new(plan, &self.problem, lengths, &places, (stream, trust), key, memory)
     }
 }
 

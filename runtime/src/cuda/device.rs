@@ -1,7 +1,8 @@
 //! Runs a plan on device tensors, which are used in place.
 
 use super::driver::{Context, Entered, RawEvent, RawStream};
-use super::plan::GpuPlan;
+use super::kept::{Key, Moves, Tensor};
+use super::plan::{GpuPlan, OperandOf};
 use super::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError};
 use crate::problem::Problem;
@@ -92,7 +93,8 @@ fn check(entered: Option<&Entered<'_>>, tensor: &TensorSpec, address: Option<u64
 }
 
 impl<'a> DeviceCall<'a> {
-    /// Checks the addresses and the stream, except what the caller guarantees, and prepares the launches. The caller has checked the lengths.
+    /// Checks the addresses and the stream, except what the caller guarantees, and prepares the launches. The caller has checked the
+    /// lengths. With a key, the workspace keeps the launches.
     ///
     /// # Errors
     /// Returns an error if a tensor or the stream does not fit the problem, or if the device fails.
@@ -101,8 +103,8 @@ impl<'a> DeviceCall<'a> {
         problem: &P::Problem,
         lengths: <P::Problem as Problem>::Lengths<'_>,
         given: &Addresses<P::Problem>,
-        stream: Option<RawStream>,
-        trust: Trust,
+        (stream, trust): (Option<RawStream>, Trust),
+        key: Option<Key<'_>>,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
         // What the caller has stated is about the lost context, not about the one that would replace it.
@@ -120,7 +122,27 @@ impl<'a> DeviceCall<'a> {
         })?;
         check_stream(&context, stream, trust)?;
         let (lent, stream) = (stream.is_some(), stream.unwrap_or_else(|| workspace.stream.raw()));
-        workspace.list = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
+        let at = DeviceTensors { at, types: &types };
+        let list = plan.launches(problem, lengths, &at, workspace)?;
+        if let Some(key) = key.filter(|_| list.is_plain()) {
+            let given = || at.at.iter().filter(|(_, address)| **address != 0);
+            let of = |(operand, address): (OperandOf<P>, &u64)| {
+                let TensorSpec { written, .. } = tensors[operand];
+                Tensor { address: *address, bytes: tensors[operand].bytes(), written }
+            };
+            let moves = Moves::of(key, &given().map(of).collect::<Vec<_>>(), &list, |moved| {
+                let mut moved = moved.iter().copied();
+                let at = Operands::from_fn(|operand| match at.at[operand] {
+                    0 => 0,
+                    _ => moved.next().unwrap_or(0),
+                });
+                plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace).ok()
+            });
+            workspace.list = list;
+            workspace.keep(key, moves);
+        } else {
+            workspace.list = list;
+        }
         Ok(DeviceCall { workspace, stream, lent, trust, borrowed: PhantomData })
     }
 

@@ -1,7 +1,7 @@
 //! Runs a plan on host tensors, which are copied to the device and back, or used in place.
 
 use super::driver::{Entered, Event, Graph, RawStream};
-use super::plan::GpuPlan;
+use super::plan::{GpuPlan, OperandOf};
 use super::staging::{Placed, for_runs, place};
 use super::workspace::GpuWorkspace;
 use crate::error::DeviceError;
@@ -20,9 +20,6 @@ pub struct CallTimes {
     /// Time on the device, from an event before the work to an event after it.
     pub device: Duration,
 }
-
-/// The operand type of a plan's problem.
-type OperandOf<P> = <<P as GpuPlan>::Problem as Problem>::Operand;
 
 /// A call on host tensors.
 ///

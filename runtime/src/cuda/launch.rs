@@ -17,11 +17,12 @@
 //! kernels expect. A workspace keeps the lists of calls that may repeat ([`super::kept`]).
 
 use super::driver::{Context, Entered, Event, Function, RawStream, Stream};
+use super::parameter::Parameter;
 use crate::error::DeviceError;
 use std::ffi::c_void;
-use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{mem, slice};
 
 /// The size of a launch: its number of thread blocks, and the number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,8 @@ struct Kernel {
 
 /// Unit of the memory for parameters, which determines their alignment.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(16))]
-struct Unit {
-    _bytes: [MaybeUninit<u8>; 16],
-}
+#[repr(C, align(16))]
+struct Unit([u64; 2]);
 
 /// Position of a parameter that is stored in [`Launches`]. Several kernels may use the same parameter.
 #[derive(Clone, Copy, Debug)]
@@ -147,19 +146,44 @@ impl Launches {
     ///
     /// # Errors
     /// Returns an error if memory is not available.
-    pub fn store<P: Copy>(&mut self, parameter: &P) -> Result<Stored, DeviceError> {
+    pub fn store<P: Parameter>(&mut self, parameter: &P) -> Result<Stored, DeviceError> {
         const { assert!(align_of::<P>() <= align_of::<Unit>()) };
         let (start, units) = (self.parameters.len(), size_of::<P>().div_ceil(size_of::<Unit>()));
         let bytes = units * size_of::<Unit>();
         self.parameters.try_reserve(units).map_err(|_| DeviceError::HostMemory { bytes })?;
-        let room = self.parameters.spare_capacity_mut();
-        // SAFETY: `try_reserve` has made room for the units, which have the size of a `P` or more and are aligned for a `P`.
-        // They are initialised even where nothing is written, because any bytes are valid units.
-        unsafe {
-            room.as_mut_ptr().cast::<P>().write(*parameter);
-            self.parameters.set_len(start + units);
-        }
+        self.parameters.resize(start + units, Unit([0; 2]));
+        let room = self.parameters.as_mut_ptr().wrapping_add(start);
+        // SAFETY: the units have the size of a `P` or more and are aligned for a `P`, which is whole words (*whole*).
+        unsafe { room.cast::<P>().write(*parameter) };
         Ok(Stored(start))
+    }
+
+    /// Returns the words of all parameters.
+    pub fn words(&self) -> &[u64] {
+        // SAFETY: a unit is two words.
+        unsafe { slice::from_raw_parts(self.parameters.as_ptr().cast(), self.parameters.len() * 2) }
+    }
+
+    /// Returns the words of all parameters.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: a unit is two words, and all words are valid.
+        unsafe { slice::from_raw_parts_mut(self.parameters.as_mut_ptr().cast(), self.parameters.len() * 2) }
+    }
+
+    /// Returns `true` if the lists differ at most in their words.
+    pub fn is_like(&self, other: &Launches) -> bool {
+        let kernels = |list: &Launches| {
+            let instead =
+                list.instead.as_ref().map(|instead| (&instead.kernel, instead.replaced, instead.counters));
+            let of = |kernel: &Kernel| (kernel.grid, kernel.parameter);
+            (
+                list.kernels.iter().map(of).collect::<Vec<_>>(),
+                instead.map(|(kernel, n, at)| (of(kernel), n, at)),
+            )
+        };
+        let plain =
+            |list: &Launches| list.is_plain().then_some((list.filled, list.blocks, list.parameters.len()));
+        plain(self).is_some() && plain(self) == plain(other) && kernels(self) == kernels(other)
     }
 
     /// Appends a kernel.

@@ -18,6 +18,7 @@ pub mod launch;
 mod lent;
 pub mod marshal;
 pub mod memory;
+pub mod parameter;
 pub mod plan;
 mod ptx;
 pub mod staging;

@@ -12,6 +12,9 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+/// The operand type of a plan's problem.
+pub type OperandOf<P> = <<P as GpuPlan>::Problem as Problem>::Operand;
+
 /// An operator's plan for a GPU: the decisions that are made once per shape.
 pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// The problem of the operator.

@@ -3,7 +3,7 @@
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
-use super::kept::{Kept, Key, Place};
+use super::kept::{Kept, Key, Moves, Place};
 use super::launch::{Beside, Launches, Means};
 use super::with_kernels;
 use crate::error::{BindError, DeviceError, PlanError};
@@ -323,10 +323,10 @@ impl GpuWorkspace {
         true
     }
 
-    /// Keeps the list under `key`, if it needs no table and no second stream.
-    pub fn keep(&mut self, key: Key<'_>) {
+    /// Keeps the list under `key`, if it needs no table and no second stream. `moves` are its words that depend on addresses.
+    pub fn keep(&mut self, key: Key<'_>, moves: Option<Moves>) {
         if self.list.is_plain() {
-            self.place = self.kept.reserve(key);
+            self.place = self.kept.reserve(key, moves);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::cuda::driver::Function;
 use crate::cuda::launch::{Grid, Launches};
 use crate::cuda::marshal::{dtype, int, tensor};
+use crate::cuda::parameter::Parameter;
 use crate::error::DeviceError;
 use elsa_core::dtype::DType;
 use elsa_core::series::Series;
@@ -32,7 +33,7 @@ pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
 ///
 /// # Safety
 /// - *parameter*: the function's only parameter is a `P`.
-pub unsafe fn push<P: Copy>(
+pub unsafe fn push<P: Parameter>(
     list: &mut Launches,
     (function, threads): (&Function, u32),
     blocks: usize,
