@@ -11,8 +11,7 @@ use super::launch::Launches;
 /// Number of lists that a workspace keeps.
 const PLACES: usize = 128;
 
-/// Bytes that stand for a plan, the tensors of a call and its lengths, in parts of whole words. A call is not kept if a part has
-/// other bytes.
+/// Bytes that stand for a plan, the tensors of a call and its lengths, in parts. Addresses are whole words of eight bytes.
 pub type Key<'a> = &'a [&'a [u8]];
 
 /// Number of a place.
@@ -30,11 +29,26 @@ pub struct Tensor {
     pub written: bool,
 }
 
-/// The words of a key and of a list that depend on the addresses of tensors.
+/// Position of an address in a key: its part, the first byte in that part, and the first byte in all parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spot {
+    part: usize,
+    offset: usize,
+    at: usize,
+}
+
+impl Spot {
+    /// Returns the address in another key; zero if the key is shorter.
+    fn of(self, key: Key<'_>) -> u64 {
+        key.get(self.part).map_or(0, |part| word(part, self.offset))
+    }
+}
+
+/// The parts of a key and of a list that depend on the addresses of tensors.
 #[derive(Debug)]
 pub struct Moves {
-    /// The word of the key that is the address of each tensor, and the tensor.
-    tensors: Vec<(usize, Tensor)>,
+    /// Where the address of each tensor is in the key.
+    tensors: Vec<(Spot, Tensor)>,
     /// Words of the list, each with the tensor to whose address it is relative.
     words: Vec<(usize, usize)>,
 }
@@ -42,7 +56,7 @@ pub struct Moves {
 /// A list and its key. The list of the last call is absent.
 #[derive(Debug, Default)]
 struct Entry {
-    key: Vec<u64>,
+    key: Vec<u8>,
     list: Option<Launches>,
     /// `None` if the list is only for calls with the same addresses.
     moves: Option<Moves>,
@@ -54,42 +68,54 @@ struct Entry {
 /// workspace that has not been freed.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// Hash of the key of each entry. A search reads these numbers, and the keys of entries with an equal hash.
-    hashes: Vec<u64>,
+    /// The first word of the key of each entry whose list may get other addresses, and a hash of each other key. A search
+    /// reads these numbers, and the keys of entries with an equal number.
+    tags: Vec<u64>,
     entries: Vec<Entry>,
     /// The place of the oldest entry, if all places are in use.
     oldest: usize,
 }
 
-/// Alignment that the addresses of a tensor have in common if the lists of calls differ in nothing else.
+/// Alignment that the old and the new address of a tensor have in common.
 const ALIGNMENT: u64 = 256;
 
-/// Largest number of words of a key; a call with a longer key is not kept.
-const MOST_WORDS: usize = 192;
-
-/// Returns `true` if the parts of a key are whole words.
-fn is_whole(key: Key<'_>) -> bool {
-    key.iter().all(|part| part.len().is_multiple_of(size_of::<u64>()))
-}
-
-/// Returns the words of a key.
-fn words<'a>(key: Key<'a>) -> impl Iterator<Item = u64> + Clone + 'a {
-    key.iter().flat_map(|part| part.as_chunks().0).map(|word| u64::from_ne_bytes(*word))
-}
-
-/// Returns `true` if a word may be a device address. No smaller number is one.
-fn may_be_address(word: u64) -> bool {
-    word >> 32 != 0
-}
-
-/// Returns a hash of words. If `moves`, words that may be addresses count only by their alignment.
-fn hash(words: impl Iterator<Item = u64>, moves: bool) -> u64 {
-    let word = |x: u64| if moves && may_be_address(x) { 1 << 63 | x % ALIGNMENT } else { x };
-    words.fold(0, |hash: u64, x| (hash.rotate_left(5) ^ word(x)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
-/// Largest number of tensors whose distances are numbers of 64 bits.
+/// Largest number of tensors of a list that may get other addresses.
 const MOST_TENSORS: usize = 16;
+
+/// Returns the word that begins at byte `at`; zero if there is none.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+/// Returns the first word of a key.
+fn first(key: Key<'_>) -> u64 {
+    key.first().map_or(0, |part| word(part, 0))
+}
+
+/// Returns a hash of the whole words of a key's parts.
+fn hash(key: Key<'_>) -> u64 {
+    let mut hash = 0_u64;
+    for part in key {
+        for word in part.as_chunks().0 {
+            hash = (hash.rotate_left(5) ^ u64::from_ne_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+    hash
+}
+
+/// Returns the only position of a word in a key; `None` if the key does not have the word or has it twice.
+fn only(key: Key<'_>, wanted: u64) -> Option<Spot> {
+    let (mut found, mut begin) = (None, 0);
+    for (part, bytes) in key.iter().enumerate() {
+        for offset in (0..bytes.len() / 8 * 8).step_by(8).filter(|offset| word(bytes, *offset) == wanted) {
+            if found.replace(Spot { part, offset, at: begin + offset }).is_some() {
+                return None;
+            }
+        }
+        begin += bytes.len();
+    }
+    found
+}
 
 /// Returns the distance by which tensor `i` moves when the words of a list are found. No sum or difference of distances is
 /// another one.
@@ -98,7 +124,7 @@ fn distance(i: usize) -> u64 {
 }
 
 impl Moves {
-    /// Finds the words of `key` and of `list` that depend on the addresses of `tensors`. `build` returns the list of the call
+    /// Finds the parts of `key` and of `list` that depend on the addresses of `tensors`. `build` returns the list of the call
     /// with other addresses. Returns `None` if the address of a tensor is not one word of the key, or if a word of the list does
     /// not have a fixed distance from one address.
     pub fn of(
@@ -110,14 +136,12 @@ impl Moves {
         if tensors.len() > MOST_TENSORS {
             return None;
         }
-        let mut found = Vec::new();
-        for tensor in tensors {
-            let mut equal = words(key).enumerate().filter(|(_, word)| *word == tensor.address);
-            let (word, _) = equal.next().filter(|_| may_be_address(tensor.address))?;
-            if equal.next().is_some() || found.iter().any(|(other, _)| *other == word) {
-                return None;
-            }
-            found.push((word, *tensor));
+        let spots = tensors.iter().map(|tensor| Some((only(key, tensor.address)?, *tensor)));
+        let found = spots.collect::<Option<Vec<_>>>()?;
+        // The first word finds the entry, and two tensors at one address are one word.
+        let twice = |i: usize| found[..i].iter().any(|(spot, _)| *spot == found[i].0);
+        if (0..found.len()).any(|i| twice(i) || found[i].0.at == 0) {
+            return None;
         }
         let distances: Vec<u64> = (0..found.len()).map(distance).collect();
         let moved = tensors.iter().zip(&distances).map(|(tensor, by)| tensor.address.wrapping_add(*by));
@@ -135,81 +159,96 @@ impl Moves {
         Some(Moves { tensors: found, words })
     }
 
-    /// Returns `true` if a call may have the new addresses `at` instead: they have the same alignment, and no tensor overlaps one
-    /// that the call writes.
-    fn accepts(&self, key: &[u64], at: impl Fn(usize) -> u64) -> bool {
-        let aligned = |(word, _): &(usize, Tensor)| {
-            at(*word) != 0 && key.get(*word).is_some_and(|old| (old ^ at(*word)).is_multiple_of(ALIGNMENT))
+    /// Returns `true` if a call with the addresses `old` may have the addresses `new` instead: they have the same alignment, and
+    /// no tensor overlaps one that the call writes.
+    fn accepts(&self, old: &[u64], new: &[u64]) -> bool {
+        let end = |i: usize| new[i].saturating_add(self.tensors[i].1.bytes as u64);
+        let apart = |a: usize, b: usize| {
+            !(self.tensors[a].1.written || self.tensors[b].1.written) || end(a) <= new[b] || end(b) <= new[a]
         };
-        let overlap = |(a, x): &(usize, Tensor), (b, y): &(usize, Tensor)| {
-            at(*a) < at(*b).saturating_add(y.bytes as u64) && at(*b) < at(*a).saturating_add(x.bytes as u64)
-        };
-        self.tensors.iter().all(aligned)
-            && self.tensors.iter().enumerate().all(|(i, a)| {
-                self.tensors[..i].iter().all(|b| !(a.1.written || b.1.written) || !overlap(a, b))
-            })
+        let aligned = |(old, new): (&u64, &u64)| *new != 0 && (old ^ new).is_multiple_of(ALIGNMENT);
+        old.iter().zip(new).all(aligned) && (0..new.len()).all(|a| (0..a).all(|b| apart(a, b)))
     }
 }
 
 impl Entry {
-    /// Gives the entry the key `new`, and its list the addresses in it. Returns `false` if the entry does not serve this key.
-    fn serve(&mut self, new: &[u64]) -> bool {
-        if self.key == new {
+    /// Returns `true` if the entry has this key.
+    fn has(&self, key: Key<'_>) -> bool {
+        let mut rest = self.key.as_slice();
+        let begins = key.iter().all(|part| match rest.strip_prefix(*part) {
+            Some(after) => {
+                rest = after;
+                true
+            }
+            None => false,
+        });
+        begins && rest.is_empty()
+    }
+
+    /// Gives the entry the key `key`, and its list the addresses in it. Returns `false` if the entry cannot serve this key.
+    fn serve(&mut self, key: Key<'_>) -> bool {
+        if self.list.is_none() || self.has(key) {
             return self.list.is_some();
         }
-        let (Some(moves), Some(list)) = (&self.moves, &mut self.list) else { return false };
-        if self.key.len() != new.len() {
-            return false;
+        let Some(moves) = self.moves.take() else { return false };
+        let [mut old, mut new] = [[0; MOST_TENSORS]; 2];
+        let count = moves.tensors.len();
+        for (((spot, _), old), new) in moves.tensors.iter().zip(&mut old).zip(&mut new) {
+            (*old, *new) = (word(&self.key, spot.at), spot.of(key));
         }
-        let mut others = self.key.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new);
-        let all = others.all(|(word, _)| moves.tensors.iter().any(|(moved, _)| *moved == word));
-        if !all || !moves.accepts(&self.key, |word| new[word]) {
-            return false;
+        let (old, new) = (&old[..count], &new[..count]);
+        self.set(&moves, new);
+        let serves = self.has(key) && moves.accepts(old, new);
+        if !serves {
+            self.set(&moves, old);
+        } else if let Some(list) = &mut self.list {
+            let words = list.words_mut();
+            for (tensor, word) in &moves.words {
+                words[*word] = words[*word].wrapping_add(new[*tensor].wrapping_sub(old[*tensor]));
+            }
         }
-        let words = list.words_mut();
-        for (tensor, word) in &moves.words {
-            let (at, _) = moves.tensors[*tensor];
-            words[*word] = words[*word].wrapping_add(new[at].wrapping_sub(self.key[at]));
+        self.moves = Some(moves);
+        serves
+    }
+
+    /// Sets the addresses in the key.
+    fn set(&mut self, moves: &Moves, addresses: &[u64]) {
+        for ((spot, _), address) in moves.tensors.iter().zip(addresses) {
+            self.key[spot.at..spot.at + 8].copy_from_slice(&address.to_ne_bytes());
         }
-        self.key.copy_from_slice(new);
-        true
     }
 }
 
 impl Kept {
     /// Takes the list of a call with this key, if one is kept.
     pub fn take(&mut self, key: Key<'_>) -> Option<(Place, Launches)> {
-        if self.entries.is_empty() || !is_whole(key) {
+        if self.entries.is_empty() {
             return None;
         }
-        let mut new = [0; MOST_WORDS];
-        let count = words(key).zip(&mut new).map(|(word, to)| *to = word).count();
-        let new = new.get(..count).filter(|_| words(key).nth(count).is_none())?;
-        let [moves, exact] = [true, false].map(|moves| hash(new.iter().copied(), moves));
-        let places = self.hashes.iter().zip(&mut self.entries).enumerate();
-        let mut equal = places.filter(|(_, (hash, _))| **hash == moves || **hash == exact);
-        let (place, (_, entry)) =
-            equal.find_map(|(place, (hash, entry))| entry.serve(new).then_some((place, (hash, entry))))?;
-        Some((Place(place), entry.list.take()?))
+        let mut of = |tag: u64| {
+            let mut equal =
+                self.tags.iter().zip(&mut self.entries).enumerate().filter(|(_, (kept, _))| **kept == tag);
+            equal.find_map(
+                |(place, (_, entry))| {
+                    if entry.serve(key) { Some((Place(place), entry.list.take()?)) } else { None }
+                },
+            )
+        };
+        of(first(key)).or_else(|| of(hash(key)))
     }
 
-    /// Reserves a place for a list with this key. Returns `None` if memory is not available or the key has other bytes than whole
-    /// words; the list is then not kept.
+    /// Reserves a place for a list with this key. Returns `None` if memory is not available; the list is then not kept.
     pub fn reserve(&mut self, key: Key<'_>, moves: Option<Moves>) -> Option<Place> {
-        let count = words(key).count();
-        if !is_whole(key) || count > MOST_WORDS {
-            return None;
-        }
-        let hash = hash(words(key), moves.is_some());
-        let same = |(kept, entry): (&u64, &Entry)| *kept == hash && entry.key.iter().copied().eq(words(key));
-        let equal = self.hashes.iter().zip(&self.entries).position(same);
+        let tag = if moves.is_some() { first(key) } else { hash(key) };
+        let mut tags = self.tags.iter().zip(&self.entries);
+        let equal = tags.position(|(kept, entry)| *kept == tag && entry.has(key));
         let place =
             equal.unwrap_or(if self.entries.len() < PLACES { self.entries.len() } else { self.oldest });
         if place == self.entries.len() {
             self.entries.try_reserve(1).ok()?;
-            self.hashes.try_reserve(1).ok()?;
+            self.tags.try_reserve(1).ok()?;
             self.entries.push(Entry::default());
-            self.hashes.push(hash);
+            self.tags.push(tag);
         } else if equal.is_none() {
             self.oldest = (place + 1) % PLACES;
         }
@@ -217,9 +256,9 @@ impl Kept {
         entry.list = None;
         entry.key.clear();
         entry.moves = moves;
-        *self.hashes.get_mut(place)? = hash;
-        entry.key.try_reserve(count).ok()?;
-        entry.key.extend(words(key));
+        *self.tags.get_mut(place)? = tag;
+        entry.key.try_reserve(key.iter().map(|part| part.len()).sum()).ok()?;
+        key.iter().for_each(|part| entry.key.extend_from_slice(part));
         Some(Place(place))
     }
 
@@ -332,7 +371,7 @@ mod tests {
             assert!(is_served(x), "{x:x?}");
         }
         // An output that overlaps an input, other alignments, and addresses that are null.
-        for x in [[a, b, a + 768], [a, b, b], [a + 4, b, c], [a, b + 128, c], [0, b, c], [a, b, 256]] {
+        for x in [[a, b, a + 768], [a, b, b], [a + 4, b, c], [a, b + 128, c], [0, b, c]] {
             assert!(!is_served(x), "{x:x?}");
         }
         // Another number that may be an address, and a number that is none.

@@ -1118,7 +1118,7 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
  are not stated are checked, and so are alignment, sizes and overlap. Other calls and the results do not change.
 
  With ELSA_TRUST_ADDRESSES, the workspace keeps what its last 128 different calls without lists have prepared. Another
- call with the same plan and equal structs then only launches the kernels.
+ call with the same plan and structs that differ at most in the addresses of tensors then only launches the kernels.
 
  # Safety
  The stated facts are true of every such call.
