@@ -1,7 +1,7 @@
 //! Runs a plan on device tensors, which are used in place.
 
 use super::driver::{Context, Entered, RawEvent, RawStream};
-use super::kept::{Key, Moves, Tensor};
+use super::kept::{Key, Movable, Moves};
 use super::plan::{GpuPlan, OperandOf};
 use super::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError};
@@ -128,7 +128,7 @@ impl<'a> DeviceCall<'a> {
             let given = || at.at.iter().filter(|(_, address)| **address != 0);
             let of = |(operand, address): (OperandOf<P>, &u64)| {
                 let TensorSpec { written, .. } = tensors[operand];
-                Tensor { address: *address, bytes: tensors[operand].bytes(), written }
+                Movable { address: *address, bytes: tensors[operand].bytes(), written }
             };
             let moves = Moves::of(key, &given().map(of).collect::<Vec<_>>(), &list, |moved| {
                 let mut moved = moved.iter().copied();

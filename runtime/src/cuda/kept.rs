@@ -18,9 +18,9 @@ pub type Key<'a> = &'a [&'a [u8]];
 #[derive(Clone, Copy, Debug)]
 pub struct Place(usize);
 
-/// A tensor of a call.
+/// A tensor of a call, whose address may be another one in the next call.
 #[derive(Clone, Copy, Debug)]
-pub struct Tensor {
+pub struct Movable {
     /// Device address of the first byte.
     pub address: u64,
     /// Number of bytes.
@@ -48,7 +48,7 @@ impl Spot {
 #[derive(Debug)]
 pub struct Moves {
     /// Where the address of each tensor is in the key.
-    tensors: Vec<(Spot, Tensor)>,
+    tensors: Vec<(Spot, Movable)>,
     /// Words of the list, each with the tensor to whose address it is relative.
     words: Vec<(usize, usize)>,
 }
@@ -129,7 +129,7 @@ impl Moves {
     /// not have a fixed distance from one address.
     pub fn of(
         key: Key<'_>,
-        tensors: &[Tensor],
+        tensors: &[Movable],
         list: &Launches,
         build: impl FnOnce(&[u64]) -> Option<Launches>,
     ) -> Option<Moves> {
@@ -346,7 +346,7 @@ mod tests {
             PresentArgs { dim: 5, ..present }
         };
         let call = |x: [u64; 3]| {
-            let tensor = |(i, address)| Tensor { address, bytes: 1024, written: i == 2 };
+            let tensor = |(i, address)| Movable { address, bytes: 1024, written: i == 2 };
             let tensors: Vec<_> = (0..).zip(x).map(tensor).collect();
             let list = built(parameter, &x);
             let moves = Moves::of(&[&key(&x)], &tensors, &list, |other| Some(built(parameter, other)));
@@ -381,7 +381,7 @@ mod tests {
         }
         // Tensors at one address, an address that is not in the key, and words that depend on two addresses.
         assert!(call([a, a, c]).1.is_none());
-        let tensors = first.map(|address| Tensor { address, bytes: 8, written: false });
+        let tensors = first.map(|address| Movable { address, bytes: 8, written: false });
         let list = built(parameter, &first);
         assert!(Moves::of(&[&key(&first[..2])], &tensors, &list, |x| Some(built(parameter, x))).is_none());
         let both = |x: &[u64]| PresentArgs { past: at(x[0].wrapping_sub(x[1])), ..PresentArgs::default() };

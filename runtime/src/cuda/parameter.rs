@@ -1,43 +1,28 @@
 //! The parameters of kernels, as words.
 
-use elsa_kernels::cuda::attention::{
-    AttentionArgs, MathArgs, MeasureArgs, PresentArgs, SplitArgs, StreamArgs, WithinArgs,
-};
-use elsa_kernels::cuda::linear::{CarryArgs, LinearArgs, SumsArgs};
-use elsa_kernels::cuda::series::{ConvolutionArgs, RecurrenceArgs, SelectiveArgs};
-
 /// A parameter of a kernel.
 ///
 /// # Safety
 /// - *whole*: a value consists of whole words of eight bytes, and has no padding between or after its fields.
 pub unsafe trait Parameter: Copy {}
 
+/// States that types are parameters, and tests it: under Miri, reading padding is an error.
 macro_rules! parameters {
-    ($($type:ty)*) => {
+    ($($type:ty),*) => {
         $(
             const _: () = assert!(size_of::<$type>().is_multiple_of(size_of::<u64>()));
-            // SAFETY: *whole*: the device twin has the same size, and its fields fill it; a test reads the words of each type.
-            unsafe impl Parameter for $type {}
+            // SAFETY: *whole*: the device twin has the same size, and its fields fill it.
+            unsafe impl $crate::cuda::parameter::Parameter for $type {}
         )*
         #[cfg(test)]
-        mod tests {
-            use super::*;
-            use crate::cuda::launch::Launches;
-
-            /// Under Miri, reading padding is an error.
-            #[test]
-            fn parameters_consist_of_initialised_words() {
-                let mut list = Launches::default();
-                $(list.store(&<$type>::default()).unwrap();)*
-                assert!(list.words().len() * 8 >= [$(size_of::<$type>()),*].iter().sum());
-                assert!(std::hint::black_box(list.words().iter().fold(0, |all, word| all | word)) != u64::MAX);
-            }
+        #[test]
+        fn parameters_consist_of_initialised_words() {
+            let mut list = $crate::cuda::launch::Launches::default();
+            $(list.store(&<$type>::default()).unwrap();)*
+            let bytes: usize = [$(size_of::<$type>()),*].iter().sum();
+            assert!(list.words().len() * size_of::<u64>() >= bytes);
+            assert!(std::hint::black_box(list.words().iter().fold(0, |all, word| all | word)) != u64::MAX);
         }
     };
 }
-
-parameters! {
-    AttentionArgs MathArgs MeasureArgs PresentArgs SplitArgs StreamArgs WithinArgs
-    CarryArgs LinearArgs SumsArgs
-    ConvolutionArgs RecurrenceArgs SelectiveArgs
-}
+pub(crate) use parameters;

@@ -2,14 +2,17 @@
 
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{self, dtype, int, tensor};
+use crate::cuda::parameter::parameters;
 use elsa_core::attention::plan::SplitChoice;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::attention::{
-    self as args, Addend, AttentionArgs, Budget, Measuring, PIECE_ROWS, Planes, PresentArgs, Sequence,
-    SplitArgs, WithinCounts,
+    self as args, Addend, AttentionArgs, Budget, MathArgs, MeasureArgs, Measuring, PIECE_ROWS, Planes,
+    PresentArgs, Sequence, SplitArgs, WithinArgs, WithinCounts,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
+
+parameters!(AttentionArgs, MathArgs, MeasureArgs, PresentArgs, SplitArgs, WithinArgs);
 
 /// Device addresses of the partial states. They are zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,14 +3,17 @@
 use super::layout::{long_state, padded};
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
+use crate::cuda::parameter::parameters;
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
     self as args, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE,
-    OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_F32, VALUE_VEC4,
-    carry_blocks,
+    OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, SumsArgs, VALUE_F32,
+    VALUE_VEC4, carry_blocks,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
+
+parameters!(CarryArgs, LinearArgs, SumsArgs);
 
 /// Upper limit on the row stride in elements. For smaller strides, the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;

@@ -3,12 +3,14 @@
 use crate::cuda::driver::Function;
 use crate::cuda::launch::{Grid, Launches};
 use crate::cuda::marshal::{dtype, int, tensor};
-use crate::cuda::parameter::Parameter;
+use crate::cuda::parameter::{Parameter, parameters};
 use crate::error::DeviceError;
 use elsa_core::dtype::DType;
 use elsa_core::series::Series;
-use elsa_kernels::cuda::series::SeriesTensor;
+use elsa_kernels::cuda::series::{ConvolutionArgs, RecurrenceArgs, SelectiveArgs, SeriesTensor};
 use elsa_kernels::cuda::tensor::Divisor;
+
+parameters!(ConvolutionArgs, RecurrenceArgs, SelectiveArgs);
 
 /// Returns a description of a series at the device address `data`. The description is empty if the address is zero.
 pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
