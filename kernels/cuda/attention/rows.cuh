@@ -46,9 +46,11 @@ template <int D> struct Groups {
   };
 };
 
-// Combines the states of the groups for row `r` of the block, in a balanced tree, and writes the columns of the warp's lane.
+// Combines the states of the groups for row `r` of the block, in a balanced tree, and writes the columns of the warp's lane,
+// unless the row is not `there`.
 template <bool B16, int D>
-INLINE void finish_row(SharedBytes sm, const Call& call, const Share& share, int r, int column, int token, int head, long long row) {
+INLINE void finish_row(SharedBytes sm, const Call& call, const Share& share, int r, int column, int token, int head, long long row,
+                       bool there) {
   typedef Groups<D> G;
   constexpr int PARTS = G::PARTS;
   float reference[PARTS], sum[PARTS];
@@ -78,13 +80,13 @@ INLINE void finish_row(SharedBytes sm, const Call& call, const Share& share, int
   UNROLL for (int h = 0; h < G::WIDE; h++) {
     const int x = column + h * 128;
     if (call.part_ms == 0) {
-      if (x < call.value_dim)
+      if (there && x < call.value_dim)
         write_quotient4(call, out, x, w[0][h], sum[0], empty, B16 ? call.dtype : TYPE_F32);
-    } else if (x < call.part_dim && !empty) {
+    } else if (there && x < call.part_dim && !empty) {
       write_f4(call.part_w + (part_row * call.part_dim + x) * 4, w[0][h]);
     }
   }
-  if (column == 0) {
+  if (there && column == 0) {
     if (call.part_ms != 0) write_f2(call.part_ms + part_row * 8, f2{kept, sum[0]});
     else if (call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(kept, sum[0]));
   }
@@ -294,15 +296,13 @@ template <bool B16, int D, bool MERGES> INLINE void attend_rows(SharedBytes sm, 
   sync_block();
 
   const int r = thread_index() >> 5, column = (thread_index() & 31) * 4;
-  if (row0 + r <= last) {
-    const int token = token_of(row0 + r), head = head_of(row0 + r, token);
-    finish_row<B16, D>(sm, call, share, r, column, token, head, row_number(call, seq, head, token));
-  }
+  const bool there = row0 + r <= last;
+  if (!there && !(MERGES && last_merges(call))) return;
+  const int own = min_of(row0 + r, last), token = token_of(own), head = head_of(own, token);
+  const long long row = row_number(call, seq, head, token);
+  finish_row<B16, D>(sm, call, share, r, column, token, head, row, there);
   if constexpr (MERGES) {
-    if (!last_merges(call) || !is_last_split(call, share)) return;
-    if (row0 + r > last) return;
-    const int token = token_of(row0 + r);
-    const long long row = row_number(call, seq, head_of(row0 + r, token), token);
+    if (!last_merges(call) || !is_last_split(call, share) || !there) return;
     merge_group<MERGED, false>(call, JustWritten{}, Unlimited{}, row, 0, 1, column / 4, 32, true, true);
   }
 }

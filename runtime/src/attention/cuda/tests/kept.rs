@@ -129,10 +129,9 @@ fn a_known_call_may_have_other_addresses() {
     let plan = engine.plan(&problem(QUERIES), &PlanOptions::default()).unwrap();
     let sets = [Fixture::new(&context), Fixture::new(&context), Fixture::new(&context)];
     write(&context, &sets[1], sets[1].q.address(), &[0.0; HEADS * QUERIES * D]);
-    let key = |set: &Fixture| -> Vec<u8> {
+    let addresses = |set: &Fixture| {
         let (inputs, outputs) = (set.inputs(), set.outputs());
-        let at = [inputs.query, inputs.key, inputs.value, outputs.output.unwrap(), outputs.lse.unwrap()];
-        at.iter().flat_map(|address| address.to_ne_bytes()).collect()
+        [inputs.query, inputs.key, inputs.value, outputs.output.unwrap(), outputs.lse.unwrap()]
     };
     let call = |set: &Fixture, key: Option<&[u8]>, workspace: &mut Workspace| {
         let asked = run(&plan, set, &set.outputs(), key, ALL, workspace);
@@ -141,10 +140,22 @@ fn a_known_call_may_have_other_addresses() {
     let want = sets.each_ref().map(|set| call(set, None, &mut plan.workspace().unwrap()).1);
     assert!(want[0] != want[1] && want[0] == want[2]);
     let mut workspace = plan.workspace().unwrap();
+    // Sanitizers align memory less than a device does. Each alignment needs a list of its own.
+    let mut alignments: Vec<[u64; 5]> = Vec::new();
     for round in 0..3 {
-        for (number, (set, want)) in sets.iter().zip(&want).enumerate() {
-            let found = call(set, Some(&key(set)), &mut workspace);
-            assert!(found == (round + number == 0, want.clone()), "round {round}, set {number}");
+        for (set, want) in sets.iter().zip(&want) {
+            let at = addresses(set);
+            let alignment = at.map(|address| address % 256);
+            let is_new = !alignments.contains(&alignment);
+            if is_new {
+                alignments.push(alignment);
+            }
+            // The first word of a key names the plan.
+            let key: Vec<u8> = [&[7], &at[..]].concat().iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert!(
+                call(set, Some(&key), &mut workspace) == (is_new, want.clone()),
+                "round {round}, {at:x?}"
+            );
         }
     }
 }

@@ -231,7 +231,9 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
         }
     }
     let before = once(0, plain.first - 1);
-    let after = once(outer.last + 1, end);
+    // The code behind a fence of the device merges splits. Only the last block of a row block runs it, instead of a merge kernel.
+    let fence = code.iter().position(|x| x.name == "MEMBAR" && x.has("GL"));
+    let after = once(outer.last + 1, fence.map_or(end, |at| at - 1));
     let keys = if shape.rows > FEW { shape.keys } else { paths::step(code, plain).unwrap_or(shape.keys) };
     Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
 }
