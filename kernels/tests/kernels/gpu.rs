@@ -1,6 +1,6 @@
 //! Compares the table of GPU kernels with the modules and the manifest that `cargo xtask ptx` writes.
 
-use elsa_core::attention::plan::Summation;
+use elsa_core::attention::plan::{ARRIVALS, Summation};
 use elsa_kernels::cuda::group::{Header, PARAMETERS, checksum, window};
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, HAS_TENSOR_CORES, Role, registers};
@@ -122,8 +122,13 @@ fn sums_are_those_of_the_sources() {
         let merges = if template == "ATTEND_ROWS_MERGED" { 8 } else { 0 };
         assert_eq!(spec.merges, merges, "{}", kernel.name);
     }
-    let rows = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention/rows.cuh"));
-    assert!(rows.unwrap().contains("FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");
+    let has = |header: &str, line: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention");
+        std::fs::read_to_string(folder.join(header)).unwrap().contains(line)
+    };
+    assert!(has("rows.cuh", "FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");
+    // A kernel would otherwise count outside the region that a workspace has for it.
+    assert!(has("call.cuh", &format!("ARRIVALS = {ARRIVALS} }}")), "call.cuh has another number of counters");
 }
 
 /// Returns the text of a group.

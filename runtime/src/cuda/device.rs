@@ -93,7 +93,7 @@ fn check(entered: Option<&Entered<'_>>, tensor: &TensorSpec, address: Option<u64
 }
 
 impl<'a> DeviceCall<'a> {
-    /// Checks the addresses and the stream, except what the caller guarantees, and prepares the launches. The caller has checked the
+    /// Checks the addresses and the stream unless the caller guarantees them, and prepares the launches. The caller has checked the
     /// lengths. With a key, the workspace keeps the launches.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl<'a> DeviceCall<'a> {
         key: Option<Key<'_>>,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
-        // What the caller has stated is about the lost context, not about the one that would replace it.
+        // Guarantees of the caller are about the lost context. They do not hold for the one that would replace it.
         if (trust.addresses || trust.streams) && workspace.context.is_lost() {
             return Err(DeviceError::LostWorkspace.into());
         }

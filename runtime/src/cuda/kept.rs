@@ -82,7 +82,7 @@ const ALIGNMENT: u64 = 256;
 /// Largest number of tensors of a list that may get other addresses.
 const MOST_TENSORS: usize = 16;
 
-/// Returns the word that begins at byte `at`; zero if there is none.
+/// Returns the word that begins at byte `at`; zero if `bytes` ends before the word does.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word))
 }
