@@ -84,14 +84,20 @@ fn the_energy_of_phases_is_that_of_the_rails() {
         folder.join("sys/class/thermal/thermal_zone0/temp"),
     );
     let script = "echo burn > \"$1\"; echo 2000 > \"$2\"; echo 45000 > \"$3\"; i=0
-        while [ $i -lt 2000 ]; do i=$((i + 1)); done; sleep 2
-        echo rest > \"$1\"; echo 1000 > \"$2\"; echo 42000 > \"$3\"; sleep 2";
+        while [ $i -lt 2000 ]; do i=$((i + 1)); done; sleep $4
+        echo rest > \"$1\"; echo 1000 > \"$2\"; echo 42000 > \"$3\"; sleep $4";
     let [marks, current, zone] = [&marks, &current, &zone].map(|path| path.to_str().unwrap());
     let flags = "--csv @a.csv --html @a.html --marks @marks";
-    run(folder, flags, &["sh", "-c", script, "sh", marks, current, zone]).unwrap();
-    assert!(!Path::new(marks).exists());
-
-    let rows = table(&folder.join("a.csv"));
+    let mut rows = Vec::new();
+    // A busy machine may take too few readings of a short phase for its energy.
+    for seconds in ["2", "10"] {
+        run(folder, flags, &["sh", "-c", script, "sh", marks, current, zone, seconds]).unwrap();
+        assert!(!Path::new(marks).exists());
+        rows = table(&folder.join("a.csv"));
+        if rows[1..].iter().all(|row| !row["energy_mj"].is_empty()) {
+            break;
+        }
+    }
     let names: Vec<&str> = rows.iter().map(|row| row["phase"].as_str()).collect();
     assert_eq!(names, ["start", "burn", "rest", ""]);
     let [idle_mw, burn_mw] = POWERS;
