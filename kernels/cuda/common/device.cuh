@@ -19,7 +19,7 @@
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
-//   fetch_f4 fetch_f2                   global memory that other blocks of the launch have written
+//   fetch_f4 fetch_f2 fetch_f32         global memory that other blocks of the launch have written
 //   add_u32(Address, int)               adds to a word of global memory that only one thread accesses, without waiting
 //   fence_device()                      every thread of the device sees this thread's earlier accesses before its later ones
 //   count_round(Address, unsigned last) the value of a counter before it becomes one more, or zero after `last`; atomic
@@ -99,6 +99,11 @@ INLINE f2 fetch_f2(Address a) {
   float x, y;
   asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(a) : "memory");
   return f2{x, y};
+}
+INLINE float fetch_f32(Address a) {
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(a) : "memory");
+  return x;
 }
 INLINE void write_f4(Address a, f4 x) { *(GLOBAL_AS(f4)*)a = x; }
 INLINE void write_f2(Address a, f2 x) { *(GLOBAL_AS(f2)*)a = x; }

@@ -12,14 +12,19 @@ INLINE float kept(float by, float x) { return __builtin_fabsf(by) < 0x1p-126f ? 
 
 // 2^t. Near zero, a polynomial is exact up to its last rounding. A GPU's own powers are too small by 3e-8 on average (measured on an
 // H200), which would add up in the states of gates near one.
-INLINE float power_of(float t) {
-  float p = 0.009621786884963512f;
-  p = __builtin_fmaf(p, t, 0.05552206560969353f);
+INLINE float power_of(float t, float leading) {
+  float p = __builtin_fmaf(leading, t, 0.05552206560969353f);
   p = __builtin_fmaf(p, t, 0.24022649228572845f);
   p = __builtin_fmaf(p, t, 0.6931471824645996f);
   p = __builtin_fmaf(p, t, 1.f);
-  return __builtin_fabsf(t) < 0.125f ? p : exp2_fast(t);
+  // A call in the conditional expression would become a branch, and a loop a row of short blocks.
+  const float y = exp2_fast(t);
+  return __builtin_fabsf(t) < 0.125f ? p : y;
 }
+
+INLINE float power_of(float t) { return power_of(t, 0.009621786884963512f); }
+// The leading coefficient in a register, for loops that would otherwise load it for each power.
+INLINE float power_leading() { return float_of_bits(opaque(0x3c1da4b3)); }
 
 // e^x for x of at most MOST_LOG: 2^t for t = x log2 e, and a correction for the rounding of t.
 INLINE float exp_of(float x) {

@@ -2,14 +2,14 @@
 //
 // A warp has 32 channels of a part of a sequence, one per lane, and processes tokens in tiles. Several parts take three
 // launches: FOLD to the map of each part except the last, CARRY from the past state over the maps to the state before each
-// part, and one that computes the parts from these. CARRY reads MAPS maps at a time, because it waits for memory each time. A
-// product of factors may overflow where the state does not, or vanish where no factor does, which must not remove values that
-// are not finite: CARRY then passes through the tokens of the part.
+// part, and one that computes the parts from these. A product of factors may overflow where the state does not, or vanish where no
+// factor does, which must not remove values that are not finite: CARRY then passes through the tokens of the part.
 //
 // A lane needs the tokens of its channel. If the channels of a token are adjacent in memory, it loads them itself. Otherwise a
 // tile passes through shared memory, and so do elements that need conversion: a loop over shared memory has fewer instructions
 // than one over registers, which must be unrolled.
 #include "call.cuh"
+#include "carry.cuh"
 #include "functions.cuh"
 
 struct Recurrence {
@@ -27,8 +27,6 @@ static_assert(__builtin_offsetof(Recurrence, parts) == 32 && __builtin_offsetof(
 static_assert(__builtin_offsetof(Recurrence, past) == 224 && sizeof(Recurrence) == 248, "");
 
 constexpr int THREADS = 128, LENGTH = 4, TILE = 1 << LENGTH, STRIDE = TILE + 1, ROOM = 32 * STRIDE * 4;
-// Maps that a lane has in flight.
-constexpr int MAPS = 8;
 
 KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_recurrence__sm53(const Recurrence call) {
   SHARED(memory, THREADS / 32 * 2 * ROOM);
@@ -68,32 +66,21 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_recurrence__sm53(const Recurrence c
   NO_UNROLL for (;;) {
     float x[TILE], y[TILE], after = 0.f;
     bool known = false;
-    NO_UNROLL while (carry && part < behind) {
-      const long long by = call.channels * 4ll;
-      const int count = inside ? behind - part : 0;
-      float factor[MAPS], addend[MAPS];
-      load_elements(factor, map_at(0, part), by, count, 1.f);
-      load_elements(addend, map_at(1, part), by, count, 0.f);
-      // What follows from a factor or a state that is not finite is found from the tokens.
-      const bool given = is_finite(h) && is_finite(factor[0]);
-      float g = h, check = 0.f;
-      after = step_of(factor[0], h, addend[0]);
-      UNROLL for (int t = 0; t < MAPS; t++) {
-        const float a = factor[t];
-        factor[t] = g;
-        check += (a - a) + (g - g);
-        g = step_of(a, g, addend[t]);
-      }
-      known = !inside || given;
-      if (any_of_warp(check != 0.f)) break;
-      UNROLL for (int t = 0; t < MAPS; t++)
-        if (t < count) write_f32(map_at(0, part) + t * by, factor[t]);
-      h = g;
-      part += MAPS;
-    }
-    if (part >= behind) break;
     if (carry) {
-      if (inside) write_f32(map_at(0, part), h);
+      const long long by = call.channels * 4ll;
+      const Address addends = (Address)call.batch * call.parts.count * by;
+      Address map = map_at(0, part) - (inside ? 0 : lane * 4);  // lanes without a channel read the maps of another one
+      int taken = 1;
+      NO_UNROLL while (part < behind && taken > 0) {
+        taken = over_maps<8>(map, by, addends, behind - part, inside, h);
+        part += taken;
+      }
+      if (part >= behind) break;
+      // What follows from a factor or a state that is not finite is found from the tokens.
+      const float factor = read_f32(map);
+      after = step_of(factor, h, read_f32(map + addends));
+      known = !inside || (is_finite(h) && is_finite(factor));
+      if (inside) write_f32(map, h);
       if (!any_of_warp(!known)) {
         h = after;
         part++;

@@ -12,27 +12,8 @@
 // Parts work as in a recurrence (series_recurrence__sm53.cu), with a map per state element. The maps of FOLD need less care: a state
 // that is not finite stays so, and CARRY then passes through the tokens of the part.
 #include "../common/elements.cuh"
-#include "call.cuh"
 #include "functions.cuh"
-
-struct Selective {
-  Divisor by_tiles, by_tiles_of_group, by_b, by_c;  // precomputed divisions by the fields of these names
-  int tiles, tiles_of_group;  // tiles of a block's channels; tiles of a group of channels that share all coefficients
-  int group, b_group;         // channels of a group; channels that share a b
-  int c_group, lanes;         // channels that share a c; lanes of a channel, as a power of two
-  int channels, states;
-  int tokens, batch;
-  int flags, unused;
-  Parts parts;
-  Series u, delta, z, out;
-  Series b, c;                  // with B_OF_CHANNEL and C_OF_CHANNEL: data and type
-  Address a, skip, bias;        // f32 [channel][state], [channel], [channel]; the last two are zero if absent
-  Address past, present;        // f32 [batch][channel][state]; zero if absent
-  Address maps;                 // f32 [2][batch][part][channel][NUMBERS << lanes], as in a recurrence
-};
-
-static_assert(__builtin_offsetof(Selective, parts) == 80 && __builtin_offsetof(Selective, u) == 104, "");
-static_assert(__builtin_offsetof(Selective, a) == 440 && sizeof(Selective) == 488, "");
+#include "selective.cuh"
 
 constexpr int THREADS = 128;
 // State elements per lane, as a power of two.
@@ -48,8 +29,8 @@ constexpr int BYTES = THREADS / 32 * ROW + 2 * OF_TOKENS;
 static_assert(BYTES >= THREADS / 4 * ROW + 2 * OF_CHANNELS, "");
 // Maps that a thread has in flight.
 constexpr int MAPS = 2;
-// The exponents of LEAST_LOG and MOST_LOG, and the rate of elements beyond the last, which remain zero.
-constexpr float LEAST_EXPONENT = -125.37f, MOST_EXPONENT = 127.96f, CLEARING = -1e30f;
+// The rate of elements beyond the last, which remain zero.
+constexpr float CLEARING = -1e30f;
 
 KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_selective__sm53(const Selective call) {
   SHARED(memory, BYTES);
@@ -267,17 +248,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_selective__sm53(const Selective cal
           const f4 by = load_shared(own_b + t * next_b), to = load_shared(own_c + t * next_c);
           float y = 0.f;
           UNROLL for (int i = 0; i < NUMBERS; i++) {
-            float exponent = product(product(delta, a[i]), LOG2E);
-            if (exponent > MOST_EXPONENT) {
-              // The square root of the gate, applied here and below. An infinite exponent gives NaN.
-              const float half = exponent < 2.f * MOST_EXPONENT ? 0.5f * exponent : MOST_EXPONENT;
-              all[i] = product(exp2_fast(half), all[i]);
-              x[i] = product(exp2_fast(half), x[i]);
-              exponent = half + (exponent - exponent);
-            }
-            const float gate = power_of(exponent);
-            all[i] = fma_flushed(gate, all[i], 0.f);
-            x[i] = fma_flushed(gate, exponent < LEAST_EXPONENT ? 0.f : x[i], product(added, by[i]));
+            float of_x = x[i], factor = all[i];
+            careful_step(delta, a[i], product(added, by[i]), of_x, factor);
+            x[i] = of_x;
+            all[i] = factor;
             y = __builtin_fmaf(x[i], to[i], y);
           }
           NO_UNROLL for (int mask = 1; mask < lanes; mask *= 2) y += shuffle_xor(y, mask);

@@ -179,6 +179,16 @@ pub enum Role {
         /// SM resources per thread block.
         resources: GpuResources,
     },
+    /// Computes the launches of a selective scan with one flag, if all tensors are f32, a channel has 16 state elements, and channels
+    /// are adjacent. Launched on one warp for each combination of tile, listed part and sequence, or with
+    /// [`CARRY`](super::series::CARRY) on one lane for each state element. The parameter is a
+    /// [`SelectiveArgs`](super::series::SelectiveArgs).
+    SelectiveS16 {
+        /// [`FOLD`](super::series::FOLD), [`CARRY`](super::series::CARRY), or zero.
+        flag: i32,
+        /// SM resources per thread block.
+        resources: GpuResources,
+    },
     /// Computes a direct convolution. Launched on one warp per [item](super::series::ConvolutionArgs::items). The
     /// parameter is a [`ConvolutionArgs`](super::series::ConvolutionArgs).
     Convolution {
@@ -228,6 +238,7 @@ impl GpuKernel {
             | Role::LinearCarry { resources }
             | Role::Recurrence { resources }
             | Role::Selective { resources }
+            | Role::SelectiveS16 { resources, .. }
             | Role::Convolution { resources }
             | Role::LinearParallel { resources, .. }
             | Role::AttentionPresent { resources } => *resources,

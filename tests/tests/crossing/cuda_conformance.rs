@@ -164,6 +164,7 @@ fn every_kernel_runs() {
                     | Role::LinearCarry { .. }
                     | Role::Recurrence { .. }
                     | Role::Selective { .. }
+                    | Role::SelectiveS16 { .. }
                     | Role::Convolution { .. }
                     | Role::LinearParallel { .. }
                     | Role::SplitPlanes { .. }

@@ -54,6 +54,17 @@ fn recurrences_match_f64_in_one_part_and_in_several() {
     linear_recurrence::vanishing_products(std::slice::from_ref(&engine));
 }
 
+/// Returns `params` with tensors for which a lane of a GPU computes a whole channel.
+fn by_channel(params: Params) -> Params {
+    Params { states: 16, orders: [Order::TokensFirst; 5], ..params }
+}
+
+/// Returns the token of an element of `u`.
+fn token_of(params: &Params, at: usize) -> usize {
+    let [_, tokens, channels] = params.shape;
+    if params.orders[0] == Order::TokensFirst { at / channels % tokens } else { at % tokens }
+}
+
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn selective_scans_match_f64() {
@@ -67,6 +78,31 @@ fn selective_scans_match_f64() {
         for states in [1, 3, 64, 100] {
             let case = Selective::new(Params::mamba([1, tokens, 9], states), 5);
             selective(&engine, "around a tile", &case);
+        }
+    }
+    // A lane computes a channel, with channels and tokens around the sizes of tiles, groups of channels that share coefficients,
+    // and each optional input.
+    for (seed, of_group) in [1, 31, 32, 33, 50].into_iter().enumerate() {
+        for tokens in [1, 15, 16, 17, 400] {
+            let of = |bit: usize| (seed + tokens) >> bit & 1 == 1;
+            // A device with more SMs needs more channels.
+            let found = [1, 16, 600].into_iter().find_map(|groups| {
+                let params = by_channel(Params {
+                    groups: [Some(groups), Some(1)],
+                    softplus: of(0),
+                    gated: of(1),
+                    skip: of(2),
+                    bias: of(0),
+                    past: of(1),
+                    reverse: of(2),
+                    ..Params::mamba([2, tokens, groups * of_group], 16)
+                });
+                let case = Selective::new(params, seed as u64);
+                let plan = engine.selective_plan(&case.problem, &SelectiveOptions::default()).unwrap();
+                let choice = plan.gpu_choice().unwrap();
+                (choice.by_channel && (choice.parts > 1) == (tokens == 400)).then_some(case)
+            });
+            selective(&engine, &format!("{of_group} channels of a group, {tokens} tokens"), &found.unwrap());
         }
     }
     linear_selective::hard_rates(std::slice::from_ref(&engine));
@@ -89,16 +125,18 @@ fn long_selective_scans_go_by_parts() {
     // The product of these factors leaves the range of f32 while the state is zero. The state stays zero, and the next
     // part depends only on the inputs of the last tokens of this part.
     let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
-    let mut case = Selective::new(params, 12);
-    let late = |at: usize| at % 16 >= 14;
-    let data = |case: &Selective, of: fn(usize, bool) -> f32| {
-        Data::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
-    };
-    case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
-    case.delta = data(&case, |_, late| if late { 0.25 } else { 8.0 });
-    case.a.iter_mut().for_each(|a| *a = 1.0);
-    selective(&engine, "growing factors", &case);
-    assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));
+    for params in [params, by_channel(params)] {
+        let mut case = Selective::new(params, 12);
+        let late = |at: usize| token_of(&params, at) % 16 >= 14;
+        let data = |case: &Selective, of: fn(usize, bool) -> f32| {
+            Data::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i)))
+        };
+        case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
+        case.delta = data(&case, |_, late| if late { 0.25 } else { 8.0 });
+        case.a.iter_mut().for_each(|a| *a = 1.0);
+        selective(&engine, "growing factors", &case);
+        assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));
+    }
 }
 
 /// Checks that a gate of zero clears states that are infinite or NaN, although all rates and time steps are ordinary. A state
@@ -107,14 +145,17 @@ fn long_selective_scans_go_by_parts() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_of_zero_clear_what_is_not_finite() {
     let engine = gpu_engine(Fallback::Fail);
-    let params = |tokens| Params { softplus: false, bias: false, ..Params::mamba([1, tokens, 3], 5) };
+    let any = |tokens| Params { softplus: false, bias: false, ..Params::mamba([1, tokens, 3], 5) };
+    let lanes = |tokens| by_channel(any(tokens));
     for (tokens, input, clears) in [(40, 18, 20), (40, 3, 33), (1024, 500, 503), (1024, 100, 900)] {
-        for value in [f32::INFINITY, f32::NAN, 3e38] {
-            let mut case = Selective::new(params(tokens), 13);
+        for (value, params) in
+            [f32::INFINITY, f32::NAN, 3e38].into_iter().flat_map(|x| [(x, any(tokens)), (x, lanes(tokens))])
+        {
+            let mut case = Selective::new(params, 13);
             let extent = case.problem.spec().u.extent();
-            case.u =
-                Data::of(DType::F32, extent, |i| if i % tokens == input { value } else { (i as f32).sin() });
-            case.delta = Data::of(DType::F32, extent, |i| if i % tokens == clears { 200.0 } else { 0.25 });
+            let is = |at: usize, token: usize| token_of(&params, at) == token;
+            case.u = Data::of(DType::F32, extent, |i| if is(i, input) { value } else { (i as f32).sin() });
+            case.delta = Data::of(DType::F32, extent, |i| if is(i, clears) { 200.0 } else { 0.25 });
             case.a.iter_mut().for_each(|a| *a = -1.0);
             selective(&engine, &format!("{value} at {input} of {tokens}, cleared at {clears}"), &case);
             assert!(case.engine(&engine).present.iter().all(|x| x.is_finite()));

@@ -33,6 +33,8 @@ pub const TOKENS_OF_SELECTIVE: usize = 16;
 pub const OUTPUTS: usize = 16;
 /// Number of state elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
+/// Number of state elements of a channel if one lane has a whole channel.
+pub const STATES_OF_LANE: usize = 16;
 /// Largest number of state elements per channel: the capacity of one warp.
 pub const MOST_STATES: usize = LANES * NUMBERS;
 

@@ -7,7 +7,9 @@
 //!    channels leaves most of a device idle. Parts fill the device, but they double the work and add a step per part
 //!    and two launches. So parts are used only if their estimated time, including these costs, is at most half the time
 //!    of a single pass.
-//! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a direct
+//! 3. *Lanes.* In a selective scan of 16 state elements, a lane can have a whole channel instead of a quarter. That takes half the
+//!    instructions, but a quarter of the warps, so sequences with few channels do not use it.
+//! 4. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a direct
 //!    convolution on a GPU takes no longer than transforms on a CPU. Convolutions with more weights are left to the
 //!    CPU.
 
@@ -17,7 +19,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::series::plan::MAX_PARTS;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_kernels::cuda::series::{
-    LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of, map_of,
+    LANES, MOST_STATES, OUTPUTS, STATES_OF_LANE, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of,
+    map_of,
 };
 
 /// Maximum number of filter weights per token on a GPU.
@@ -40,6 +43,14 @@ const OF_RECURRENCE: Times = Times { tile: 16, launches: 64 };
 /// Times of a selective scan. On an H200, a tile takes about 4 µs and a map 0.33 µs.
 const OF_SELECTIVE: Times = Times { tile: 12, launches: 12 };
 
+/// Times of a selective scan whose lanes have a whole channel. On an H200 with 16 warps per SM, a tile takes about 10 µs. A map takes
+/// 0.03 µs, less than the least estimate, which makes no difference: parts beyond those that fill the device do not gain anything.
+const OF_LANES: Times = Times { tile: 24, launches: 12 };
+
+/// In several parts, a lane has a whole channel if this many times the warps of a part outnumber the SMs. With fewer warps, too many
+/// parts would be needed. In one part, each SM needs [`WARPS`] warps.
+const FEWEST_TILES: usize = 16;
+
 /// A computation in parts is chosen only if a single pass takes at least this many times as long. Both times are
 /// estimates. The number is above one because parts read the inputs twice.
 const LEAST_GAIN: usize = 2;
@@ -59,6 +70,8 @@ pub struct SeriesGpuChoice {
     pub tiles: usize,
     /// Size in bytes of the device memory that a run needs in addition to its tensors.
     pub bytes: usize,
+    /// `true` if the layouts permit a kernel in which a lane has a whole channel.
+    pub by_channel: bool,
 }
 
 /// Returns an error if `found` exceeds `most`. The error message calls this number `what`.
@@ -101,10 +114,10 @@ fn with_maps(
     match budget {
         Some(budget) if needed > budget => match asked {
             true => Err(ChooseError::Budget { needed, budget }.into()),
-            false => Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0 }),
+            false => Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0, by_channel: false }),
         },
         _ if needed > isize::MAX as usize => Err(ChooseError::Memory { needed }.into()),
-        _ => Ok(SeriesGpuChoice { parts, tiles, bytes: needed }),
+        _ => Ok(SeriesGpuChoice { parts, tiles, bytes: needed, by_channel: false }),
     }
 }
 
@@ -138,6 +151,24 @@ pub fn choose_recurrence(
     with_maps(tiles, parts, problem.states(), asked.is_some(), options.budget)
 }
 
+/// Returns `true` if the channels of a token, and its coefficients, are adjacent in every tensor.
+fn has_adjacent_channels(problem: &selective::Problem) -> bool {
+    let s = problem.spec();
+    let coefficient = |of: &selective::Coefficient| match of {
+        selective::Coefficient::Token(of) => Some(*of),
+        selective::Coefficient::Channel => None,
+    };
+    let all = [
+        Some(s.u),
+        Some(s.delta),
+        Some(s.z.unwrap_or(s.u)),
+        Some(s.out),
+        coefficient(&s.b),
+        coefficient(&s.c),
+    ];
+    all.iter().all(|of| of.is_some_and(|of| of.channel_stride() == Some(1)))
+}
+
 /// Chooses how a selective scan is computed.
 ///
 /// # Errors
@@ -154,13 +185,18 @@ pub fn choose_selective(
     let lanes = lanes_of(states);
     let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes)));
     let asked = asked(options.gpu_parts, tokens)?;
-    let warps = tiles.saturating_mul(WARPS);
-    let parts = asked.unwrap_or(parts(tokens, TOKENS_OF_SELECTIVE, warps, sms, &OF_SELECTIVE));
+    let estimated = |warps, times| parts(tokens, TOKENS_OF_SELECTIVE, warps, sms, times);
+    let by_lanes = asked.unwrap_or(estimated(tiles, &OF_LANES));
+    let enough = if by_lanes > 1 { tiles.saturating_mul(FEWEST_TILES) > sms } else { tiles >= WARPS * sms };
+    let by_channel = enough && states == STATES_OF_LANE && has_adjacent_channels(problem);
+    let by_warps = asked.unwrap_or(estimated(tiles.saturating_mul(WARPS), &OF_SELECTIVE));
+    let parts = if by_channel { by_lanes } else { by_warps };
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", product(&[channels, map_of(lanes)]), MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
     let values = product(&[problem.batch(), channels, map_of(lanes)]);
-    with_maps(tiles, parts, values, asked.is_some(), options.budget)
+    let choice = with_maps(tiles, parts, values, asked.is_some(), options.budget)?;
+    Ok(SeriesGpuChoice { by_channel, ..choice })
 }
 
 /// Chooses how a convolution is computed. A GPU only supports the direct method.
@@ -181,7 +217,7 @@ pub fn choose_convolution(
     fits("taps", taps, MOST / 2)?;
     fits("channels", product(&[problem.batch(), problem.channels()]), MOST / 2)?;
     fits("blocks", product(&[problem.batch(), tokens.div_ceil(OUTPUTS), tiles]), MOST)?;
-    Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0 })
+    Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0, by_channel: false })
 }
 
 #[cfg(test)]
@@ -219,7 +255,10 @@ mod tests {
             }
         }
         assert_eq!(choice(132, 3, 256, 64, None).bytes, 2 * 16 * 3 * 64 * 4);
-        assert_eq!(choice(132, 3, 256, 64, Some(100)), SeriesGpuChoice { parts: 1, tiles: 2, bytes: 0 });
+        assert_eq!(
+            choice(132, 3, 256, 64, Some(100)),
+            SeriesGpuChoice { parts: 1, tiles: 2, bytes: 0, by_channel: false }
+        );
     }
 
     #[test]
@@ -233,13 +272,14 @@ mod tests {
         };
         for (sms, tokens, channels, states, parts) in [
             (132, 32, 1024, 16, 1),
+            (132, 64, 1024, 16, 1),
             (132, 128, 1024, 16, 8),
-            (132, 1024, 1024, 16, 16),
-            (132, 16384, 1024, 16, 16),
+            (132, 1024, 1024, 16, 64),
+            (132, 16384, 1024, 16, 64),
             (132, 1024, 64, 16, 32),
             (132, 1024, 1024, 1, 16),
             (132, 1024, 1024, 128, 1),
-            (2, 1024, 64, 16, 1),
+            (2, 1024, 64, 16, 16),
             (2, 1024, 32, 4, 8),
             (2, 1024, 1024, 16, 1),
         ] {
@@ -248,6 +288,27 @@ mod tests {
                 assert_eq!(found, parts, "{sms} SMs, {tokens} tokens, {channels} channels, {states} states");
             }
         }
+    }
+
+    #[test]
+    fn a_lane_has_a_channel_if_channels_are_many_and_adjacent() {
+        let choice = |sms, tokens, channels, states, adjacent: bool| {
+            let series = |width| match adjacent {
+                true => Series::tokens_first("u", [1, tokens, width]).unwrap(),
+                false => Series::channels_first("u", [1, width, tokens]).unwrap(),
+            };
+            let u = series(channels);
+            let of_token = selective::Coefficient::Token(series(states));
+            let spec = selective::Spec::new(u, u, states, of_token, of_token, u);
+            let choice = choose_selective(&spec.check().unwrap(), sms, &SelectiveOptions::default()).unwrap();
+            (choice.by_channel, choice.parts)
+        };
+        assert_eq!(choice(132, 16_384, 1024, 16, true), (true, 64));
+        assert_eq!(choice(132, 16_384, 512, 16, true), (true, 128));
+        assert!(!choice(132, 16_384, 256, 16, true).0);
+        assert_eq!(choice(2, 16_384, 1024, 16, true), (true, 1));
+        assert_eq!(choice(132, 16_384, 1024, 15, true), (false, 16));
+        assert_eq!(choice(132, 16_384, 1024, 16, false), (false, 16));
     }
 
     #[test]

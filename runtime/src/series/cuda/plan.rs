@@ -9,6 +9,7 @@ use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::{DeviceError, PlanError};
 use crate::problem::Problem;
 use crate::tensors::DeviceTensors;
+use elsa_kernels::cuda::series::{CARRY, FOLD};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -20,6 +21,12 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
 
     /// Returns whether a kernel with this `role` computes this operator.
     fn is_own(role: &Role) -> bool;
+
+    /// Returns the flag of the launches that a kernel with this `role` computes for problems with
+    /// [`SeriesGpuChoice::by_channel`]. [`FLAGS`] has all flags.
+    fn flag_of(_role: &Role) -> Option<i32> {
+        None
+    }
 
     /// Lists the launches of a run in `list`, which is empty, and returns it.
     ///
@@ -33,12 +40,20 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     ) -> Result<Launches, DeviceError>;
 }
 
+/// Flags of the launches of a computation in parts, in order.
+pub const FLAGS: [i32; 3] = [FOLD, CARRY, 0];
+
+/// A kernel, and its number of threads per block.
+pub type Launched<'a> = (&'a Function, u32);
+
 /// Arguments that the launches of a call share.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub choice: &'a SeriesGpuChoice,
-    /// The kernel, and its number of threads per block.
-    pub kernel: (&'a Function, u32),
+    /// The kernel for all launches.
+    pub kernel: Launched<'a>,
+    /// Kernels for the launches with each of [`FLAGS`], if the choice has its own.
+    pub by_flag: Option<[Launched<'a>; 3]>,
     /// Device address of the workspace.
     pub scratch: u64,
 }
@@ -49,6 +64,8 @@ pub struct GpuPlan<P> {
     gpu: Arc<Gpu>,
     pub choice: SeriesGpuChoice,
     kernel: &'static GpuKernel,
+    /// Kernels for the launches with each of [`FLAGS`], if the choice has its own.
+    by_flag: Option<[&'static GpuKernel; 3]>,
     problem: PhantomData<P>,
 }
 
@@ -58,10 +75,18 @@ impl<P: OnGpu> GpuPlan<P> {
     /// # Errors
     /// Returns an error if the build has no kernel for the operator, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, choice: SeriesGpuChoice) -> Result<GpuPlan<P>, PlanError> {
-        let kernel = GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role));
-        let kernel = kernel.ok_or(DeviceError::NoKernel { role: P::ROLE })?;
-        gpu.function(&gpu.context()?, kernel)?;
-        Ok(GpuPlan { gpu: gpu.clone(), choice, kernel, problem: PhantomData })
+        let missing = DeviceError::NoKernel { role: P::ROLE };
+        let kernel = GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role)).ok_or(missing.clone())?;
+        let of = |flag| GPU_KERNELS.iter().find(|kernel| P::flag_of(&kernel.role) == Some(flag));
+        let by_flag = match (choice.by_channel, FLAGS.map(of)) {
+            (true, [Some(fold), Some(carry), Some(last)]) => Some([fold, carry, last]),
+            (true, _) => return Err(missing.into()),
+            (false, _) => None,
+        };
+        for kernel in by_flag.into_iter().flatten().chain([kernel]) {
+            gpu.function(&gpu.context()?, kernel)?;
+        }
+        Ok(GpuPlan { gpu: gpu.clone(), choice, kernel, by_flag, problem: PhantomData })
     }
 }
 
@@ -87,9 +112,25 @@ impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
         tensors: &DeviceTensors<'_, P::Operand>,
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
+        let threads = |kernel: &GpuKernel| kernel.resources().threads as u32;
         let function = self.gpu.function(&workspace.context, self.kernel)?;
-        let kernel = (&function, self.kernel.resources().threads as u32);
-        let call = Call { choice: &self.choice, kernel, scratch: workspace.scratch.address() };
+        let by_flag = match self.by_flag {
+            Some([fold, carry, last]) => {
+                let of = |kernel| {
+                    Ok::<_, DeviceError>((self.gpu.function(&workspace.context, kernel)?, threads(kernel)))
+                };
+                Some([of(fold)?, of(carry)?, of(last)?])
+            }
+            None => None,
+        };
+        let call = Call {
+            choice: &self.choice,
+            kernel: (&function, threads(self.kernel)),
+            by_flag: by_flag
+                .as_ref()
+                .map(|all| all.each_ref().map(|(function, threads)| (function, *threads))),
+            scratch: workspace.scratch.address(),
+        };
         problem.list(workspace.new_list(), tensors, &call)
     }
 }

@@ -1,15 +1,16 @@
 //! Launches the selective scan on a GPU.
 
 use super::marshal::{push, series};
-use super::plan::{Call, OnGpu};
+use super::plan::{Call, FLAGS, OnGpu};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::{dtype, int};
 use crate::error::DeviceError;
 use crate::tensors::DeviceTensors;
+use elsa_core::dtype::DType;
 use elsa_core::series::selective::{Coefficient, Operand, Problem};
 use elsa_kernels::cuda::Role;
 use elsa_kernels::cuda::series::{
-    B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
+    B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, LANES, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
     channels_of, lanes_of,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor};
@@ -19,6 +20,13 @@ impl OnGpu for Problem {
 
     fn is_own(role: &Role) -> bool {
         matches!(role, Role::Selective { .. })
+    }
+
+    fn flag_of(role: &Role) -> Option<i32> {
+        match role {
+            Role::SelectiveS16 { flag, .. } => Some(*flag),
+            _ => None,
+        }
     }
 
     fn list(
@@ -75,12 +83,38 @@ impl OnGpu for Problem {
             ..SelectiveArgs::default()
         };
         let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
+        let by_flag = call.by_flag.filter(|_| reads_quads(&args));
         for (flags, listed) in carried.chain([(0, parts)]) {
             let parts = Parts::of(self.tokens(), parts, listed);
             let args = SelectiveArgs { flags: own | flags, parts, ..args };
+            // The kernel for all problems has a block for each item.
+            let items = self.batch() * tiles * listed;
+            let (kernel, blocks) = match by_flag.zip(FLAGS.iter().position(|of| *of == flags)) {
+                None => (call.kernel, items),
+                Some((kernels, which)) => {
+                    let lanes = if flags == CARRY {
+                        self.batch() * self.channels() * self.states()
+                    } else {
+                        items * LANES
+                    };
+                    (kernels[which], lanes.div_ceil(kernels[which].1 as usize))
+                }
+            };
             // SAFETY: *parameter*: the kernel takes a `SelectiveArgs`.
-            unsafe { push(&mut list, call.kernel, self.batch() * tiles * listed, &args)? };
+            unsafe { push(&mut list, kernel, blocks, &args)? };
         }
         Ok(list)
     }
+}
+
+/// Returns `true` if all tensors are f32, and those with state elements can be read four elements at a time.
+fn reads_quads(args: &SelectiveArgs) -> bool {
+    let f32 = |of: &SeriesTensor| of.dtype == dtype(DType::F32);
+    let quads = |of: &SeriesTensor| {
+        let DeviceTensor { data, batch, token, .. } = of.tensor;
+        data % 16 == 0 && [batch, token].iter().all(|stride| stride % 4 == 0)
+    };
+    [&args.u, &args.delta, &args.z, &args.out, &args.b, &args.c].into_iter().all(f32)
+        && [&args.b, &args.c].into_iter().all(quads)
+        && [args.a, args.past, args.present].iter().all(|address| address % 16 == 0)
 }
