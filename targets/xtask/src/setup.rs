@@ -83,7 +83,7 @@ const MORE_MODEL_PACKAGES: [&str; 14] = [
 const GPU_MODEL_PACKAGES: [&str; 2] = ["numpy", "onnxruntime-gpu[cuda,cudnn]"];
 /// Crate that contains TensorRT's headers; the licence of the headers is Apache-2.0.
 const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
-const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
+const PEER_PACKAGES: [&str; 5] = ["numpy", "torch", "onnx", "onnxruntime", "openvino"];
 
 /// Returns the folder of the compiler that `toolchain` uses; an empty name means the toolchain of the tree.
 fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {

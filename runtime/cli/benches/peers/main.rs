@@ -1,5 +1,5 @@
-//! Benchmark of this library against its peers on the CPU: PyTorch and ONNX Runtime. sgemm is measured too, to show the
-//! speed that a matrix product alone reaches.
+//! Benchmark of this library against its peers on the CPU: PyTorch, ONNX Runtime and OpenVINO. sgemm is measured too, to
+//! show the speed that a matrix product alone reaches.
 //!
 //! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...` measures attention. A shape is written as for
 //! `elsa bench --shape`; a set is `plain` (the default), `masks`, `causal` or `swin`. `-- linear [OPTIONS]

@@ -94,9 +94,9 @@ pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) 
     );
     if common.markdown {
         println!(
-            "\n| shape | GFLOP/s | rel. L2 error | times the best peer | of sgemm | torch | onnxruntime | sgemm | calm | rounds |"
+            "\n| shape | GFLOP/s | rel. L2 error | times the best peer | of sgemm | torch | onnxruntime | openvino | sgemm | calm | rounds |"
         );
-        println!("|---|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|");
         return;
     }
     println!("{LEGEND}");
@@ -128,12 +128,13 @@ pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome:
         };
         let error = format!("{:.1e}", own.error.unwrap_or(f64::NAN));
         println!(
-            "| {shape} | {:.1} | {error} | {} | {} | {} | {} | {:.1} | {:.2} | {} |",
+            "| {shape} | {:.1} | {error} | {} | {} | {} | {} | {} | {:.1} | {:.2} | {} |",
             own.rate()[1],
             to_best.map_or("–".to_owned(), |(_, x)| ratio(x)),
             to_sgemm.map_or("–".to_owned(), ratio),
             best("torch"),
             best("onnxruntime"),
+            best("openvino"),
             outcome.sgemm().map_or(f64::NAN, |sgemm| sgemm.rate()[1]),
             undisturbed.map_or(f64::NAN, |x| x[1]),
             own.rates.len(),

@@ -14,7 +14,7 @@ because ONNX Runtime's softmax produces some for every masked pair and stalls wh
 import math
 import os
 
-from slices import Job, np, onnxruntime, serve, torch, usable
+from slices import Job, np, onnxruntime, openvino, serve, torch, usable
 
 if torch:
     import torch.nn.functional as F
@@ -311,6 +311,41 @@ def onnxruntime_forms(problem):
     return forms
 
 
+def openvino_job(problem, threads):
+    """Returns the job of OpenVINO's operator ScaledDotProductAttention, in the layout [batch, heads, tokens, d]. The plugin
+    computes it in the calling thread and `threads - 1` others."""
+    from openvino import opset13 as operators
+
+    parts = problem.parts()
+    causal = "top-left" in problem.corners and len(parts) == 1
+    fed = [problem.view(x) for x in (problem.q, *problem.repeated)]
+    if parts and not causal:
+        boolean = len(parts) == 1 and parts[0].dtype == bool and problem.shifted is None
+        mask = parts[0] if boolean else problem.viewed()
+        fed.append(np.broadcast_to(mask, (*mask.shape[:2], *problem.sizes[2:4])))
+    fed = [np.array(x, order="C") for x in fed]
+    inputs = [operators.parameter(x.shape, x.dtype.type) for x in fed]
+    answer = operators.scaled_dot_product_attention(*inputs, causal=causal)
+    model = openvino.Model([answer], inputs, "attention")
+    options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+               "INFERENCE_PRECISION_HINT": "f32", "CPU_DENORMALS_OPTIMIZATION": True}
+    request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+    for at, x in enumerate(fed):
+        request.set_input_tensor(at, openvino.Tensor(x, shared_memory=True))
+    y = np.empty(fed[0].shape, np.float32)
+    request.set_output_tensor(openvino.Tensor(y, shared_memory=True))
+    # The method of the class itself first converts the inputs, which takes as long as a call on a single token.
+    infer = super(openvino.InferRequest, request).infer
+    # A tensor does not keep the array that it shares.
+    call = lambda kept=fed: infer({}, share_outputs=True, decode_strings=False)
+
+    def read():
+        call()
+        return y.reshape(problem.q.shape)
+
+    return Job(call, read)
+
+
 def prepare(request):
     problem, dtype, threads, isa = Problem(request), request["dtype"], request["threads"], request["isa"]
     jobs, absent = {}, {}
@@ -332,6 +367,17 @@ def prepare(request):
                 jobs[name] = form(problem, threads)
             except Exception as error:
                 absent[name] = str(error).partition("\n")[0][:200]
+    if openvino is None:
+        absent["openvino"] = "not installed"
+    elif dtype != "f32":
+        absent["openvino"] = f"its model is in f32, not {dtype}"
+    elif isa is not None:
+        absent["openvino"] = f"cannot be held to {isa}"
+    else:
+        try:
+            jobs["openvino"] = openvino_job(problem, threads)
+        except Exception as error:
+            absent["openvino"] = str(error).partition("\n")[0][:200]
     if torch:
         torch.set_flush_denormal(True)
     return problem, *usable(jobs, absent)

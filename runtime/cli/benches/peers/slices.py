@@ -18,7 +18,7 @@ Any other request prepares a problem, as the script documents, and answers
 Fairness. Pools keep their habits within a slice, spinning included, because that makes them fast. A pool that still
 spins after its slice would slow the next job, so the answer to a slice is held back until this process uses no
 processor time. Gradients are off, tensors and outputs are bound beforehand if an interface permits it, and contexts are
-entered outside the clock. PyTorch and ONNX Runtime flush subnormal numbers to zero, by their options.
+entered outside the clock. Peers flush subnormal numbers to zero, by their options.
 """
 import contextlib
 import glob
@@ -51,6 +51,10 @@ try:
     import onnxruntime
 except ImportError:
     onnxruntime = None
+try:
+    import openvino
+except ImportError:
+    openvino = None
 
 
 class Job:
@@ -79,6 +83,8 @@ def versions():
         found["torch_isa"] = torch.backends.cpu.get_cpu_capability()
     if onnxruntime:
         found["onnxruntime"] = onnxruntime.__version__
+    if openvino:
+        found["openvino"] = openvino.__version__.partition("-")[0]
     return found
 
 
