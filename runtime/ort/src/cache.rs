@@ -14,14 +14,15 @@ const PLANS: usize = 32;
 pub(crate) struct Prepared<O: Operation> {
     pub geometry: GeometryOf<O>,
     pub plan: Plan<O::Engine>,
-    /// Workspaces that no call is using. Each call returns its workspace here when it ends.
-    idle: Mutex<Vec<Workspace<O::Engine>>>,
+    /// Workspaces that no call is using. Each call returns its workspace here when it ends. They are boxed, because a
+    /// workspace has some kilobytes, which would be copied twice in each call.
+    idle: Mutex<Vec<Box<Workspace<O::Engine>>>>,
 }
 
 /// A workspace that a call has borrowed. It is returned to the idle workspaces when it is dropped.
 pub(crate) struct Borrowed<'a, O: Operation> {
     prepared: &'a Prepared<O>,
-    workspace: Option<Workspace<O::Engine>>,
+    workspace: Option<Box<Workspace<O::Engine>>>,
 }
 
 impl<O: Operation> Prepared<O> {
@@ -33,7 +34,7 @@ impl<O: Operation> Prepared<O> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let workspace = match idle {
             Some(workspace) => workspace,
-            None => self.plan.workspace()?,
+            None => Box::new(self.plan.workspace()?),
         };
         Ok(Borrowed { prepared: self, workspace: Some(workspace) })
     }

@@ -116,7 +116,8 @@ enum Command {
         plot: Option<PathBuf>,
         /// Options of the benchmark: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
         /// `--markdown`, shapes as in `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`. After a
-        /// first `linear`, options for linear attention: RULE,HEADS,TOKENS,D, `--form F`, `--chunk N`.
+        /// first `linear`, options for linear attention: RULE,HEADS,TOKENS,D, `--form F`, `--chunk N`. After a first
+        /// `layers`, shapes whose calls are measured through each layer of this library.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -3,7 +3,8 @@
 //!
 //! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...` measures attention. A shape is written as for
 //! `elsa bench --shape`; a set is `plain` (the default), `masks`, `causal` or `swin`. `-- linear [OPTIONS]
-//! [PROBLEM]...` measures linear attention (`linear.rs`). `--help` lists the options.
+//! [PROBLEM]...` measures linear attention (`linear.rs`), and `-- layers [OPTIONS] [SHAPE]...` the time that each layer
+//! of this library adds to a call (`layers.rs`). `--help` lists the options.
 //!
 //! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
 //! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every output, including those of
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod layers;
 mod linear;
 mod outcome;
 mod pictures;
@@ -40,7 +42,7 @@ use elsa_cli::shape::{Data, Mask, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::{DType, Elements};
 use elsa_files::Buffer;
-use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions, backends};
 use half::{bf16, f16};
 use outcome::{Outcome, ROUNDS, SGEMM, each};
 use pictures::Pictures;
@@ -184,9 +186,13 @@ fn main() -> Result<(), Failure> {
     let request = Request::parse();
     let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
     let Common { threads, backend, .. } = request.common;
+    // The peers compute on the CPU, even if there is a GPU.
+    let best = backends().into_iter().find(|found| found.present && found.backend != Backend::Cuda);
+    let backend = backend.or(best.map(|found| found.backend));
     let engine = Engine::new(&EngineOptions::default().threads(threads).backend(backend))?;
     match &request.operator {
         Some(Operator::Linear(linear)) => linear::run(&request.common, linear, &python, &engine),
+        Some(Operator::Layers(layers)) => layers::run(&request.common, layers, &python, &engine),
         None => attention(&request, &python, &engine),
     }
 }

@@ -192,6 +192,8 @@ class Graph:
 
     def __init__(self, opset):
         self.nodes, self.feed, self.constants, self.opset = [], {}, [], opset
+        # Library of an operator that is not ONNX Runtime's own.
+        self.library = None
 
     def bound(self, name, x):
         self.feed[name] = np.ascontiguousarray(x)
@@ -202,7 +204,7 @@ class Graph:
         return name
 
     def node(self, kind, inputs, output, **attributes):
-        domain = "com.microsoft" if kind == "MultiHeadAttention" else ""
+        domain = {"MultiHeadAttention": "com.microsoft", "ElsaAttention": "ai.elsa"}.get(kind, "")
         self.nodes.append(helper.make_node(kind, inputs, [output], domain=domain, **attributes))
         return output
 
@@ -214,12 +216,14 @@ class Graph:
         y = np.empty(shape, np.float32)
         graph = helper.make_graph(
             self.nodes, "attention", [info(*x) for x in self.feed.items()], [info("y", y)], self.constants)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(x, 1) for x in ("com.microsoft", "ai.elsa"))]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        if self.library:
+            options.register_custom_ops_library(self.library)
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         for name, x in self.feed.items():
@@ -383,4 +387,5 @@ def prepare(request):
     return problem, *usable(jobs, absent)
 
 
-serve(prepare, Problem.exact)
+if __name__ == "__main__":
+    serve(prepare, Problem.exact)

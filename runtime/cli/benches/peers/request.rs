@@ -65,6 +65,10 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
 /// Default numbers of tokens for plots. Each plotted shape has one head of size 64.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
+/// Default shapes of calls by layer.
+const LAYERED: [&str; 6] =
+    ["1,1,1,1,64", "1,1,4,4,64", "1,1,16,16,64", "1,1,64,64,64", "1,1,197,197,64", "1,12,197,197,64"];
+
 /// Default numbers of tokens of linear attention. Each number is combined with each head size in [`DIMS`] and each
 /// rule, for four heads.
 const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
@@ -90,6 +94,15 @@ pub struct Request {
 pub enum Operator {
     /// Linear attention.
     Linear(Linear),
+    /// The time that each layer of this library adds to a call.
+    Layers(Layers),
+}
+
+/// Options of the layers of a call.
+#[derive(Debug, Args)]
+pub struct Layers {
+    /// Shapes without masks, as `elsa bench --shape` takes them.
+    shapes: Vec<String>,
 }
 
 /// Options of linear attention.
@@ -166,12 +179,7 @@ impl Request {
         } else if texts.is_empty() {
             texts.extend(of_set(&SETS[0]));
         }
-        let parse = |text: String| -> Result<Shape, Failure> {
-            let shape: Shape = text.parse().map_err(|refused| format!("'{text}': {refused}"))?;
-            let packed = format!("'{text}': packed sequences; allowed: dense ones");
-            if shape.packed.is_some() { Err(packed.into()) } else { Ok(shape) }
-        };
-        texts.into_iter().map(parse).collect()
+        texts.into_iter().map(dense).collect()
     }
 
     /// Returns `None` if the peers are not restricted to an instruction set. Otherwise returns the name of the set, and
@@ -186,6 +194,20 @@ impl Request {
     }
 }
 
+impl Layers {
+    /// Returns the shapes whose calls are measured.
+    pub fn shapes(&self) -> Result<Vec<Shape>, Failure> {
+        if self.shapes.is_empty() {
+            return LAYERED.map(|text| dense(text.to_owned())).into_iter().collect();
+        }
+        let plain = |text: &String| match dense(text.clone())? {
+            shape if shape.parts().is_empty() && shape.heads == shape.kv_heads => Ok(shape),
+            _ => Err(format!("'{text}'; allowed: a shape without a mask").into()),
+        };
+        self.shapes.iter().map(plain).collect()
+    }
+}
+
 impl Linear {
     /// Returns the problems that are measured.
     pub fn cells(&self) -> Vec<Cell> {
@@ -197,6 +219,13 @@ impl Linear {
             |(dim, tokens)| Rule::ALL.map(|rule| Cell { rule, heads: HEADS, tokens, dim, per_dim: false });
         sizes.flat_map(of).collect()
     }
+}
+
+/// Returns the shape that `text` names, unless its sequences are packed.
+fn dense(text: String) -> Result<Shape, Failure> {
+    let shape: Shape = text.parse().map_err(|refused| format!("'{text}': {refused}"))?;
+    let packed = format!("'{text}': packed sequences; allowed: dense ones");
+    if shape.packed.is_some() { Err(packed.into()) } else { Ok(shape) }
 }
 
 /// Returns the shapes of a set: each shape in its first list combined with each mask in its second list.

@@ -58,10 +58,10 @@ except ImportError:
 
 
 class Job:
-    """A call, its context, and a function that reads its answer as f32."""
+    """A call, its context, and a function that reads its answer as f32. `calls` is the number of calls that `call` makes."""
 
-    def __init__(self, call, read=None, context=contextlib.nullcontext):
-        self.call, self.read, self.context = call, read, context
+    def __init__(self, call, read=None, context=contextlib.nullcontext, calls=1):
+        self.call, self.read, self.context, self.calls = call, read, context, calls
 
 
 def usable(jobs, absent):
@@ -117,7 +117,7 @@ def measure(job, threads, seconds, look, tries, limit):
         while True:
             for _ in range(together):
                 call()
-            calls += together
+            calls += together * job.calls
             elapsed = clock() - start
             if elapsed >= seconds:
                 break
@@ -125,7 +125,7 @@ def measure(job, threads, seconds, look, tries, limit):
 
     with job.context():
         each, _, _ = take(job.call, 1)
-        together = max(int(look / each), 1)
+        together = max(int(look / each / job.calls), 1)
         for _ in range(tries):
             each, calls, calm = take(job.call, together)
             if calm:
