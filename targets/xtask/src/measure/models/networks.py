@@ -128,18 +128,18 @@ class Network:
     its inputs by name; `attentions` is their number. `axes` names its dynamic axes: {input: {axis: name}}. A network
     without them can leave the batch open. A `trained` network keeps its weights. A network has no attention as one
     operation if `fuses` is false. A network `jumps` if it selects the best of many rows: rounding changes
-    the selection, so f64 is no reference."""
+    the selection, so f64 is no reference. The last axes of the outputs are `classes` of which the largest is chosen."""
 
-    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True, jumps=False):
+    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True, jumps=False, classes=False):
         self.make, self.inputs, self.attentions, self.axes, self.trained = make, inputs, attentions, axes, trained
-        self.fuses, self.jumps = fuses, jumps
+        self.fuses, self.jumps, self.classes = fuses, jumps, classes
 
 
 def structures():
     """Returns the networks by name."""
     tiny, base, swin = "vit_tiny_patch16_224", "vit_base_patch16_224", "swin_tiny_patch4_window7_224"
     return {
-        "digits": Network(lambda fused: Digits(fused), lambda: {"pixels": torch.rand(1, 8, 8)}, 3, trained=True),
+        "digits": Network(Digits, lambda: {"pixels": torch.rand(1, 8, 8)}, 3, trained=True, classes=True),
         "vit_tiny_224": Network(lambda fused: timm_model(tiny, fused), picture(224), 12),
         "vit_tiny_512": Network(lambda fused: timm_model(tiny, fused, img_size=512), picture(512), 12),
         "vit_base_2": Network(lambda fused: timm_model(base, fused, depth=2), picture(224), 2),
