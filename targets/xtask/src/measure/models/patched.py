@@ -194,8 +194,9 @@ def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
     torch.backends.cudnn.allow_tf32 = False
-    print("| network | attentions | torch, ms | elsa, ms | ratio (quartiles) | torch, host ms | elsa, host ms | error, torch | elsa |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ["network", "attentions", "torch, ms", "elsa, ms", "ratio (quartiles)", "torch, host ms", "elsa, host ms"]
+    columns += ["error, torch", "elsa"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     faults = []
     chosen = [
         (title, name, network)
@@ -204,12 +205,12 @@ def main():
         if getattr(network, "fuses", False) and all(word in name for word in options.words)
     ]
     for title, name, network in chosen:
-        row = lambda *cells: print("| " + " | ".join(map(str, (title, *cells, *[""] * (8 - len(cells))))) + " |", flush=True)
+        row = lambda *cells: print(f"| {' | '.join([title, *cells] + [''] * (len(columns) - 1 - len(cells)))} |", flush=True)
         try:
             with torch.inference_mode():
                 measured = measure(network, options.device, options.form, options.rounds)
         except (ImportError, Refused) as error:
-            row(error)
+            row(str(error))
             continue
         except Exception as error:  # the other networks are still measured
             row("fails with elsa")
