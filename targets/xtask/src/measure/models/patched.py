@@ -104,12 +104,15 @@ def prepared(form, net, inputs, whole):
     with torch.cuda.stream(stream):
         for _ in range(FIRST - bool(stream)):
             run()
-    if not stream:
-        return run
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        found = run()
+        if not stream:
+            return run
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                found = run()
+        except Exception as error:
+            # The end of a capture that has failed raises another exception than the first.
+            raise error.__context__ or error
 
     def replay():
         graph.replay()
@@ -199,7 +202,7 @@ def main():
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     faults = []
     chosen = [
-        (title, name, network)
+        (title if len(parts) == 1 else f"{title}: {name}", name, network)
         for title, parts in {**more(), **thirty()}.items()
         for name, network in parts.items()
         if getattr(network, "fuses", False) and all(word in name for word in options.words)
@@ -213,7 +216,7 @@ def main():
             row(str(error))
             continue
         except Exception as error:  # the other networks are still measured
-            row("fails with elsa")
+            row("does not run")
             faults.append(f"{name}: {words(error)}")
             continue
         finally:

@@ -216,7 +216,8 @@ def main():
 
     clock = "processor time" if options.cpu else "elapsed time"
     columns = ["model", "exporter, opset, kind", "attentions", "found", "replaced", "why not", "error, original"]
-    columns += ["rewritten", "without negative numbers of attentions", "CPU: ms, ms, ratio (quartiles)"] + ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
+    columns += ["rewritten", "without negative numbers of attentions", "CPU: ms, ms, ratio (quartiles)"]
+    columns += ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
     lines = [line(columns), "|" + "---|" * len(columns)]
     print("\n".join(lines), flush=True)
     thirty, more = thirty_networks.thirty(), thirty_networks.shipped()
