@@ -101,7 +101,7 @@ def prepared(form, net, inputs, whole):
     stream = torch.cuda.Stream() if form == "graph" else None
     if stream:
         stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
         for _ in range(FIRST - bool(stream)):
             run()
         if not stream:
