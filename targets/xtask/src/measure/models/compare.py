@@ -10,8 +10,8 @@ with its quartiles. --cpu measures processor time, which other programs disturb 
 includes the time in which threads wait by spinning. Errors are the largest of any output compared with the same network
 in f64, relative to the largest number of that output. Models whose upper quartile is below 1 are named.
 
-Exit status 1: an attention was not replaced, a model does not run, or the rewritten one is more than four times as
-wrong as the original and more than 1e-5.
+Exit status 1: an attention was not replaced, a model does not run, the rewritten one is more than four times as wrong as
+the original and more than 1e-5, or it chooses other classes.
 """
 
 import argparse
@@ -65,9 +65,9 @@ def right(errors):
 
 
 def measure(original, rewritten, operator, data, threads, rounds, clock, provider, tf32="0"):
-    """Returns times and errors of both models, in this process, which is limited to `threads` cores. If the data has no
-    answers, errors are relative to the original. Without rounds, nothing is timed. On a GPU, products are in f32 unless
-    `tf32` is "1"."""
+    """Returns times and errors of both models, and whether the same number is the largest in each row of their answers, in
+    this process, which is limited to `threads` cores. If the data has no answers, errors are relative to the original.
+    Without rounds, nothing is timed. On a GPU, products are in f32 unless `tf32` is "1"."""
     clock = time.process_time if clock == "cpu" else time.perf_counter
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import onnxruntime
@@ -103,6 +103,7 @@ def measure(original, rewritten, operator, data, threads, rounds, clock, provide
             times[0].append(taken[0])
             times[1].append(taken[1])
     facts = {"errors": errors, "runtime": onnxruntime.__version__, "provider": sessions[1].get_providers()[0]}
+    facts["same"] = all(np.array_equal(x.argmax(-1), y.argmax(-1)) for x, y in zip(*found))
     if rounds:
         ratios = [a / b for a, b in zip(*times)]
         facts["times"] = [statistics.median(x) for x in times]
@@ -144,6 +145,8 @@ def compared(models, operator, data, threads, rounds, clock, provider=CPU, pytho
 def main():
     if sys.argv[1:2] == ["--child"]:
         return child(sys.argv[2:])
+    from networks import structures
+
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("tool", type=pathlib.Path)
@@ -199,6 +202,8 @@ def main():
             cells.append(f"{old:.1f}, {new:.1f}, **{ratio:.2f}** ({low:.2f} to {high:.2f})")
             if not high >= 1.0:
                 slower.append(f"{name}, {number} threads: {ratio:.2f} ({low:.2f} to {high:.2f})")
+            if structures()[model["structure"]].classes and not found["same"]:
+                faults.append(f"{name}, {number} threads: other classes than the original")
             if not right(errors):
                 faults.append(f"{name}, {number} threads: error {errors[1]:.1e}, original {errors[0]:.1e}")
         cells += [f"{x:.1e}" for x in errors] if errors else ["", ""]

@@ -1,11 +1,8 @@
 """Networks with attention, for the exports of `export.py`, and tools to describe others."""
 
 import pathlib
-import sys
 
 import torch
-
-ROOT = pathlib.Path(__file__).resolve().parents[5]
 
 
 def timm_model(name, fused, **options):
@@ -28,10 +25,10 @@ class Digits(torch.nn.Module):
 
     def __init__(self, fused):
         super().__init__()
-        sys.path.insert(0, str(ROOT / "examples/cpp-vision/train"))
         from safetensors.torch import load_file
 
-        weights = load_file(ROOT / "examples/cpp-vision/model/digits.safetensors")
+        root = pathlib.Path(__file__).resolve().parents[5]
+        weights = load_file(root / "examples/cpp-vision/model/digits.safetensors")
         self.fused, self.heads, self.blocks = fused, 4, 3
         self.names = sorted(weights)
         for name in self.names:
@@ -86,12 +83,16 @@ def named(net, names, outputs):
     return Call(net, call, names)
 
 
-def clip(layers, vocabulary):
+def clip(layers, vocabulary, text=None, image=None, width=512):
+    """Returns CLIP with towers of as many layers, and its inputs. `text` and `image` are settings of the towers."""
+
     def make(fused):
         from transformers import CLIPConfig, CLIPModel
 
-        text = {"num_hidden_layers": layers, "vocab_size": vocabulary, "eos_token_id": vocabulary - 1}
-        config = CLIPConfig(text_config=text, vision_config={"num_hidden_layers": layers, "patch_size": 16})
+        ids = {"num_hidden_layers": layers, "vocab_size": vocabulary, "eos_token_id": vocabulary - 1}
+        pixels = {"num_hidden_layers": layers, "patch_size": 16}
+        towers = {"text_config": {**ids, **(text or {})}, "vision_config": {**pixels, **(image or {})}}
+        config = CLIPConfig(**towers, projection_dim=width)
         config._attn_implementation = "sdpa" if fused else "eager"
         names = ["input_ids", "pixel_values", "attention_mask"]
         return named(CLIPModel(config), names, ["text_embeds", "image_embeds"])
@@ -127,18 +128,18 @@ class Network:
     its inputs by name; `attentions` is their number. `axes` names its dynamic axes: {input: {axis: name}}. A network
     without them can leave the batch open. A `trained` network keeps its weights. A network has no attention as one
     operation if `fuses` is false. A network `jumps` if it selects the best of many rows: rounding changes
-    the selection, so f64 is no reference."""
+    the selection, so f64 is no reference. The last axes of the outputs are `classes` of which the largest is chosen."""
 
-    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True, jumps=False):
+    def __init__(self, make, inputs, attentions, axes=None, trained=False, fuses=True, jumps=False, classes=False):
         self.make, self.inputs, self.attentions, self.axes, self.trained = make, inputs, attentions, axes, trained
-        self.fuses, self.jumps = fuses, jumps
+        self.fuses, self.jumps, self.classes = fuses, jumps, classes
 
 
 def structures():
     """Returns the networks by name."""
     tiny, base, swin = "vit_tiny_patch16_224", "vit_base_patch16_224", "swin_tiny_patch4_window7_224"
     return {
-        "digits": Network(lambda fused: Digits(fused), lambda: {"pixels": torch.rand(1, 8, 8)}, 3, trained=True),
+        "digits": Network(Digits, lambda: {"pixels": torch.rand(1, 8, 8)}, 3, trained=True, classes=True),
         "vit_tiny_224": Network(lambda fused: timm_model(tiny, fused), picture(224), 12),
         "vit_tiny_512": Network(lambda fused: timm_model(tiny, fused, img_size=512), picture(512), 12),
         "vit_base_2": Network(lambda fused: timm_model(base, fused, depth=2), picture(224), 2),

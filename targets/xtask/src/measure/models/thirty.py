@@ -13,8 +13,9 @@ model that a package contains, and of a network that selects the best of many ro
 A model is fully replaced if the tool replaces every attention in each of its exports. A model whose package is missing,
 or which an exporter refuses, is in the table with the reason.
 
-Exit status 1: a rewritten model does not run, or its answer hardly depends on its attentions, or it is more than four times as wrong as the original and more than 1e-5, or
-differs from it by more than 1e-4 if it is the reference; or fewer than 27 models are fully replaced, if no WORD selects models.
+Exit status 1: a rewritten model does not run, or its answer hardly depends on its attentions, or it is more than four
+times as wrong as the original and more than 1e-5, or differs from it by more than 1e-4 if it is the reference, or chooses
+other classes or characters; or fewer than 27 models are fully replaced, if no WORD selects models.
 """
 
 import argparse
@@ -145,6 +146,8 @@ def judge(case, network, options, folder, index):
         right = errors and (errors[1] <= NEAR if facts["reference"] == "original" else compare.right(errors))
         if errors and not right:
             fault = fault or f"{where}: error {errors[1]:.1e}, original {errors[0]:.1e}"
+        if errors and network.classes and not facts[where]["same"]:
+            fault = fault or f"{where}: other classes than the original"
     if facts["cpu"] and not fault:
         changed = folder / f"{facts['name']}.damaged.onnx"
         if compare.damaged(target, changed):
@@ -213,7 +216,8 @@ def main():
 
     clock = "processor time" if options.cpu else "elapsed time"
     columns = ["model", "exporter, opset, kind", "attentions", "found", "replaced", "why not", "error, original"]
-    columns += ["rewritten", "without negative numbers of attentions", "CPU: ms, ms, ratio (quartiles)"] + ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
+    columns += ["rewritten", "without negative numbers of attentions", "CPU: ms, ms, ratio (quartiles)"]
+    columns += ["GPU: ms, ms, ratio (quartiles)"] * bool(options.gpu)
     lines = [line(columns), "|" + "---|" * len(columns)]
     print("\n".join(lines), flush=True)
     thirty, more = thirty_networks.thirty(), thirty_networks.shipped()

