@@ -34,7 +34,6 @@ import export
 from networks import Call, Network, clip, named, picture
 from thirty_networks import by_name, of_transformers, thirty, vision
 
-LEAST = 0.98
 # Number of timed runs in a turn, of rounds that are not timed, and of runs that prepare a side.
 TIMED, WARM, FIRST = 3, 3, 4
 
@@ -233,8 +232,8 @@ def main():
         ms = [f"{1e3 * statistics.median(x):.2f}" for x in times + hosts]
         count = f"{calls:g}" + ("" if whole else ", several graphs")
         row(count, *ms[:2], f"**{ratio:.2f}** ({low:.2f} to {high:.2f})", *ms[2:], *(f"{x:.1e}" for x in errors))
-        if not ratio >= LEAST:
-            faults.append(f"{name}: {ratio:.3f}; allowed: at least {LEAST}")
+        if not ratio >= compare.SLOWEST:
+            faults.append(f"{name}: {ratio:.3f}; allowed: at least {compare.SLOWEST}")
         if calls != attentions:
             faults.append(f"{name}: {calls:g} of {attentions} attentions")
         if not compare.right(errors):

@@ -13,14 +13,16 @@ model that a package contains, and of a network that selects the best of many ro
 A model is fully replaced if the tool replaces every attention in each of its exports. A model whose package is missing,
 or which an exporter refuses, is in the table with the reason.
 
-Exit status 1: a rewritten model does not run, or its answer hardly depends on its attentions, or it is more than four
-times as wrong as the original and more than 1e-5, or differs from it by more than 1e-4 if it is the reference, or chooses
-other classes or characters; or fewer than 27 models are fully replaced, if no WORD selects models.
+Exit status 1: a rewritten model does not run, is less than 0.98 times as fast as the original, chooses other classes, or
+its answer hardly depends on its attentions; it is more than four times as wrong as the original and more than 1e-5, or
+differs from it by more than 1e-4 if it is the reference; or fewer than 27 models are fully replaced, if no WORD selects
+models.
 """
 
 import argparse
 import collections
 import gc
+import itertools
 import json
 import pathlib
 import re
@@ -245,7 +247,12 @@ def main():
     (folder / "thirty.md").write_text("\n".join(lines) + "\n")
     told = {"full": whole, "rounds": options.rounds, "clock": clock, "models": results}
     (folder / "thirty.json").write_text(json.dumps(told, indent=1) + "\n")
-    faults = [f"{facts['name']}: {facts['fault']}" for each in results.values() for facts in each if facts["fault"]]
+    every = [facts for each in results.values() for facts in each]
+    faults = [f"{facts['name']}: {facts['fault']}" for facts in every if facts["fault"]]
+    for facts, where in itertools.product(every, ("cpu", "gpu")):
+        ratio = (facts.get(where) or {}).get("ratios", [1, 1])[1]
+        if not ratio >= compare.SLOWEST:
+            faults.append(f"{facts['name']}, {where}: {ratio:.3f}; allowed: at least {compare.SLOWEST}")
     if not options.words and len(whole) < LEAST:
         faults.append(f"{len(whole)} models are fully replaced; allowed: {LEAST} or more")
     for fault in faults:
