@@ -8,6 +8,7 @@
  *
  * Models call `sdpa` of elsa.py, whose Python takes longer than a launch when other code has displaced it from the caches.
  * `Calls.sdpa` therefore takes its place, and looks a call up by its arguments as they are. It passes all others on.
+ * `Calls.operate` does the same for the kernel of the operator elsa::sdpa, which compiled models call.
  *
  * Between the first address that a call writes and the library's return, the thread executes no Python. A prepared call
  * therefore needs no mark that it is in use here.
@@ -87,9 +88,9 @@ typedef struct {
      * torch.autocast is on for a type of device. */
     const Exchange *exchange;
     PyObject *classes, *graded, *traced, *captured, *transformed, *autocasts;
-    /* elsa.py's `sdpa`, and a list of the number of its calls that were computed here, the use of Tensor Cores and the engine or
-     * None. */
-    PyObject *passed_on, *innermost;
+    /* elsa.py's `sdpa` and its kernel of the operator, and a list of the number of their calls that were computed here, the use of
+     * Tensor Cores and the engine or None. */
+    PyObject *passed_on, *operated, *innermost;
 } Calls;
 
 static PyTypeObject *known_type;
@@ -494,9 +495,21 @@ static int parsed(PyObject *arguments, PyObject *named, PyObject *given[8]) {
                                        &given[4], &given[5], &given[6], &given[7]);
 }
 
+/* Returns whether a transform of torch.func or torch.autocast is active, or a tensor is not plain: what torch's dispatcher has
+ * dealt with before it calls the kernel of an operator. */
+static int is_changed(Calls *self, PyObject *tensors, PyObject *device) {
+    if (!are_plain(self, tensors))
+        return 1;
+    PyObject *transform = PyObject_CallObject(self->transformed, NULL);
+    PyObject *casts = PyObject_CallFunctionObjArgs(self->autocasts, device == Py_None ? host_name : cuda_name, NULL);
+    Py_XDECREF(transform);
+    Py_XDECREF(casts);
+    return transform != Py_None || casts != Py_False;
+}
+
 /* Describes a call. Returns 0, perhaps with an error, if elsa.py has to compute: then it checks the arguments, converts
- * tensors, or records the call. */
-static int ask(Calls *self, PyObject *const given[8], Asked *asked) {
+ * tensors, or records the call. `dispatched` says that torch's dispatcher makes the call. */
+static int ask(Calls *self, PyObject *const given[8], int dispatched, Asked *asked) {
     PyObject *engine, *local, *device = NULL, *stream = NULL;
     *asked = (Asked){NULL, NULL, NULL};
     if (self->exchange == NULL || self->innermost == NULL)
@@ -510,13 +523,9 @@ static int ask(Calls *self, PyObject *const given[8], Asked *asked) {
         plain = plain && (given[n] == Py_True || given[n] == Py_False);
     plain = plain && (given[6] == Py_None || PyFloat_CheckExact(given[6]));
     double scale = plain && given[6] != Py_None ? PyFloat_AsDouble(given[6]) : 0.0;
-    if (!plain || !are_plain(self, asked->tensors) || !place_of(self, TORCH, asked->tensors, &device, &stream))
+    if (!plain || !place_of(self, TORCH, asked->tensors, &device, &stream))
         return 0;
-    PyObject *transform = PyObject_CallObject(self->transformed, NULL);
-    PyObject *casts = PyObject_CallFunctionObjArgs(self->autocasts, device == Py_None ? host_name : cuda_name, NULL);
-    plain = transform == Py_None && casts == Py_False;
-    Py_XDECREF(transform);
-    Py_XDECREF(casts);
+    plain = dispatched || !is_changed(self, asked->tensors, device);
     engine = PyList_GetItem(self->innermost, 2);
     if (engine == Py_None || device != Py_None)
         engine = PyDict_GetItemWithError(self->engines, device);
@@ -539,10 +548,10 @@ static int ask(Calls *self, PyObject *const given[8], Asked *asked) {
 
 /* Returns the result of a call that elsa.py has stored in `seen`. Returns NULL, perhaps with an error, if elsa.py has to compute,
  * or if `status` is not 0. */
-static PyObject *computed_sdpa(Calls *self, PyObject *const given[8], int32_t *status) {
+static PyObject *computed_sdpa(Calls *self, PyObject *const given[8], int dispatched, int32_t *status) {
     Asked asked;
     PyObject *counted = self->innermost, *answer = NULL;
-    PyObject *prepared = ask(self, given, &asked) ? PyDict_GetItemWithError(asked.seen, asked.key) : NULL;
+    PyObject *prepared = ask(self, given, dispatched, &asked) ? PyDict_GetItemWithError(asked.seen, asked.key) : NULL;
     Py_XINCREF(counted);
     if (prepared != NULL) {
         Py_INCREF(prepared);
@@ -569,8 +578,21 @@ static PyObject *sdpa(PyObject *object, PyObject *arguments, PyObject *named) {
         return NULL;
     if (self->passed_on == NULL)
         return PyErr_Format(PyExc_RuntimeError, "sdpa before innermost");
-    PyObject *answer = computed_sdpa(self, given, &status);
+    PyObject *answer = computed_sdpa(self, given, 0, &status);
     return answered(self, answer, status, self->passed_on, arguments, named);
+}
+
+/* elsa.py's kernel of elsa::sdpa: query, key, value, attn_mask, is_causal, scale, enable_gqa. */
+static PyObject *operate(PyObject *object, PyObject *arguments) {
+    Calls *self = (Calls *)object;
+    PyObject *given[8] = {NULL, NULL, NULL, Py_None, Py_False, Py_False, Py_None, Py_False};
+    int32_t status = 0;
+    if (!PyArg_UnpackTuple(arguments, "sdpa", 3, 7, &given[0], &given[1], &given[2], &given[3], &given[5], &given[6], &given[7]))
+        return NULL;
+    if (self->operated == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "operate before innermost");
+    PyObject *answer = computed_sdpa(self, given, 1, &status);
+    return answered(self, answer, status, self->operated, arguments, NULL);
 }
 
 /* Returns the key of a call in `seen` and `seen` itself, or None if `sdpa` passes such a call on. */
@@ -579,7 +601,7 @@ static PyObject *sdpa_key(PyObject *object, PyObject *arguments, PyObject *named
     PyObject *given[8];
     if (!parsed(arguments, named, given))
         return NULL;
-    PyObject *found = ask((Calls *)object, given, &asked) ? PyTuple_Pack(2, asked.key, asked.seen) : NULL;
+    PyObject *found = ask((Calls *)object, given, 0, &asked) ? PyTuple_Pack(2, asked.key, asked.seen) : NULL;
     asked_freed(&asked);
     if (found != NULL)
         return found;
@@ -587,17 +609,18 @@ static PyObject *sdpa_key(PyObject *object, PyObject *arguments, PyObject *named
     Py_RETURN_NONE;
 }
 
-/* innermost(list, function): what `sdpa` uses from now on. */
+/* innermost(list, sdpa, kernel): what `sdpa` and `operate` use from now on. */
 static PyObject *innermost(PyObject *object, PyObject *arguments) {
     Calls *self = (Calls *)object;
-    PyObject *list, *function;
-    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &list, &function))
+    PyObject *list, *function, *kernel;
+    if (!PyArg_ParseTuple(arguments, "O!OO", &PyList_Type, &list, &function, &kernel))
         return NULL;
-    PyObject *before[2] = {self->innermost, self->passed_on};
+    PyObject *before[3] = {self->innermost, self->passed_on, self->operated};
     Py_INCREF(self->innermost = list);
     Py_INCREF(self->passed_on = function);
-    Py_XDECREF(before[0]);
-    Py_XDECREF(before[1]);
+    Py_INCREF(self->operated = kernel);
+    for (int n = 0; n < 3; n++)
+        Py_XDECREF(before[n]);
     Py_RETURN_NONE;
 }
 
@@ -614,6 +637,7 @@ static void calls_freed(PyObject *object) {
     Py_XDECREF(self->transformed);
     Py_XDECREF(self->autocasts);
     Py_XDECREF(self->passed_on);
+    Py_XDECREF(self->operated);
     Py_XDECREF(self->innermost);
     freed(object);
 }
@@ -670,7 +694,9 @@ static PyMethodDef calls_methods[] = {
     {"describe", describe, METH_O, "Returns the properties of tensors on which a prepared call depends, except classes; else None."},
     {"reads", reads, METH_O, "Sets the class of numpy's arrays, whose calls are computed here; None is no class."},
     {"reads_torch", reads_torch, METH_VARARGS, "Sets torch's table, classes and functions, whose calls are computed here."},
-    {"innermost", innermost, METH_VARARGS, "Sets what sdpa uses: a list of its calls, Tensor Cores and engine, and elsa.py's function."},
+    {"innermost", innermost, METH_VARARGS,
+     "Sets what sdpa and operate use: a list of their calls, Tensor Cores and engine, and elsa.py's functions."},
+    {"operate", operate, METH_VARARGS, "Computes elsa.py's kernel of elsa::sdpa."},
     {"sdpa", (PyCFunction)(void (*)(void))sdpa, METH_VARARGS | METH_KEYWORDS, "Computes sdpa of elsa.py."},
     {"sdpa_key", (PyCFunction)(void (*)(void))sdpa_key, METH_VARARGS | METH_KEYWORDS,
      "Returns the key of a call of sdpa and the dict of these keys, or None."},

@@ -3053,25 +3053,38 @@ def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable
     return out
 
 
-def _passed_on(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """Computes `sdpa` for `_calls.sdpa`, and stores the prepared call where that finds it, if it can make such a call."""
-    out = sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+def _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """Stores the prepared call of `sdpa` where `_calls` finds it, if `_calls` can make such a call."""
     found = _calls.sdpa_key(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if found is not None:
-        key_of_call, seen = found
-        names, tensors = ("query", "key", "value"), (query, key, value)
-        if attn_mask is not None:
-            names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
-        _, cores, engine = _innermost
-        device = query.device.index if query.is_cuda else None
-        stream = None if device is None else _Torch.stream_of(device) or 1
-        engine = _engine_for(device) if engine is None or query.is_cuda else engine
-        options = scale, is_causal, enable_gqa, cores
-        known = tuple(map(type, tensors)), _Torch.describe(tensors), _Sdpa, names, options, stream
-        prepared = engine._local.prepared.get(known)
-        if prepared is not None:
-            seen[key_of_call] = prepared
-            _bound(seen)
+    if found is None:
+        return
+    key_of_call, seen = found
+    names, tensors = ("query", "key", "value"), (query, key, value)
+    if attn_mask is not None:
+        names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
+    _, cores, engine = _innermost
+    device = query.device.index if query.is_cuda else None
+    stream = None if device is None else _Torch.stream_of(device) or 1
+    engine = _engine_for(device) if engine is None or query.is_cuda else engine
+    options = scale, is_causal, enable_gqa, cores
+    known = tuple(map(type, tensors)), _Torch.describe(tensors), _Sdpa, names, options, stream
+    prepared = engine._local.prepared.get(known)
+    if prepared is not None:
+        seen[key_of_call] = prepared
+        _bound(seen)
+
+
+def _passed_on(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """Computes `sdpa` for `_calls.sdpa`."""
+    out = sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return out
+
+
+def _operated(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Computes the kernel of elsa::sdpa for `_calls.operate`."""
+    out = _sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    _stored(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
     return out
 
 
@@ -3140,7 +3153,8 @@ def _register(torch):
         library = _Torch.operators = torch.library.Library("elsa", "DEF")
         optional = "Tensor? attn_mask=None, bool is_causal=False, float? scale=None, bool enable_gqa=False"
         library.define(f"sdpa(Tensor query, Tensor key, Tensor value, {optional}) -> Tensor")
-        for key, function in (("CPU", _sdpa), ("CUDA", _sdpa), ("Autograd", _without_gradients)):
+        kernel = _sdpa if _calls is None else _calls.operate
+        for key, function in (("CPU", kernel), ("CUDA", kernel), ("Autograd", _without_gradients)):
             library.impl("sdpa", function, key)
         torch.library.register_fake("elsa::sdpa", _sdpa_like, lib=library)
         torch.library.register_vmap("elsa::sdpa", _sdpa_mapped, lib=library)
@@ -3177,7 +3191,7 @@ def _use(innermost):
     global _innermost
     _innermost = innermost
     if _calls is not None:
-        _calls.innermost(innermost, _passed_on)
+        _calls.innermost(innermost, _passed_on, _operated)
 
 
 _use(_outside)

@@ -94,6 +94,33 @@ class Compiled(Case):
             self.assertEqual(patched._seen[0], seen + 1)
         self.assertIsNone(elsa._calls.sdpa_key(q, k, v, None, 1))
 
+    def test_the_operator_finds_each_call_by_its_arguments(self):
+        q, k, v = tensors((1, 4, 5, 8))
+        mask, operator = torch.randn(5, 5), torch.ops.elsa.sdpa
+        calls = [
+            (q, k, v), (q, k, v, mask), (q, k, v, None, True), (q, k, v, None, False, 0.25), (k, q, v),
+            (q, k[:, :2], v[:, :2], None, False, None, True),
+        ]  # fmt: skip
+
+        def eager(q, k, v, mask=None, causal=False, scale=None, shared=False):
+            return elsa.sdpa(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared)
+
+        with elsa.patch() as patched:
+            want = [eager(*args) for args in calls]
+            for _ in range(2):
+                before = patched._seen[0]
+                for args, y in zip(calls, want):
+                    self.assertTrue(torch.equal(operator(*args), y))
+            self.assertEqual(patched._seen[0] - before, len(calls))
+            self.assertEqual(patched.calls, 3 * len(calls))
+            self.assertFalse(self.interpreted(lambda: operator(q, k, v)))
+            # The types of an operator's tensors are those of the graph that contains it.
+            with torch.autocast("cpu", torch.bfloat16):
+                self.assertIs(operator(q, k, v).dtype, torch.float32)
+        grown = q.clone().requires_grad_()
+        self.assertRaises(elsa.UnsupportedError, operator, grown, k, v)
+        self.assertRaises(RuntimeError, operator, q, k)
+
     def test_the_compiler_may_be_imported_before_or_in_a_block(self):
         program = """
 import sys, torch, elsa
@@ -117,7 +144,7 @@ with torch.no_grad(), elsa.patch() as patched:
 assert function() is torch_own and elsa._Importing not in sys.meta_path
 with torch.no_grad(), elsa.patch() as patched:
     near(model(q, k, v)), near(function()(q, k, v)), near(function()(q, k, v))
-    assert patched.calls == 3 and patched._seen[0] == 2
+    assert patched.calls == 3 and patched._seen[0] == 3
 # The function that replaces torch's changes once if the compiler was imported in the first block.
 graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
 assert graphs == (1 if sys.argv[1] == "before" else 2), graphs
