@@ -1,4 +1,5 @@
-//! The time of a call through each layer of this library, beside calls of the peers: what each layer adds to the kernel.
+//! The time of a call through each layer of this library, compared with calls of the peers. It shows the time that each
+//! layer adds to the kernel.
 //!
 //! `ELSA_LAYERS` names the folder that `cargo xtask build` makes for this machine, and `ELSA_LAYERS_C` the library made
 //! from `layers.c`. `cargo xtask peers layers` sets both. Every layer computes the same problem. The time of the kernel is
@@ -46,6 +47,10 @@ const LAYERS: [(&str, &str, bool); 14] = [
     ("onnxruntime-attention-node", "peer: ONNX Runtime, a node `Attention`", true),
     ("openvino", "peer: OpenVINO", false),
 ];
+
+/// The layers in the picture, which has eight colours.
+const DRAWN: [&str; 8] =
+    ["kernel", "library", "c", "python", "torch-patched", "onnxruntime", "torch", "onnxruntime-attention"];
 
 /// Microseconds of a layer in every round, with the session's own time taken from chains of nodes.
 struct Layer {
@@ -206,7 +211,8 @@ pub fn run(common: &Common, request: &Layers, python: &str, engine: &Engine) -> 
         |outcome| headline(common, outcome),
         |shape, outcome| {
             print(common, shape, outcome);
-            let found = layers(outcome);
+            let found: Vec<_> =
+                layers(outcome).into_iter().filter(|layer| DRAWN.contains(&layer.name)).collect();
             let Some(kernel) = found.iter().find(|layer| layer.name == OWN[0]) else { return };
             let median = |x: Vec<f64>| quartiles(x)[1];
             let times = found.iter().map(|layer| (layer.name.to_owned(), median(layer.microseconds.clone())));

@@ -66,8 +66,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
 /// Default shapes of calls by layer.
-const LAYERED: [&str; 6] =
-    ["1,1,1,1,64", "1,1,4,4,64", "1,1,16,16,64", "1,1,64,64,64", "1,1,197,197,64", "1,12,197,197,64"];
+const LAYERED: [&str; 5] = ["1,1,1,1,64", "1,1,4,4,64", "1,1,16,16,64", "1,1,64,64,64", "1,12,197,197,64"];
 
 /// Default numbers of tokens of linear attention. Each number is combined with each head size in [`DIMS`] and each
 /// rule, for four heads.

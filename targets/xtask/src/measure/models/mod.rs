@@ -34,7 +34,7 @@ fn packages(tree: &Tree) -> Option<PathBuf> {
 }
 
 /// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch, and compares it with
-/// torch's attention, also in a process whose pools compute in turn. Tests layers of linear attention. Exports the models
+/// torch's attention, also in a process in which the pools of both alternate. Tests layers of linear attention. Exports the models
 /// whose names contain every one of `words`, compares them in ONNX Runtime, compares networks in torch with these words in
 /// their names, and prints the tables. The comparisons run with each number of `threads`, such as `1,2`, and get
 /// `rounds`. `cpu` selects processor time in ONNX Runtime. If `gpu` is set, torch also runs the networks on this machine's
