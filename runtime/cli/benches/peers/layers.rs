@@ -7,11 +7,10 @@
 //! whose tensors fill the second cache is measured as it is, because a larger one would also measure memory.
 
 use crate::account::{Account, quartiles, rounds};
-use crate::outcome::{self, Outcome, ROUNDS, each};
+use crate::outcome::{self, ARITHMETIC, Outcome, ROUNDS, WRONG, each};
 use crate::pictures::Pictures;
-use crate::process::{Peers, Prepared, own_slice};
+use crate::process::{Peers, Prepared, own_slice, write};
 use crate::request::{Common, Failure, Layers};
-use crate::{ARITHMETIC, WRONG, write};
 use elsa_cli::shape::{Data, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::DType;

@@ -40,29 +40,17 @@ use account::{Account, rounds};
 use clap::Parser;
 use elsa_cli::shape::{Data, Mask, Shape};
 use elsa_core::attention::Outputs;
-use elsa_core::dtype::{DType, Elements};
+use elsa_core::dtype::DType;
 use elsa_files::Buffer;
 use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions, backends};
 use half::{bf16, f16};
-use outcome::{Outcome, ROUNDS, SGEMM, each};
+use outcome::{ARITHMETIC, Outcome, ROUNDS, SGEMM, WRONG, each};
 use pictures::Pictures;
-use process::{Peers, Prepared, own_slice};
+use process::{Peers, Prepared, own_slice, write};
 use request::{Common, Failure, Operator, Request};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹. This is far above the errors
-/// of correct kernels and far below the errors of wrong kernels.
-const ARITHMETIC: f64 = 1.0 / 524_288.0;
-/// Maximum error of a peer, as a multiple of the error allowed for this library. A peer with a greater error computes
-/// a different function.
-const WRONG: f64 = 16.0;
-
-/// Writes elements as f32, which is exact for every type.
-fn write(dir: &Path, name: &str, x: Elements<'_>) -> std::io::Result<()> {
-    std::fs::write(dir.join(name), (0..x.len()).flat_map(|i| x.get(i).to_le_bytes()).collect::<Vec<u8>>())
-}
 
 fn measure(
     engine: &Engine,

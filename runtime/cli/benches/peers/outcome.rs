@@ -14,6 +14,13 @@ pub const ROUNDS: usize = 25;
 /// Name of the matrix product, which is measured like a peer, and number of rows of its square matrices.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
+/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹. This is far above the errors
+/// of correct kernels and far below the errors of wrong kernels.
+pub const ARITHMETIC: f64 = 1.0 / 524_288.0;
+/// Maximum error of a peer, as a multiple of the error allowed for this library. A peer with a greater error computes
+/// a different function.
+pub const WRONG: f64 = 16.0;
+
 const LEGEND: &str = "\
 GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a
 round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'

@@ -1,6 +1,7 @@
 //! The process that measures the peers, and slices of time.
 
 use crate::request::Failure;
+use elsa_core::dtype::Elements;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -20,6 +21,11 @@ const DISTURBED: f64 = 0.03;
 const RETAKES: u32 = 6;
 /// Within a slice, calls run for this number of seconds between two readings of the clock.
 const LOOK: f64 = 1e-4;
+
+/// Writes elements as f32, which is exact for every type.
+pub fn write(dir: &Path, name: &str, x: Elements<'_>) -> std::io::Result<()> {
+    std::fs::write(dir.join(name), (0..x.len()).flat_map(|i| x.get(i).to_le_bytes()).collect::<Vec<u8>>())
+}
 
 /// Process that runs a Python script and communicates with it by the protocol of `slices.py`.
 pub struct Peers {
