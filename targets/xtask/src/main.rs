@@ -154,7 +154,8 @@ enum Command {
             default_values = ["1,64,64", "1,196,64", "1,576,64", "32/8,1:4096,128", "8,1:4096,64"]
         )]
         shapes: Vec<String>,
-        /// Also build the shipped library, and count a call through C of one query and one key.
+        /// Also build the shipped library, and count its calls through C: of one query and one key, and of ten shapes,
+        /// beside the operator Attention of the newest ONNX Runtime.
         #[arg(long)]
         calls: bool,
     },

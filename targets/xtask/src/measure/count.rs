@@ -79,7 +79,7 @@ impl Counted {
 /// and m keys, 8 per FMA. `heads/kv_heads` and `queries:keys` are the forms of the counting program for shapes with
 /// shared heads and with few queries. `shape` may end with `,` and the name of a problem or a plan; of a `causal`
 /// problem, only the pairs of a query and a key that it attends count, the last query attending all keys.
-fn useful(shape: &str) -> Result<u64, String> {
+pub(super) fn useful(shape: &str) -> Result<u64, String> {
     let words: Vec<&str> = shape.split(',').take(3).collect();
     let product = match words.as_slice() {
         &[heads, tokens, d] => {
