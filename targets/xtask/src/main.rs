@@ -155,7 +155,7 @@ enum Command {
         )]
         shapes: Vec<String>,
         /// Also build the shipped library, and count its calls through C: of one query and one key, and of ten shapes,
-        /// beside the operator Attention of the newest ONNX Runtime.
+        /// compared with the operator Attention of the newest ONNX Runtime.
         #[arg(long)]
         calls: bool,
     },

@@ -1,6 +1,6 @@
 //! Counts the instructions of calls through the C interface of the shipped library, as a part of `cargo xtask count`.
 
-use super::count::{counted, useful};
+use super::count::{Counted, counted, useful};
 use crate::boards::build;
 use crate::boards::target::Target;
 use crate::setup;
@@ -65,21 +65,26 @@ impl Shipped<'_> {
         let compile = compile.arg("-L").arg(library).args("-lelsa -lm -Wl,-z,now");
         compile.run().text("the program in C does not build")?;
         let path = format!("LD_LIBRARY_PATH={}", library.display());
-        instructions(tree, self.plugin, (calls, 0.0), |run| {
+        instructions(tree, self.plugin, calls, |run| {
             arguments.iter().fold(run.arg("-E").arg(&path).arg(&program), |run, argument| run.arg(argument))
         })
     }
+}
+
+/// Returns the instructions of every counted call.
+fn numbers(counted: &[Counted]) -> Vec<u64> {
+    counted.iter().map(|call| call.instructions).collect()
 }
 
 /// Returns the instructions of `calls` calls of the program that `with` adds to the emulator, as [`each`].
 fn instructions(
     tree: &Tree,
     plugin: &Path,
-    (calls, differing): (usize, f64),
+    calls: usize,
     with: impl FnOnce(Run) -> Run,
 ) -> Result<Vec<u64>, String> {
     let (found, _) = counted(tree, plugin, with)?;
-    each(&found.iter().map(|call| call.instructions).collect::<Vec<u64>>(), calls, differing)
+    each(&numbers(&found), calls, 0.0)
 }
 
 /// Returns the instructions of the operator `Attention` of the newest ONNX Runtime for each of `shapes`. The instructions
@@ -96,12 +101,14 @@ fn onnxruntime(tree: &Tree, plugin: &Path, shapes: &[&str]) -> Result<(String, V
     build.arg("--target-dir").arg(&tree.target).run().text("the counting program does not build")?;
     let program = tree.target.join(setup::reference()?.build.triple).join("release/examples/count");
     let root = setup::ort::board_root(tree)?;
-    let found = instructions(tree, plugin, (1 + shapes.len(), DIFFERING), |run| {
+    let (calls, versions) = counted(tree, plugin, |run| {
         let run = run.arg("-L").arg(&root).arg(&program).arg(&runtime.board);
         (0..=shapes.len()).fold(run, |run, number| run.arg(folder.join(format!("{number}.onnx"))))
     })?;
+    let found = each(&numbers(&calls), 1 + shapes.len(), DIFFERING)?;
     let (session, found) = found.split_first().ok_or("no session was counted")?;
-    Ok((runtime.to_string(), found.iter().map(|call| call.saturating_sub(*session)).collect()))
+    let version = versions.into_iter().next().unwrap_or_default();
+    Ok((version, found.iter().map(|call| call.saturating_sub(*session)).collect()))
 }
 
 /// Builds the shipped library of the reference board, and counts its calls. `rust` is a program that makes the shortest
@@ -109,7 +116,7 @@ fn onnxruntime(tree: &Tree, plugin: &Path, shapes: &[&str]) -> Result<(String, V
 pub fn run(tree: &Tree, plugin: &Path, rust: &Path) -> Result<(), String> {
     let library = build::libraries(tree, &Target::named(tree, &setup::reference()?.name)?)?;
     let shipped = Shipped { tree, plugin, library };
-    let in_rust = instructions(tree, plugin, (1, 0.0), |run| run.arg(rust).arg(SHAPE))?;
+    let in_rust = instructions(tree, plugin, 1, |run| run.arg(rust).arg(SHAPE))?;
     let in_c = shipped.count("call", &[], WAYS.len())?;
     println!(
         "\nInstructions of a call with one head, one query, one key and d = 64; through C in the shipped library:"
@@ -125,7 +132,9 @@ pub fn run(tree: &Tree, plugin: &Path, rust: &Path) -> Result<(), String> {
     println!(
         "\nInstructions of a bound call through C in the shipped library, per useful four-lane FMA of attention and"
     );
-    println!("per token and head of linear attention, and those of the operator Attention of {version}:");
+    println!(
+        "per token and head of linear attention, and those of the operator Attention of ONNX Runtime {version}:"
+    );
     println!(
         "{:<20} {:>12} {:>8} {:>14} {:>8} {:>6}",
         "h,n,d", "elsa", "per FMA", "ONNX Runtime", "per FMA", "ratio"
