@@ -345,7 +345,7 @@ fn error(request: &Request) -> Result<(), Failure> {
         let mut y = vec![0.0f32; data.q.len()];
         let plan = engine.plan(&data.problem, &PlanOptions::default())?;
         let mut workspace = plan.workspace()?;
-        plan.bind(data.inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?.run()?;
+        plan.run(data.inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
         let mut truth = vec![0.0f64; 64];
         let (mut off, mut norm) = (0.0, 0.0);
         for i in 0..ROWS {

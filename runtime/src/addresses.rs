@@ -1,9 +1,10 @@
 //! Addresses of checked host tensors, for callers that run a plan over the same memory many times.
 
 use crate::bound::Bound;
-use crate::error::BindError;
+use crate::error::{BindError, RunError};
 use crate::operator::{LengthsOf, OperandOf, Operator};
 use crate::plan::{Execution, Plan};
+use crate::report::Report;
 use crate::tensors::HostTensors;
 use crate::workspace::Workspace;
 
@@ -49,6 +50,27 @@ impl<O: Operator> Plan<O> {
             Execution::Gpu { gpu, standby } => {
                 self.bind_to_gpu(gpu, standby.as_ref(), lengths, addresses.0.again(), workspace)
             }
+        }
+    }
+
+    /// Runs the plan once over tensors at addresses that have been checked, like [`Plan::run`]. The tensors are not checked
+    /// again.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::run`], except for data that do not match the problem.
+    ///
+    /// # Safety
+    /// - The clauses *checked* and *memory* of [`Plan::bind_at`].
+    pub unsafe fn run_at<'a>(
+        &'a self,
+        lengths: LengthsOf<'a, O>,
+        addresses: &Addresses<O>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Report, RunError> {
+        // The invariant of `HostTensors` holds by both clauses.
+        match &self.execution {
+            Execution::Cpu(plan) => self.run_on_cpu(plan, lengths, &addresses.0, workspace),
+            Execution::Gpu { .. } => self.run_bound(lengths, addresses.0.again(), workspace),
         }
     }
 }

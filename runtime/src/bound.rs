@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::cpu::memory;
 use crate::cpu::plan::{CpuCall, CpuPlan};
+use crate::cpu::pool::Crew;
 use crate::cuda::host::{CallTimes, HostCall};
 use crate::cuda::plan::GpuPlan;
 use crate::cuda::workspace::GpuWorkspace;
@@ -78,6 +79,18 @@ fn standing_by<'a, R>(
     Ok(memory.insert(enough))
 }
 
+/// Returns the memory of a workspace for a call on the CPU.
+fn cpu_memory<'a, R>(
+    plan: &impl CpuPlan,
+    memory: &'a mut Memory,
+    record: &mut Option<R>,
+) -> Result<&'a mut memory::Memory, BindError> {
+    match memory {
+        Memory::Cpu(cpu) => Ok(cpu),
+        Memory::Gpu { standby, .. } => standing_by(plan, standby, record),
+    }
+}
+
 impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. If the workspace is on a
     /// GPU, allocates the device memory and host memory that this call needs and that the workspace does not have yet.
@@ -96,22 +109,73 @@ impl<O: Operator> Plan<O> {
         self.bind_tensors(O::lengths(&self.problem, &inputs), HostTensors::new(inputs, outputs), workspace)
     }
 
-    /// Binds the host tensors of a call and runs it once. A bound call is large. It stays in this function's stack frame,
-    /// so that calls of a quorum's task stay within the stack that the C interface states.
+    /// Runs the plan once over the host tensors of a call: checks them as [`Plan::bind`] does, computes the outputs as
+    /// [`Bound::run`] does, and waits for them. Skips the copies of a bound plan, so it is the fastest form of a single
+    /// call on the CPU.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::bind`] and [`Bound::run`].
-    #[inline(never)]
-    pub(crate) fn bind_and_run<'a>(
+    pub fn run<'a>(
         &'a self,
         inputs: O::Inputs<'a>,
         outputs: O::Outputs<'a>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Report, RunError> {
-        match &mut self.bind(inputs, outputs, workspace) {
+        O::check(&self.problem, &inputs, &outputs)?;
+        let lengths = O::lengths(&self.problem, &inputs);
+        let tensors = HostTensors::new(inputs, outputs);
+        match &self.execution {
+            Execution::Cpu(plan) => self.run_on_cpu(plan, lengths, &tensors, workspace),
+            Execution::Gpu { .. } => self.run_bound(lengths, tensors, workspace),
+        }
+    }
+
+    /// Runs a call on the CPU, for tensors that have been checked against the problem.
+    #[inline(never)]
+    pub(crate) fn run_on_cpu<'a>(
+        &'a self,
+        plan: &'a O::Cpu,
+        lengths: LengthsOf<'a, O>,
+        tensors: &HostTensors<'a, OperandOf<O>>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Report, RunError> {
+        let Workspace { memory, record, .. } = workspace;
+        let memory = cpu_memory(plan, memory, record)?;
+        let mut call = plan.call(&self.problem, lengths, tensors, memory)?;
+        *record = None;
+        let crew = self.engine.pool().begin();
+        self.compute_on_cpu(&mut call, &crew, self.refusal.clone().map(Reason::Plan), record)
+    }
+
+    /// Binds tensors that have been checked against the problem, and runs the call once. A bound call is large. It stays in
+    /// this function's stack frame, so that calls of a quorum's task stay within the stack that the C interface states.
+    #[inline(never)]
+    pub(crate) fn run_bound<'a>(
+        &'a self,
+        lengths: LengthsOf<'a, O>,
+        tensors: HostTensors<'a, OperandOf<O>>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Report, RunError> {
+        match &mut self.bind_tensors(lengths, tensors, workspace) {
             Ok(bound) => bound.run(),
             Err(error) => Err(error.clone().into()),
         }
+    }
+
+    /// Computes a call on the CPU, and stores the record of the run. `fallback` is the reason why no GPU computes.
+    fn compute_on_cpu(
+        &self,
+        call: &mut OnCpu<'_, O>,
+        crew: &Crew<'_>,
+        fallback: Option<Reason>,
+        record: &mut Option<O::RunRecord>,
+    ) -> Result<Report, RunError> {
+        call.run(crew)?;
+        let workers = call.workers().min(self.engine.threads());
+        let backend = Backend::Cpu(self.engine.cpu());
+        *record =
+            self.execution.cpu().and_then(|cpu| O::record_of_cpu(cpu, &self.problem, fallback.is_some()));
+        Ok(Report { backend, workers, copied: 0, fallback })
     }
 
     /// Binds tensors that have been checked against the problem.
@@ -141,10 +205,7 @@ impl<O: Operator> Plan<O> {
         tensors: &HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        let memory = match &mut workspace.memory {
-            Memory::Cpu(cpu) => cpu,
-            Memory::Gpu { standby, .. } => standing_by(plan, standby, &mut workspace.record)?,
-        };
+        let memory = cpu_memory(plan, &mut workspace.memory, &mut workspace.record)?;
         let calls = Calls::Cpu(plan.call(&self.problem, lengths, tensors, memory)?);
         let reason = self.refusal.clone().map(Reason::Plan);
         Ok(Bound { calls, reason, plan: self, record: &mut workspace.record })
@@ -296,10 +357,6 @@ impl<O: Operator> Bound<'_, O> {
                 (cpu, Some(Reason::Device(e)))
             }
         };
-        cpu.run(&crew)?;
-        let workers = cpu.workers().min(engine.threads());
-        let backend = Backend::Cpu(engine.cpu());
-        *self.record = execution.cpu().and_then(|cpu| O::record_of_cpu(cpu, problem, fallback.is_some()));
-        Ok((Report { backend, workers, copied: 0, fallback }, None))
+        self.plan.compute_on_cpu(cpu, &crew, fallback, self.record).map(|report| (report, None))
     }
 }

@@ -115,7 +115,7 @@ fn call(
     };
     let plan = engine.plan(&problem, options)?;
     let mut workspace = plan.workspace()?;
-    plan.bind(case.inputs(), outputs, &mut workspace)?.run()?;
+    plan.run(case.inputs(), outputs, &mut workspace)?;
     Ok(plan.kernel())
 }
 

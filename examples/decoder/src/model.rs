@@ -109,7 +109,7 @@ impl Model {
         product(&self.normed, of(Weight::Value), &mut self.v, [tokens, dim, kv], 0.0)?;
         let inputs = Inputs::new(Elements::F32(&self.q), Elements::F32(&self.k), Elements::F32(&self.v));
         let outputs = Outputs::new(ElementsMut::F32(&mut self.attended));
-        self.plan.bind(inputs, outputs, &mut self.workspace)?.run()?;
+        self.plan.run(inputs, outputs, &mut self.workspace)?;
         product(&self.attended, of(Weight::Output), x, [tokens, dim, dim], 1.0)?;
         norm(x, of(Weight::MlpNorm), &mut self.normed);
         product(&self.normed, of(Weight::Gate), &mut self.gate, [tokens, dim, sizes.mlp], 0.0)?;

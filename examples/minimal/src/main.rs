@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     inputs.mask = Some(MaskElements::Bool(&mask));
     let mut outputs = Outputs::new(&mut y[..]);
     outputs.lse = Some(&mut lse);
-    let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
+    let report = plan.run(inputs, outputs, &mut workspace)?;
 
     println!(
         "{} on {} worker(s), {} bytes of workspace",

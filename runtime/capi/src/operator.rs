@@ -10,8 +10,8 @@ use crate::objects::{AnyBoundCall, AnyPlan, AnyWorkspace, BOUND_CALLS, PLANS, Ty
 use crate::pointer::{aligned, put};
 use crate::text::{self, Text};
 use crate::types::*;
-use elsa_runtime::operators::{Addresses, Bound, LengthsOf, Operator, Plan, Workspace};
-use elsa_runtime::{BindError, Engine, RawEvent, RawStream, Report, RunError, Trust};
+use elsa_runtime::operators::{Addresses, LengthsOf, Operator, Plan, Workspace};
+use elsa_runtime::{Engine, RawEvent, RawStream, Report, RunError, Trust};
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
@@ -207,9 +207,7 @@ impl<O: Called> AnyBoundCall for BoundCall<O> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller keeps the clause *tensors*. `given` has checked the addresses, and `lists` checks what may
         // have changed since then (*checked*).
-        let mut bound =
-            unsafe { plan.plan.bind_at(O::lists(plan, &given.read)?, &given.addresses, workspace) };
-        let done = ran(&mut bound)?;
+        let done = unsafe { plan.plan.run_at(O::lists(plan, &given.read)?, &given.addresses, workspace) }?;
         fill(room, plan, &done);
         Ok(())
     }
@@ -286,16 +284,6 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs a call bound by the runtime and returns the report. This function is separate from checking and binding because
-/// [`Bound`] is large, and a call must stay within `ELSA_STACK_BYTES`.
-#[inline(never)]
-fn ran<O: Operator>(bound: &mut Result<Bound<'_, O>, BindError>) -> Result<Report, Fault> {
-    match bound {
-        Ok(bound) => Ok(bound.run()?),
-        Err(error) => Err(error.clone().into()),
-    }
-}
-
 /// Writes the report of a run if the caller has provided room for it. It is separate, because a report is large, too.
 #[inline(never)]
 fn fill<O: Called>(room: Option<Room<elsa_report>>, plan: &PlanOf<O>, report: &Report) {
@@ -349,7 +337,7 @@ pub(crate) unsafe fn over<O: Called>(
     let _held = hold::<O>(read, written);
     // SAFETY: the caller keeps the clause *tensors*.
     let (inputs, outputs) = unsafe { O::host(plan, read, written, part) }?;
-    let done = ran(&mut plan.plan.bind(inputs, outputs, workspace))?;
+    let done = plan.plan.run(inputs, outputs, workspace)?;
     fill(room, plan, &done);
     Ok(())
 }

@@ -90,7 +90,7 @@ pub enum Error {
     Bind(#[from] BindError),
     /// A run that failed.
     #[error("{0}")]
-    Run(#[from] RunError),
+    Run(RunError),
     /// A failed write to a file in a writable folder: the disk is full, or the device fails.
     #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
     Write {
@@ -179,6 +179,15 @@ pub enum Error {
     /// Cells of a benchmark that were refused or disturbed.
     #[error("{0}; the reasons are above, and --wait waits for a quiet machine")]
     Unclean(String),
+}
+
+impl From<RunError> for Error {
+    fn from(e: RunError) -> Error {
+        match e {
+            RunError::Bind(e) => e.into(),
+            e => Error::Run(e),
+        }
+    }
 }
 
 impl Error {

@@ -249,7 +249,7 @@ fn answer(
         let plan = engine.plan(problem, options)?;
         let mut workspace = plan.workspace()?;
         let outputs = Outputs::new(output.elements_mut());
-        let report = plan.bind(tensors.inputs(), outputs, &mut workspace)?.run()?;
+        let report = plan.run(tensors.inputs(), outputs, &mut workspace)?;
         return Ok((output, plan.certificate_of(report.backend).executed));
     };
     let keys = problem.keys();

@@ -55,7 +55,7 @@ impl LinearPlan {
     /// let inputs = Inputs::new(&x[..], &x[..], &x[..]);
     /// let engine = Engine::new(&EngineOptions::default())?;
     /// let plan = engine.linear_plan(&problem, &LinearPlanOptions::default())?;
-    /// let report = plan.bind(inputs, Outputs::new(&mut y[..]), &mut plan.workspace()?)?.run()?;
+    /// let report = plan.run(inputs, Outputs::new(&mut y[..]), &mut plan.workspace()?)?;
     /// let certificate = plan.certificate(report.backend, &inputs)?;
     /// assert!(certificate.unclaimed == 0 && certificate.output < 1e-5);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -74,7 +74,7 @@ impl Engine {
     ) -> Result<Report, RunError> {
         let plan = self.linear_plan(problem, &LinearPlanOptions::default())?;
         let mut workspace = plan.workspace()?;
-        plan.bind_and_run(inputs, outputs, &mut workspace)
+        plan.run(inputs, outputs, &mut workspace)
     }
 }
 

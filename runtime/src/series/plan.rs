@@ -51,7 +51,7 @@ impl Engine {
     /// let (a, b, mut h) = ([0.5; 4], [1.0, 2.0, 3.0, 4.0], [0.0; 4]);
     /// let inputs = Inputs { a: Elements::F32(&a), b: Elements::F32(&b), past_state: None };
     /// let outputs = Outputs { out: Some(ElementsMut::F32(&mut h)), present_state: None };
-    /// plan.bind(inputs, outputs, &mut plan.workspace()?)?.run()?;
+    /// plan.run(inputs, outputs, &mut plan.workspace()?)?;
     /// assert_eq!(h, [1.0, 2.5, 4.25, 6.125]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

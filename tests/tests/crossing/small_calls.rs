@@ -6,7 +6,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskParams, Params};
 use elsa_oracle::gradients::GradientCase;
-use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
+use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, RunError, Workspace};
 
 /// Number of keys in one long case, more than the 512 keys of a segment; Miri takes a while for it.
 const LONG: usize = 514;
@@ -117,6 +117,33 @@ fn calls_agree_with_the_definition() {
             }
         }
     }
+}
+
+/// Checks that a single run has the bits and the refusals of a bound plan, and that a refused run writes nothing.
+#[test]
+fn a_single_run_is_that_of_a_bound_plan() {
+    let (engine, mut refused) = (engine(2), 0);
+    for case in cases().into_iter().step_by(if cfg!(miri) { 4 } else { 1 }) {
+        let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        let (mut bound, mut single) = (case.buffers(), case.buffers());
+        let wanted =
+            plan.bind(case.inputs(), bound.outputs(), &mut workspace).unwrap().run().unwrap().backend;
+        let report = plan.run(case.inputs(), single.outputs(), &mut workspace).unwrap();
+        assert_eq!((report.backend, report.fallback), (wanted, None), "{case:?}");
+        assert_eq!(single.bits(), bound.bits(), "{case:?}");
+        let mut buffers = case.buffers();
+        let short = Outputs { lse: Some(&mut []), ..buffers.outputs() };
+        let short = plan.run(case.inputs(), short, &mut workspace);
+        let small = plan.run(case.inputs(), case.buffers().outputs(), &mut tiny(&engine));
+        for error in [&short, &small].into_iter().filter_map(|run| run.as_ref().err()) {
+            assert!(matches!(error, RunError::Bind(_)), "{case:?}: {error}");
+            refused += 1;
+        }
+        assert!(short.is_ok() || buffers.bits() == case.buffers().bits(), "{case:?}");
+    }
+    // Calls without rows accept a log-sum-exp without rows.
+    assert!(refused > if cfg!(miri) { 4 } else { 20 }, "{refused}");
 }
 
 /// Compares gradients with gradients in f64, for all cases without a past.

@@ -248,7 +248,7 @@ impl Model {
                 Elements::F32(&b.qkv[2 * width..]),
             );
             let outputs = Outputs::new(ElementsMut::F32(&mut b.attended));
-            let report = self.plan.bind(inputs, outputs, &mut self.workspace)?.run()?;
+            let report = self.plan.run(inputs, outputs, &mut self.workspace)?;
             self.backend = report.backend;
             fallback |= report.fallback.is_some();
             copied += report.copied;

@@ -132,7 +132,7 @@ impl Forward {
         let mut workspace = plan.workspace()?;
         leaves_enough("budget", plan.workspace_bytes())?;
         let state = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
-        plan.bind(job.inputs()?, Outputs::states(state), &mut workspace)?.run()?;
+        plan.run(job.inputs()?, Outputs::states(state), &mut workspace)?;
         Forward::of(job, states, Vec::new())
     }
 

@@ -14,7 +14,7 @@ use crate::progress;
 use crate::report::{self, count, object};
 use crate::task::load::Rows;
 use crate::task::origin;
-use crate::task::{planned, ran};
+use crate::task::planned;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
@@ -51,7 +51,7 @@ fn at_once(
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;
     let [query, key, value] = &mut gradients;
-    let last = plan.bind(inputs, Gradients { query, key, value }, &mut workspace)?.run()?;
+    let last = plan.run(inputs, Gradients { query, key, value }, &mut workspace)?;
     let (kernel, workspace_bytes) = (Some(plan.kernel()), plan.workspace_bytes());
     Ok(Pass { gradients, tasks: 1, kernel, workspace_bytes, last_report: Some(last) })
 }
@@ -76,7 +76,7 @@ fn by_tasks(
         let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, TaskTokens::Whole, options)
             .map_err(undivided)?;
         let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
-        let report = plan.run(&inputs, shares.borrow()).map_err(ran)?;
+        let report = plan.run(&inputs, shares.borrow())?;
         merge.push(plan.task(), &shares)?;
         done.kernel = done.kernel.or(plan.plans().first().map(BackwardPlan::kernel));
         done.workspace_bytes = done.workspace_bytes.max(plan.workspace_bytes());

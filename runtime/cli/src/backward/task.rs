@@ -8,8 +8,8 @@ use crate::job::floats;
 use crate::progress;
 use crate::task::load::{Loaded, load, refuse};
 use crate::task::origin;
+use crate::task::planned;
 use crate::task::report::{Finished, tell};
-use crate::task::{planned, ran};
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
 use elsa_files::sums::Sums;
 use elsa_files::task::{Description, Kind, Whole};
@@ -63,8 +63,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     };
     let pairs = plan.task().pair_count() as f64 * whole.sequences() as f64;
     let dims = (job.problem.head_dim() + job.problem.value_dim()) as f64;
-    let (done, ms) =
-        progress::timed(5.0 * pairs * dims, || plan.run(&inputs, shares.borrow())).map_err(ran)?;
+    let (done, ms) = progress::timed(5.0 * pairs * dims, || plan.run(&inputs, shares.borrow()))?;
     let bytes_written = 4 * (shares.query.len() + shares.key.len() + shares.value.len());
     let description = Description { kind: Kind::Gradients, whole, path: name };
     let arrays = description.shares_to_arrays(plan.task(), sums, shares);

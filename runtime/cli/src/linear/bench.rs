@@ -168,7 +168,7 @@ fn cell(
     let mut contenders = Vec::new();
     let mut errors = Vec::new();
     for Subject { plan, workspace, output, .. } in &mut subjects {
-        let report = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?.run()?;
+        let report = plan.run(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?;
         errors.push((head.distance(view, output.elements()), report.backend));
     }
     for Subject { plan, workspace, output, .. } in &mut subjects {

@@ -181,7 +181,7 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Subject, form: Form) ->
             leaves_enough("budget", plan.workspace_bytes())?;
             let outputs =
                 Outputs { output: Some(output.elements_mut()), present_state: present.as_deref_mut() };
-            plan.bind(inputs, outputs, &mut workspace)?.run()?.backend
+            plan.run(inputs, outputs, &mut workspace)?.backend
         }
     };
     let case = Case {

@@ -6,8 +6,8 @@ use crate::args::warn_without_effect;
 use crate::error::Error;
 use crate::progress;
 use crate::task::load::{Loaded, load, refuse};
+use crate::task::planned;
 use crate::task::report::{Finished, tell};
-use crate::task::{planned, ran};
 use elsa_core::attention::StateOut;
 use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_files::sums::Sums;
@@ -131,8 +131,7 @@ pub fn compute(
     let operations = if alone { 2.0 * pairs * dims } else { 0.0 };
     let (done, ms) = progress::timed(operations, || {
         plan.run(&inputs, StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w })
-    })
-    .map_err(ran)?;
+    })?;
     let bytes = [bytes_read, 4 * (2 * states.m.len() + states.w.len()), plan.workspace_bytes()];
     let arrays = description.states_to_arrays(&task, sums, states);
     job.unchanged()?;

@@ -6,22 +6,13 @@ pub mod report;
 
 use crate::error::Error;
 use elsa_files::MemoryError;
-use elsa_runtime::{PlanError, RunError};
+use elsa_runtime::PlanError;
 
 /// Returns a function that converts the error of a task's plan to an error of the tool. If the system refuses memory
 /// for the results, the error names `argument`.
 pub fn planned(argument: &'static str) -> impl Fn(PlanError) -> Error {
     move |e| match e {
         PlanError::TaskMemory { bytes } => MemoryError { argument, bytes }.into(),
-        e => e.into(),
-    }
-}
-
-/// Converts the error of a task's run to an error of the tool.
-#[must_use]
-pub fn ran(e: RunError) -> Error {
-    match e {
-        RunError::Bind(e) => e.into(),
         e => e.into(),
     }
 }

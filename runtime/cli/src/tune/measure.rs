@@ -219,7 +219,7 @@ pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), 
     let inputs = data.inputs();
     let mut output = Buffer::zeros("out", case.dtype, problem.spec().output.extent())?;
     let mut workspace = plan.workspace()?;
-    let report = plan.bind(inputs, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
+    let report = plan.run(inputs, Outputs::new(output.elements_mut()), &mut workspace)?;
     let (found, executed) = (output.elements(), plan.certificate_of(report.backend).executed);
     let per_row = case.shape.keys.saturating_mul(4 * case.shape.dim).max(1);
     let some = sample(&rows(&problem, &inputs), (ORACLE / per_row).max(16));

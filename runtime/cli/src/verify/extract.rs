@@ -173,7 +173,7 @@ impl Extraction<'_> {
                 past_value: inputs.past_value.map(|_| past_values.elements()),
                 ..inputs
             };
-            plan.bind(given, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
+            plan.run(given, Outputs::new(output.elements_mut()), &mut workspace)?;
             let found = output.elements();
             for (i, row) in rows.iter().enumerate() {
                 let at = output_row(&one_hot, &given, *row);

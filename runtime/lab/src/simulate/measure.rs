@@ -149,7 +149,7 @@ impl Backward {
         let problem = shape.problem(DType::F32)?;
         let mut lse = zeros::<f32>("measure", problem.rows())?;
         let outputs = Outputs { lse: Some(&mut lse[..]), ..Outputs::new(output.elements_mut()) };
-        forward.bind(data.inputs(), outputs, &mut workspace)?.run()?;
+        forward.run(data.inputs(), outputs, &mut workspace)?;
         let backward = BackwardProblem::new(&problem)?;
         let plan = engine.backward_plan(&backward, &BackwardPlanOptions::default())?;
         let spec = backward.spec();

@@ -55,7 +55,7 @@ impl Engine {
     /// let plan = engine.plan(&problem, &PlanOptions::default())?;
     /// let mut outputs = Outputs::new(ElementsMut::F32(&mut y));
     /// outputs.state = Some(StateOut { m: &mut m, s: &mut s, w: &mut w });
-    /// plan.bind(inputs, outputs, &mut plan.workspace()?)?.run()?;
+    /// plan.run(inputs, outputs, &mut plan.workspace()?)?;
     ///
     /// // The gradient of the sum of all outputs: the gradient of a value is the total weight that the queries give it.
     /// let upstream = [1.0f32; 12];
@@ -68,7 +68,7 @@ impl Engine {
     ///     statistics: Statistics::State { m: &m, s: &s },
     /// };
     /// let gradients = Gradients { query: &mut dq, key: &mut dk, value: &mut dv };
-    /// backward.bind(inputs, gradients, &mut backward.workspace()?)?.run()?;
+    /// backward.run(inputs, gradients, &mut backward.workspace()?)?;
     /// assert!((dv.iter().sum::<f32>() - 12.0).abs() < 1e-4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

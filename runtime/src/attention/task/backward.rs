@@ -261,7 +261,7 @@ impl BackwardTaskPlan {
             };
             let Some(workspace) = &mut self.workspace else { continue };
             let of_call = BackwardInputs { forward, output, upstream, statistics };
-            report.last_report = Some(plan.bind_and_run(of_call, self.part.borrow(), workspace)?);
+            report.last_report = Some(plan.run(of_call, self.part.borrow(), workspace)?);
             report.calls += 1;
             let at = [queries.offset, call.keys.offset];
             shares.add(&self.shares, &self.part.borrow(), plan.problem(), at)?;

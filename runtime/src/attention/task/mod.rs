@@ -264,7 +264,7 @@ impl TaskPlan {
             let (Some(states), Some(workspace)) = (slots.get_mut(slot), &mut self.workspace) else {
                 continue;
             };
-            let done = plan.bind_and_run(inputs, Outputs::states(states.first(rows)), workspace)?;
+            let done = plan.run(inputs, Outputs::states(states.first(rows)), workspace)?;
             report.calls += 1;
             (report.backend, report.kernel) = (Some(done.backend), Some(plan.kernel_of(done.backend)));
             report.copied += done.copied;

@@ -129,8 +129,8 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;
     let to = outputs.tensors();
-    let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
-    let (report, ms) = progress::timed(0.0, bind_and_run)?;
+    let run = || -> Result<_, Error> { Ok(plan.run(inputs, to, &mut workspace)?) };
+    let (report, ms) = progress::timed(0.0, run)?;
     let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
         worst(&outputs, &series, |at, dtype, see| {
