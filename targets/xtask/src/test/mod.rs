@@ -177,7 +177,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
         done.extend(chosen.iter().filter_map(passed));
         chosen.retain(|stage| done.iter().all(|(before, _)| before.name != stage.name));
     }
-    let watch = Watch::start();
+    let watch = short.then(Watch::start);
     let progress = Progress::new(&chosen, &results.seconds(), ask.minutes);
     println!("{}; logs: {}", progress.opening(), tree.target.join("test-logs").display());
     for (stage, _) in &done {
@@ -209,11 +209,13 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
         lane.into_iter().map(run).collect::<Done>()
     });
     done.extend(ran.into_iter().flatten());
-    if short {
+    if let Some(watch) = watch {
         let beyond = chosen.iter().filter(|stage| !stage.short);
         let beyond: f64 = beyond.map(|stage| plan::seconds(stage, ask.minutes)).sum();
         let processor_seconds = done.iter().map(|(_, outcome)| outcome.processor_seconds).sum();
-        faults.extend(watch.verdict(processor_seconds, beyond));
+        let verdict = watch.verdict(processor_seconds, beyond);
+        println!("{}", verdict.line);
+        faults.extend(verdict.late.then(|| format!("{}; the table shows which stage grew", verdict.line)));
     }
     finish(tree, asked, &results, before, done, faults)
 }
