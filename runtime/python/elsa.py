@@ -1401,7 +1401,11 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
     kind.write(words, prepared.order, tensors)
     if lengths is not None:
         prepared.take(lengths)
-    if prepared.runs:
+    if prepared.known is not None and _calls is None:
+        status = prepared.known()
+        if status:
+            _check(status)
+    elif prepared.runs:
         plan, workspace = prepared.plan, prepared.place.workspace
         captured = device is not None and kind.capturing()
         if captured:
@@ -1419,10 +1423,23 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
             _run_long(plan.engine, run, (prepared, workspace, tensors, lengths))
         else:
             _check(prepared.run(plan.handle, workspace.handle, inputs, outputs, None))
-        if kind.known and lengths is None and not (prepared.copies or captured or plan.long and device is None):
-            prepared.known = kind.known(prepared, workspace, stream)
+        if lengths is None and not (prepared.copies or captured or plan.long and device is None):
+            if kind.known:
+                prepared.known = kind.known(prepared, workspace, stream)
+            elif _calls is None and device is None:
+                prepared.known = _foreign(prepared, workspace)
     prepared.busy = False
     return prepared.results(tensors)
+
+
+def _foreign(prepared, workspace):
+    """Returns the library's call of a prepared call with tensors in host memory, whose arguments need no conversion. Without
+    _elsa, later calls only write addresses and call it."""
+    words = ctypes.addressof(prepared.words)
+    structs = ctypes.c_void_p(words), ctypes.c_void_p(words + prepared.words[0])
+    # A function without types of arguments takes objects of ctypes as they are.
+    run = ctypes.CFUNCTYPE(ctypes.c_int32)(ctypes.cast(prepared.run, ctypes.c_void_p).value)
+    return functools.partial(run, prepared.plan.handle, workspace.handle, *structs, None)
 
 
 def _known(prepared, workspace, stream):
