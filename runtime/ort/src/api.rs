@@ -9,17 +9,19 @@ use ort_sys::{
     OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
 };
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::ptr;
+use std::{ptr, slice};
 
 /// Maximum rank of a tensor of the operator.
 pub(crate) const MAX_RANK: usize = 4;
 
 /// The newest version of the interface that this library knows.
-pub(crate) const NEWEST: u32 = 17;
+pub(crate) const NEWEST: u32 = 24;
 /// The first version in which a session's configuration can be read.
 const WITH_CONFIGURATION: u32 = 14;
 /// The first version that lends its threads to an operator.
 const WITH_THREADS: u32 = 17;
+/// The first version that lends the axes of a tensor without allocating a description of it.
+const WITH_AXES: u32 = 24;
 
 /// The table of functions of a runtime.
 ///
@@ -302,12 +304,36 @@ impl Api {
     /// # Safety
     /// - The caller keeps the clause *handle* of [`Api`].
     pub unsafe fn shape(&self, value: *const OrtValue) -> Result<TensorShape, OperatorError> {
+        if self.version >= WITH_AXES {
+            // SAFETY: the clause of this function.
+            return unsafe { self.lent_shape(value) };
+        }
         let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
         call!(self, GetTensorTypeAndShape(value, &raw mut info))?;
         let shape = self.described(info);
         // SAFETY: *table*: the description was created above and is released once.
         unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
         shape
+    }
+
+    /// Returns the type and the axes of a tensor, which the runtime lends.
+    ///
+    /// # Safety
+    /// - The caller keeps the clause *handle* of [`Api`]; the runtime has version [`WITH_AXES`] or newer.
+    unsafe fn lent_shape(&self, value: *const OrtValue) -> Result<TensorShape, OperatorError> {
+        let mut shape = TensorShape::default();
+        let mut dims = ptr::null();
+        // Read as an integer, because a newer runtime has types that the enumeration does not list.
+        let element = (&raw mut shape.element).cast();
+        call!(
+            self,
+            GetTensorElementTypeAndShapeDataReference(value, element, &raw mut dims, &raw mut shape.rank)
+        )?;
+        if !dims.is_null() && (1..=MAX_RANK).contains(&shape.rank) {
+            // SAFETY: *handle*: the runtime lends as many sizes as the tensor has axes, as long as the tensor lives.
+            shape.dims[..shape.rank].copy_from_slice(unsafe { slice::from_raw_parts(dims, shape.rank) });
+        }
+        Ok(shape)
     }
 
     /// Reads the element type and the axes from the runtime's description of a tensor.

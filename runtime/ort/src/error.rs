@@ -93,7 +93,7 @@ pub enum OperatorError {
     Bind(BindError),
     /// The computation failed.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(RunError),
     /// A call to ONNX Runtime failed.
     #[error("ONNX Runtime: {call}: {message}")]
     Host {
@@ -121,6 +121,15 @@ impl From<BindError> for OperatorError {
         match e {
             BindError::Problem(e) => e.into(),
             e => OperatorError::Bind(e),
+        }
+    }
+}
+
+impl From<RunError> for OperatorError {
+    fn from(e: RunError) -> OperatorError {
+        match e {
+            RunError::Bind(e) => e.into(),
+            e => OperatorError::Run(e),
         }
     }
 }

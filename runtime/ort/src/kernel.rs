@@ -136,14 +136,14 @@ impl<O: Operation> Kernel<O> {
                 // SAFETY: *tensors*: the runtime keeps the tensors of a call until the call ends, and nothing else writes
                 // them. Outputs belong to the call, because the operator declares no output that reuses an input.
                 let (inputs, outputs) = unsafe { O::host(&prepared.geometry, &given) };
-                let mut bound = plan.bind(inputs, outputs, workspace.get())?;
                 if self.api.lends() {
                     // SAFETY: the clause of this function.
-                    unsafe { lent::during(self.api, context, || bound.run()) }?;
+                    unsafe {
+                        lent::during(self.api, context, || plan.run(inputs, outputs, workspace.get()))
+                    }?;
                 } else {
-                    bound.run()?;
+                    plan.run(inputs, outputs, workspace.get())?;
                 }
-                drop(bound);
                 // SAFETY: *tensors*: as above; the outputs that the run has written are not used here.
                 unsafe { O::finish(workspace.get(), &given)? };
             }

@@ -393,6 +393,11 @@ impl Operator {
             InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),
+            // `None`: no output shares the memory of an input.
+            GetMayInplace: None,
+            ReleaseMayInplace: None,
+            GetAliasMap: None,
+            ReleaseAliasMap: None,
         };
         let (signature, create) = (O::SIGNATURE, Kernel::<O>::create as Create);
         Operator { table, signature, create, provider, version, output, typed, exceptions }
