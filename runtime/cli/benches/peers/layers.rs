@@ -7,7 +7,7 @@
 //! whose tensors fill the second cache is measured as it is, because a larger one would also measure memory.
 
 use crate::account::{Account, quartiles, rounds};
-use crate::outcome::{self, ARITHMETIC, Outcome, ROUNDS, WRONG, each};
+use crate::outcome::{self, ARITHMETIC, Outcome, ROUNDS, WRONG, conditions, each};
 use crate::pictures::Pictures;
 use crate::process::{Peers, Prepared, own_slice, write};
 use crate::request::{Common, Failure, Layers};
@@ -156,15 +156,7 @@ fn measure(
 }
 
 fn headline(common: &Common, outcome: &Outcome) {
-    let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
-    println!("{} with {} thread(s); {processor}", outcome.ran, common.threads);
-    println!(
-        "{} rounds of slices of {:?} of {}; peers: {}",
-        common.rounds.unwrap_or(ROUNDS),
-        common.slice(),
-        if common.threads == 1 { "the thread's processor time" } else { "the wall clock" },
-        Value::from(outcome.versions.clone())
-    );
+    conditions(common, &outcome.ran, ROUNDS, outcome);
     println!(
         "\n| batch, heads, queries, keys, d | layer | µs (quartiles) | µs above the kernel (quartiles) |\n|---|---|---|---|"
     );

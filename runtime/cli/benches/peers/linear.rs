@@ -7,7 +7,7 @@
 //! ends the run.
 
 use crate::account::{Account, rounds};
-use crate::outcome::{Outcome, each};
+use crate::outcome::{Outcome, conditions, each};
 use crate::pictures::Pictures;
 use crate::process::{Peers, Prepared, own_slice};
 use crate::request::{Cell, Common, Failure, Linear};
@@ -204,15 +204,7 @@ fn print(common: &Common, cell: &Cell, outcome: &Outcome) {
 }
 
 fn headline(common: &Common, engine: &Engine, outcome: &Outcome) {
-    let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
-    println!("{} with {} thread(s); {processor}", engine.kernel(), common.threads);
-    println!(
-        "{} rounds of slices of {:?} of {}; peers: {}",
-        common.rounds.unwrap_or(ROUNDS),
-        common.slice(),
-        if common.threads == 1 { "the thread's processor time" } else { "the wall clock" },
-        Value::from(outcome.versions.clone())
-    );
+    conditions(common, engine.kernel(), ROUNDS, outcome);
     println!(
         "Nanoseconds per token and head, medians (quartiles); ratios are medians (quartiles) within a round."
     );

@@ -144,7 +144,7 @@ fn attention(request: &Request, python: &str, engine: &Engine) -> Result<(), Fai
             }
             Ok(outcome)
         },
-        |outcome| outcome::headline(common, *dtype, width, outcome),
+        |outcome| outcome::headline(common, width, outcome),
         |shape, outcome| {
             outcome::print(common, *dtype, width, shape, outcome);
             if shape.queries != shape.keys {

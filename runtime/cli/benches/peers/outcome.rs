@@ -88,17 +88,22 @@ impl Outcome {
     }
 }
 
-/// Prints the lines above a table whose first column is `width` characters wide.
-pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
+/// Prints the conditions of the measurements of `kernel`, with `rounds` rounds unless another number was requested.
+pub fn conditions(common: &Common, kernel: &str, rounds: usize, outcome: &Outcome) {
     let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
-    println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
+    println!("{kernel} with {} thread(s); {processor}", common.threads);
     println!(
         "{} rounds of slices of {:?} of {}; peers: {}",
-        common.rounds.unwrap_or(ROUNDS),
+        common.rounds.unwrap_or(rounds),
         common.slice(),
         if common.threads == 1 { "the thread's processor time" } else { "the wall clock" },
         Value::from(outcome.versions.clone())
     );
+}
+
+/// Prints the lines above a table whose first column is `width` characters wide.
+pub fn headline(common: &Common, width: usize, outcome: &Outcome) {
+    conditions(common, &outcome.ran, ROUNDS, outcome);
     if common.markdown {
         println!(
             "\n| shape | GFLOP/s | rel. L2 error | times the best peer | of sgemm | torch | onnxruntime | openvino | sgemm | calm | rounds |"
