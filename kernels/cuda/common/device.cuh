@@ -19,7 +19,7 @@
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
-//   fetch_f4 fetch_f2 fetch_f32         global memory that other blocks of the launch have written
+//   fetch_f4 fetch_f2                   global memory that other blocks of the launch have written
 //   add_u32(Address, int)               adds to a word of global memory that only one thread accesses, without waiting
 //   fence_device()                      every thread of the device sees this thread's earlier accesses before its later ones
 //   count_round(Address, unsigned last) the value of a counter before it becomes one more, or zero after `last`; atomic
@@ -31,6 +31,7 @@
 //   opaque(int)        the value itself, which the compiler must recompute here rather than keep
 //   forget(f4&) forget(f2&) forget(u2&)  the vector may hold anything from here on
 //   anything()         any value: none is computed for it
+//   after_loads(float, bits)            the value itself, which waits for all loads whose bits are combined by or
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
 
@@ -100,11 +101,6 @@ INLINE f2 fetch_f2(Address a) {
   asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(a) : "memory");
   return f2{x, y};
 }
-INLINE float fetch_f32(Address a) {
-  float x;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(a) : "memory");
-  return x;
-}
 INLINE void write_f4(Address a, f4 x) { *(GLOBAL_AS(f4)*)a = x; }
 INLINE void write_f2(Address a, f2 x) { *(GLOBAL_AS(f2)*)a = x; }
 INLINE void write_f32(Address a, float x) { *(GLOBAL_AS(float)*)a = x; }
@@ -157,6 +153,14 @@ INLINE void forget(u2& x) {
 
 INLINE unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 INLINE float float_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }
+// The assembler cannot know that the sum is x. Otherwise it would use the first load, and wait for it, before it begins
+// the others.
+INLINE float after_loads(float x, unsigned loaded) {
+  unsigned sign, zero;
+  asm("shr.u32 %0, %1, 31;" : "=r"(sign) : "r"(loaded));
+  asm("mul.hi.u32 %0, %1, 2;" : "=r"(zero) : "r"(sign));
+  return float_of_bits(bits_of(x) + zero);
+}
 INLINE unsigned long long bits_of_double(double x) { return __builtin_bit_cast(unsigned long long, x); }
 INLINE double double_of_bits(unsigned long long x) { return __builtin_bit_cast(double, x); }
 

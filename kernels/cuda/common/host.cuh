@@ -107,7 +107,7 @@ INLINE f2 read_f2(Address a) { return host::at<f2>(a); }
 INLINE float read_f32(Address a) { return host::at<float>(a); }
 INLINE f4 fetch_f4(Address a) { return host::at<f4>(a); }
 INLINE f2 fetch_f2(Address a) { return host::at<f2>(a); }
-INLINE float fetch_f32(Address a) { return host::at<float>(a); }
+INLINE float after_loads(float x, unsigned) { return x; }
 INLINE void write_f4(Address a, f4 x) { host::at<f4>(a) = x; }
 INLINE void write_f2(Address a, f2 x) { host::at<f2>(a) = x; }
 INLINE void write_f32(Address a, float x) { host::at<float>(a) = x; }

@@ -34,7 +34,7 @@ enum {
   OUTPUT_VEC4 = 512,
   PARTIAL_VEC4 = 1024,
   STATE_VEC4 = 2048,
-  FOLD = 4096,     // parts except the first begin with zeros; with IDENTITY the first has no transition
+  FOLD = 4096,     // parts except the first begin with zeros; with IDENTITY the first has no transition; chunk_answers.cuh: see there
   RESUME = 8192,   // parts except the first begin with the previous part's `boundaries`; only the last with tokens has a last state
   VALUE_F32 = 16384,  // values are f32, independent of the type of queries and keys
   DIM_GATES = 32768,  // each dim has a gate: for kernels of the quadratic form (quadratic.cuh)

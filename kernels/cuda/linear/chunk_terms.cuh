@@ -9,8 +9,8 @@ namespace chunks {
 constexpr float MOST_FACTOR = 0x1p60f;
 constexpr double MOST_SUM = 40.;
 
-// The logarithms of a chunk: for each token, their sum, the number of tokens that have cleared, and H. NORMS and FACTORS have room
-// for numbers of each launch.
+// The logarithms of a chunk: for each token, their sum, the number of tokens that have cleared, and H. NORMS and
+// FACTORS have room for numbers of each launch.
 constexpr int SUMS_AT = 0, CLEARS_AT = SUMS_AT + LONG_CHUNK * 8, EXCESS_AT = CLEARS_AT + LONG_CHUNK * 4;
 constexpr int NORMS_AT = EXCESS_AT + LONG_CHUNK * 4;
 constexpr int FACTORS_AT = NORMS_AT + 2 * LONG_CHUNK * 4, LOGS_BYTES = FACTORS_AT + 3 * LONG_CHUNK * 4;
@@ -92,118 +92,152 @@ struct Logs {
 };
 
 // P of an output head and chunk.
-struct Pairs : Chunk {
-  enum { KEYS_AT = ROWS * ROW_BYTES, LOGS_AT = 2 * ROWS * ROW_BYTES, SHARED_BYTES = LOGS_AT + LOGS_BYTES };
+template <class S> struct Pairs : Chunk {
+  // A slab has few dims, so that more blocks have registers on an SM.
+  enum {
+    DIMS = 16,
+    QUADS = DIMS / 4,
+    LINES = S::THREADS / QUADS,  // rows that the threads of a block bring at once
+    EACH = ROWS / LINES,
+    LINE_BYTES = DIMS * 4 + 16,
+    KEYS_AT = ROWS * LINE_BYTES,
+    LOGS_AT = 2 * ROWS * LINE_BYTES,
+    SHARED_BYTES = LOGS_AT + LOGS_BYTES,
+    SCORES = S::DOWN * S::ACROSS,
+  };
   const Logs logs;
+  float score[S::DOWN][S::ACROSS];
 
   INLINE Pairs(SharedBytes sm, const Linear& call) : Chunk(sm, call), logs{sm + LOGS_AT} {}
 
-  // Stores the norms of the rows whose squares eight lanes have summed.
-  INLINE void finish_norms(int first, float (&squares)[4]) const {
-    UNROLL for (int i = 0; i < 4; i++) {
-      UNROLL for (int bit = 1; bit < 8; bit *= 2) squares[i] += shuffle_xor(squares[i], bit);
+  static INLINE int line_of(int i) { return S::template line_of<QUADS>(i); }
+  static INLINE int line_quad() { return S::template quad_of<QUADS>(); }
+
+  // Stores the norms of the rows whose squares QUADS lanes have summed.
+  INLINE void finish_norms(int first, float (&squares)[EACH]) const {
+    UNROLL for (int i = 0; i < EACH; i++) {
+      UNROLL for (int bit = 1; bit < QUADS; bit *= 2) squares[i] += shuffle_xor(squares[i], bit);
       const float norm = has(NORMALIZE) ? 1.f / __builtin_sqrtf(squares[i] + call.epsilon) : 1.f;
-      if (thread_index() % 8 == 0) logs.set(NORMS_AT, first + thread_index() / 8 + i * 16, norm);
+      if (line_quad() == 0) logs.set(NORMS_AT, first + line_of(i), norm);
     }
   }
 
   // Factors of rows, then of keys for the first and for the second half of the rows.
   INLINE void fill_factors() const {
-    NO_UNROLL for (int i = thread_index(); i < 3 * LONG_CHUNK; i += THREADS) {
+    NO_UNROLL for (int i = thread_index(); i < 3 * LONG_CHUNK; i += S::THREADS) {
       const int t = i % LONG_CHUNK, start = i < LONG_CHUNK ? t / HALF * HALF : (i / LONG_CHUNK - 1) * HALF;
       const double sum = logs.sum(t) - logs.sum(start);
       logs.set(FACTORS_AT, i, exp_of(i < LONG_CHUNK ? sum - logs.excess(t) : -sum));
     }
   }
 
-  // The rows and the keys of this thread's scores.
-  INLINE int row_of(int i) const { return own.rows * HALF + own.lane_row + i * 4; }
-  INLINE int key_of(int b) const { return own.columns * HALF + own.lane_column + b * 8; }
+  // The rows and the keys of this thread's scores. All rows of a warp are in one half.
+  static INLINE int row_of(int i) { return S::first_row() + S::lane_row() + i * 4; }
+  static INLINE int key_of(int b) { return S::first_column() + S::lane_column() + b * 8; }
+  static INLINE int half() { return S::first_row() / HALF; }
+  // No row of the first half sees a key of the second: these scores are neither computed nor written.
+  static INLINE bool seen() { return S::first_column() / HALF <= half(); }
 
   // Multiplies scores by the gates between their key and their row.
-  INLINE void apply_gates(float (&score)[8][4]) const {
-    float after[8], before[4];
-    UNROLL for (int i = 0; i < 8; i++) after[i] = logs.number(FACTORS_AT, row_of(i));
-    UNROLL for (int b = 0; b < 4; b++) before[b] = logs.number(FACTORS_AT, (1 + own.rows) * LONG_CHUNK + key_of(b));
+  INLINE void apply_gates() {
+    float after[S::DOWN], before[S::ACROSS];
+    UNROLL for (int i = 0; i < S::DOWN; i++) after[i] = logs.number(FACTORS_AT, row_of(i));
+    UNROLL for (int b = 0; b < S::ACROSS; b++) before[b] = logs.number(FACTORS_AT, (1 + half()) * LONG_CHUNK + key_of(b));
     auto near = [](float x) LAMBDA { return x <= MOST_FACTOR && x >= 1.f / MOST_FACTOR; };
-    unsigned beyond = 0;
-    UNROLL for (int i = 0; i < 8; i++)
-      UNROLL for (int b = 0; b < 4; b++) {
+    unsigned long long beyond = 0;
+    UNROLL for (int i = 0; i < S::DOWN; i++)
+      UNROLL for (int b = 0; b < S::ACROSS; b++) {
         const bool good = (after[i] <= 1.f && before[b] <= 1.f) || (near(after[i]) && near(before[b]));
         score[i][b] *= good ? after[i] * before[b] : 1.f;
-        beyond |= good ? 0 : 1u << (i * 4 + b);
+        beyond |= good ? 0ull : 1ull << (i * S::ACROSS + b);
       }
     if (RARELY(beyond != 0))
-      NO_UNROLL for (int n = 0; n < 32; n++) {  // each step puts the next score in the last place
-        const int r = row_of(n / 4), j = key_of(n % 4);
+      NO_UNROLL for (int n = 0; n < SCORES; n++) {  // each step puts the next score in the last place
+        const int r = row_of(n / S::ACROSS), j = key_of(n % S::ACROSS);
         float s = score[0][0];
-        UNROLL for (int o = 1; o < 32; o++) score[(o - 1) / 4][(o - 1) % 4] = score[o / 4][o % 4];
+        UNROLL for (int o = 1; o < SCORES; o++)
+          score[(o - 1) / S::ACROSS][(o - 1) % S::ACROSS] = score[o / S::ACROSS][o % S::ACROSS];
         if ((beyond >> n & 1) != 0) s *= exp_of(logs.sum(r) - logs.sum(j) - logs.excess(r));
-        score[7][3] = s;
+        score[S::DOWN - 1][S::ACROSS - 1] = s;
       }
   }
 
   // Writes P: minus zero for pairs that do not see each other.
-  INLINE void write_scores(const float (&score)[8][4], Address to) const {
-    float clears[4], norms[4];
-    UNROLL for (int b = 0; b < 4; b++) {
+  INLINE void write_scores(Address to) const {
+    float clears[S::ACROSS], norms[S::ACROSS];
+    UNROLL for (int b = 0; b < S::ACROSS; b++) {
       clears[b] = logs.clears(key_of(b));
       norms[b] = logs.number(NORMS_AT, LONG_CHUNK + key_of(b));
     }
-    UNROLL for (int i = 0; i < 8; i++) {
+    UNROLL for (int i = 0; i < S::DOWN; i++) {
       const int r = row_of(i);
       const float cleared = logs.clears(r), norm = logs.number(NORMS_AT, r);
-      UNROLL for (int b = 0; b < 4; b++) {
+      UNROLL for (int b = 0; b < S::ACROSS; b++) {
         const bool sees = key_of(b) <= r && r < tokens && clears[b] == cleared;
         write_f32(to + (r * LONG_CHUNK + key_of(b)) * 4, sees ? score[i][b] * norm * norms[b] + 0.f : -0.f);
       }
     }
   }
 
+  // Adds the products of the slabs.
+  INLINE void add_slab() {
+    const SharedBytes rows = sm + row_of(0) * LINE_BYTES, columns = sm + KEYS_AT + key_of(0) * LINE_BYTES;
+    NO_UNROLL for (int x = 0; x < DIMS; x += 4) {
+      f4 k[S::ACROSS];
+      UNROLL for (int b = 0; b < S::ACROSS; b++) k[b] = load_shared(columns + b * 8 * LINE_BYTES + x * 4);
+      UNROLL for (int some = 0; some < S::DOWN; some += 4) {
+        f4 q[4];
+        UNROLL for (int i = 0; i < 4; i++) q[i] = load_shared(rows + (some + i) * 4 * LINE_BYTES + x * 4);
+        UNROLL for (int e = 0; e < 4; e++)
+          UNROLL for (int i = 0; i < 4; i++)
+            UNROLL for (int b = 0; b < S::ACROSS; b++) {
+              float& to = score[some + i][b];
+              to = __builtin_fmaf(q[i][e], k[b][e], to);
+            }
+      }
+    }
+  }
+
   INLINE void run(int head) {
     const int state_head = quotient_of(head, call.by_readers);
-    const Rows from[2] = {queries(head), keys(state_head)};
-    f4 next[2][4];
-    float squares[2][4], score[8][4];
-    UNROLL for (int i = 0; i < 4; i++) squares[0][i] = squares[1][i] = 0.f;
-    UNROLL for (int i = 0; i < 8; i++)
-      UNROLL for (int b = 0; b < 4; b++) score[i][b] = 0.f;
-    auto fetch = [&](int x0) LAMBDA {
-      const bool exist = tokens == LONG_CHUNK && x0 + SLAB <= call.key_dim;
-      UNROLL for (int t = 0; t < 2; t++) fetch_rows(next[t], from[t], line_of(0), 16, x0 + line_quad() * 4, exist);
-    };
-    fetch(0);
-    logs.fill(*this, state_head);
-    if (call.decay.data != 0) fill_factors();
-    // No row of the first half sees a key of the second.
-    const bool seen = own.columns <= own.rows;
-    NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += SLAB) {
+    f4 next[2][EACH];
+    float squares[2][EACH];
+    UNROLL for (int i = 0; i < EACH; i++) {
+      squares[0][i] = squares[1][i] = 0.f;
+      next[0][i] = next[1][i] = zero4();
+    }
+    UNROLL for (int i = 0; i < S::DOWN; i++)
+      UNROLL for (int b = 0; b < S::ACROSS; b++) score[i][b] = 0.f;
+    // The first step only fetches: the code of a fetch is long, and there once.
+    NO_UNROLL for (int x0 = -DIMS; x0 < call.key_dim; x0 += DIMS) {
       sync_block();
-      UNROLL for (int i = 0; i < 8; i++) {
-        const f4 x = unpacked(from[i / 4], next[i / 4][i % 4]);
-        float& sum = squares[i / 4][i % 4];
+      UNROLL for (int i = 0; i < 2 * EACH; i++) {
+        const f4 x = numbers(next[i / EACH][i % EACH], i < EACH ? QUERY_VEC4 : KEY_VEC4);
+        float& sum = squares[i / EACH][i % EACH];
         UNROLL for (int e = 0; e < 4; e++) sum = __builtin_fmaf(x[e], x[e], sum);
-        store_shared(sm + i / 4 * KEYS_AT + line_of(i % 4) * ROW_BYTES + line_quad() * 16, x);
+        store_shared(sm + i / EACH * KEYS_AT + line_of(i % EACH) * LINE_BYTES + line_quad() * 16, x);
       }
       sync_block();
-      if (x0 + SLAB < call.key_dim) fetch(x0 + SLAB);
-      const SharedBytes rows = sm + row_of(0) * ROW_BYTES, columns = sm + KEYS_AT + key_of(0) * ROW_BYTES;
-      if (seen)
-        NO_UNROLL for (int x = 0; x < SLAB; x += 4) {
-          f4 q[8], k[4];
-          UNROLL for (int i = 0; i < 8; i++) q[i] = load_shared(rows + i * 4 * ROW_BYTES + x * 4);
-          UNROLL for (int b = 0; b < 4; b++) k[b] = load_shared(columns + b * 8 * ROW_BYTES + x * 4);
-          UNROLL for (int e = 0; e < 4; e++)
-            UNROLL for (int i = 0; i < 8; i++)
-              UNROLL for (int b = 0; b < 4; b++) score[i][b] = __builtin_fmaf(q[i][e], k[b][e], score[i][b]);
-        }
+      if (x0 + DIMS < call.key_dim) {
+        const int x = x0 + DIMS;
+        const bool exist = tokens == LONG_CHUNK && x + DIMS <= call.key_dim;
+        // Rows are computed on use: kept, they would cost registers.
+        fetch_rows(next[0], queries(opaque(head)), line_of(0), LINES, x + line_quad() * 4, exist);
+        fetch_rows(next[1], keys(opaque(state_head)), line_of(0), LINES, x + line_quad() * 4, exist);
+      }
+      if (x0 < 0) {
+        logs.fill(*this, state_head);
+        if (call.decay.data != 0) fill_factors();
+        continue;
+      }
+      if (seen()) add_slab();
     }
     finish_norms(0, squares[0]);
     finish_norms(LONG_CHUNK, squares[1]);
     sync_block();
-    const Address to = terms(head);
-    if (call.decay.data != 0) apply_gates(score);
-    write_scores(score, to);
+    if (call.decay.data != 0) apply_gates();
+    const Address to = terms(opaque(head));
+    if (seen()) write_scores(to);
     if (thread_index() < LONG_CHUNK) {
       const int t = thread_index();
       write_f32(to + (TERMS_GATES + t) * 4, logs.clears(t) > 0.f ? CLEAR : gate_of_sum(logs.sum(t) - logs.excess(t)));
@@ -214,106 +248,131 @@ struct Pairs : Chunk {
 };
 
 // B of a state and chunk: rows row0 .. of it, for some columns.
-struct Writes : Matrix<4> {
-  typedef Matrix<4> M;
+template <class S> struct Writes : Chunk {
   enum {
-    KEY_BYTES = ROWS * 4,
-    VALUES_AT = SLAB * KEY_BYTES,
-    LOGS_AT = VALUES_AT + SLAB * M::COLUMN_BYTES,
+    QUADS = COLUMNS / 4,
+    LINES = S::THREADS / QUADS,
+    EACH = SLAB / LINES,
+    VALUES_AT = SLAB * COLUMN_BYTES,
+    LOGS_AT = 2 * SLAB * COLUMN_BYTES,
     SHARED_BYTES = LOGS_AT + LOGS_BYTES,
   };
+  static_assert(ROWS == COLUMNS, "slabs of keys and of values have the same places");
   const Logs logs;
+  int column0;
 
-  INLINE Writes(SharedBytes sm, const Linear& call) : M(sm, call), logs{sm + LOGS_AT} {}
+  INLINE Writes(SharedBytes sm, const Linear& call) : Chunk(sm, call), logs{sm + LOGS_AT} {}
+
+  static INLINE int line_of(int i) { return S::template line_of<QUADS>(i); }
+  static INLINE int line_quad() { return S::template quad_of<QUADS>(); }
 
   // The gate of a token's write in the state after the chunk.
   INLINE float weight(int t) const { return logs.number(FACTORS_AT, t); }
 
   // Computes one over the norm of each key.
   INLINE void measure(const Rows& from) const {
-    const int t = thread_index() / 2;
-    float squares = 0.f;
-    NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
-      const f4 k = unpacked(from, row_quad(from, t, x));
-      UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(k[e], k[e], squares);
+    NO_UNROLL for (int t = thread_index() / 2; t < LONG_CHUNK; t += S::THREADS / 2) {
+      float squares = 0.f;
+      NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
+        const f4 k = unpacked(from, row_quad(from, t, x));
+        UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(k[e], k[e], squares);
+      }
+      squares += shuffle_xor(squares, 1);
+      if (thread_index() % 2 == 0) logs.set(NORMS_AT, t, 1.f / __builtin_sqrtf(squares + call.epsilon));
     }
-    squares += shuffle_xor(squares, 1);
-    if (thread_index() % 2 == 0) logs.set(NORMS_AT, t, 1.f / __builtin_sqrtf(squares + call.epsilon));
   }
 
   INLINE void run(int state_head, int row0) {
-    const Rows from_keys = keys(state_head), from_values = values(state_head);
-    f4 key[4];
-    auto fetch = [&](int from) LAMBDA {
-      const bool exist = from + SLAB <= tokens;
-      const int first = row0 + thread_index() % 16 * 4;
-      fetch_rows(key, from_keys, from + thread_index() / 16, 8, first, exist && row0 + ROWS <= call.key_dim);
-      fetch_rows(next, from_values, from + slab_row(0), APART, slab_column(), exist && column0 + COLUMNS <= call.value_dim);
-    };
-    fetch(0);
-    logs.fill(*this, state_head);
-    const double all = logs.sum(LONG_CHUNK - 1), excess = logs.excess(LONG_CHUNK - 1);
-    const float clears = logs.clears(LONG_CHUNK - 1);
-    if (thread_index() < LONG_CHUNK) {
-      const int t = thread_index();
-      logs.set(FACTORS_AT, t, t < tokens && logs.clears(t) == clears ? exp_of(all - logs.sum(t) - excess) : CLEAR);
-    }
-    if (has(NORMALIZE)) measure(from_keys);
-    NO_UNROLL for (int from = 0; from < tokens; from += SLAB) {
+    f4 key[EACH], value[EACH], sum[S::DOWN][S::ACROSS / 4];
+    UNROLL for (int i = 0; i < S::DOWN; i++)
+      UNROLL for (int c = 0; c < S::ACROSS / 4; c++) sum[i][c] = zero4();
+    const int end = LONG_CHUNK - 1;
+    // The first step only fetches, as above.
+    NO_UNROLL for (int from = -SLAB; from < tokens; from += SLAB) {
       sync_block();
-      UNROLL for (int i = 0; i < 4; i++) {
-        const int r = thread_index() / 16 + i * 8;
-        f4 x = unpacked(from_keys, key[i]);
-        if (has(NORMALIZE)) x = x * logs.number(NORMS_AT, from + r);
-        const float w = weight(from + r);
-        store_shared(sm + r * KEY_BYTES + thread_index() % 16 * 16, w == CLEAR ? zero4() : x * w);
-      }
-      UNROLL for (int i = 0; i < 4; i++) {
-        const f4 x = unpacked(from_values, next[i]);
-        store_shared(M::piece(sm + VALUES_AT, i), weight(from + M::slab_row(i)) == CLEAR ? zero4() : x);
+      if (from >= 0) {
+        const SharedBytes first = sm + line_of(0) * COLUMN_BYTES + line_quad() * 16;
+        UNROLL for (int i = 0; i < EACH; i++) {
+          const int t = from + line_of(i);
+          const SharedBytes to = first + i * LINES * COLUMN_BYTES;
+          f4 x = numbers(key[i], KEY_VEC4);
+          if (has(NORMALIZE)) x = x * logs.number(NORMS_AT, t);
+          store_shared(to, weight(t) == CLEAR ? zero4() : x * weight(t));
+          store_shared(to + VALUES_AT, weight(t) == CLEAR ? zero4() : numbers(value[i], VALUE_VEC4));
+        }
       }
       sync_block();
-      if (from + SLAB < tokens) fetch(from + SLAB);
-      const SharedBytes rows = sm + (own.rows * HALF + own.lane_row * 4) * 4;
-      NO_UNROLL for (int t = 0; t < SLAB; t += 4)
-        UNROLL for (int e = 0; e < 4; e++) {
-          const f4 weights[2] = {load_shared(rows + (t + e) * KEY_BYTES), load_shared(rows + (t + e) * KEY_BYTES + 64)};
-          add(weights, sm + VALUES_AT + (t + e) * M::COLUMN_BYTES);
+      if (from + SLAB < tokens) {
+        const int token = from + SLAB + line_of(0), row = row0 + line_quad() * 4, column = column0 + line_quad() * 4;
+        const bool exist = from + 2 * SLAB <= tokens;
+        fetch_rows(key, keys(opaque(state_head)), token, LINES, row, exist && row0 + ROWS <= call.key_dim);
+        fetch_rows(value, values(opaque(state_head)), token, LINES, column, exist && column0 + COLUMNS <= call.value_dim);
+      }
+      if (from < 0) {
+        logs.fill(*this, state_head);
+        if (thread_index() < LONG_CHUNK) {
+          const int t = thread_index();
+          const bool stays = t < tokens && logs.clears(t) == logs.clears(end);
+          logs.set(FACTORS_AT, t, stays ? exp_of(logs.sum(end) - logs.sum(t) - logs.excess(end)) : CLEAR);
+        }
+        if (has(NORMALIZE)) measure(keys(state_head));
+        continue;
+      }
+      const SharedBytes rows = sm + (S::first_row() + S::lane_row() * 4) * 4, columns = sm + VALUES_AT + S::column_of(0) * 4;
+      NO_UNROLL for (int t = 0; t < SLAB; t += 2)
+        UNROLL for (int e = 0; e < 2; e++) {
+          f4 weights[S::DOWN / 4];
+          UNROLL for (int i = 0; i < S::DOWN / 4; i++) weights[i] = load_shared(rows + (t + e) * COLUMN_BYTES + i * 64);
+          UNROLL for (int c = 0; c < S::ACROSS / 4; c++) {
+            const f4 x = load_shared(columns + (t + e) * COLUMN_BYTES + c * 128);
+            UNROLL for (int i = 0; i < S::DOWN; i++) add_product(sum[i][c], weights[i / 4][i % 4], x);
+          }
         }
     }
     const Address to = state(state_head);
-    const long long across = call.boundaries.row;
-    UNROLL for (int i = 0; i < 8; i++) {
-      const int row = row0 + own.rows * HALF + own.lane_row * 4 + i / 4 * 16 + i % 4;
-      UNROLL for (int c = 0; c < M::QUADS; c++) {
-        const int column = column0 + column_of(c);
-        if (row < call.key_dim && column < across) write_f4(to + (row * across + column) * 4, sum[i][c]);
+    const int width = (int)call.boundaries.row;
+    UNROLL for (int i = 0; i < S::DOWN; i++) {
+      const int row = row0 + S::first_row() + S::lane_row() * 4 + i / 4 * 16 + i % 4;
+      UNROLL for (int c = 0; c < S::ACROSS / 4; c++) {
+        const int column = column0 + S::column_of(c);
+        if (row < call.key_dim && column < width) write_f4(to + (row * width + column) * 4ll, sum[i][c]);
       }
     }
     if (row0 == 0 && column0 == 0 && thread_index() == 0)
-      write_f2(to + call.key_dim * across * 4, f2{clears > 0.f ? CLEAR : gate_of_sum(all), gate_of_sum(excess)});
+      write_f2(to + call.key_dim * width * 4ll,
+               f2{logs.clears(end) > 0.f ? CLEAR : gate_of_sum(logs.sum(end)), gate_of_sum(logs.excess(end))});
   }
 };
 
-constexpr int max_size(int a, int b) { return a > b ? a : b; }
-constexpr int TERMS_SHARED_BYTES = max_size(Pairs::SHARED_BYTES, Writes::SHARED_BYTES);
-
 // The first launch: P of every output head if the call has answers, and B of every state.
-INLINE void run_terms(SharedBytes sm, const Linear& call) {
-  const int pairs = call.output.data != 0 ? call.heads * call.chunks : 0;
-  if (block_index() < pairs) {
-    Pairs block(sm, call);
-    const int head = block_index() / call.chunks;
-    block.take(block_index() - head * call.chunks);
-    return block.run(head);
+template <class S> struct Terms {
+  typedef Pairs<S> P;
+  typedef Writes<S> W;
+  enum { SHARED_BYTES = (int)P::SHARED_BYTES > (int)W::SHARED_BYTES ? (int)P::SHARED_BYTES : (int)W::SHARED_BYTES };
+
+  static INLINE void run(SharedBytes sm, const Linear& call) {
+    const int pairs = call.output.data != 0 ? call.heads * call.chunks : 0;
+    if (block_index() < pairs) {
+      P block(sm, call);
+      const int head = block_index() / call.chunks;
+      block.take(block_index() - head * call.chunks);
+      return block.run(head);
+    }
+    W block(sm, call);
+    const int index = block_index() - pairs, tiles = (call.key_dim + ROWS - 1) / ROWS;
+    const int of_columns = quotient_of(index, call.by_columns), of_tiles = of_columns / tiles;
+    const int state_head = of_tiles / call.chunks;
+    block.take(of_tiles - state_head * call.chunks);
+    block.column0 = (index - of_columns * call.columns) * COLUMNS;
+    block.run(state_head, (of_columns - of_tiles * tiles) * ROWS);
   }
-  Writes block(sm, call);
-  const int index = block_index() - pairs, tiles = (call.key_dim + ROWS - 1) / ROWS;
-  const int of_columns = quotient_of(index, call.by_columns), of_tiles = of_columns / tiles;
-  const int state_head = of_tiles / call.chunks;
-  block.take(of_tiles - state_head * call.chunks);
-  block.column0 = (index - of_columns * call.columns) * Writes::COLUMNS;
-  block.run(state_head, (of_columns - of_tiles * tiles) * ROWS);
-}
+};
 
 }  // namespace chunks
+
+// Parameters: name, shape, blocks per SM.
+#define LINEAR_TERMS(name, SHAPE, BLOCKS)                                       \
+  KERNEL LAUNCH_BOUNDS(SHAPE::THREADS, BLOCKS) void name(const Linear call) {   \
+    SHARED(memory, chunks::Terms<SHAPE>::SHARED_BYTES);                         \
+    chunks::Terms<SHAPE>::run(memory, call);                                    \
+  }

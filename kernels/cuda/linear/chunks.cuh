@@ -4,22 +4,24 @@
 //   states    S_next = exp(G_C) S + exp(H_C) B,  chunk by chunk, for each element of a state
 //   answers   o_i = scale exp(H_i) (exp(G_i - H_i) S' q_i + sum_j P_ij v_j)
 //
-// The naive loop carries a state through the tokens, so that a head occupies as many SMs as its columns fill. Here a chunk has
-// C = LONG_CHUNK tokens, and the first and the last launch have blocks for every chunk. Only the second launch goes from chunk to
-// chunk, and it does one multiply-add per element and chunk.
+// The naive loop carries a state through the tokens, so that a head occupies as many SMs as its columns fill. Here a
+// chunk has C = LONG_CHUNK tokens, and the first and the last launch have blocks for every chunk. Only the second
+// launch goes from chunk to chunk, and it does one multiply-add per element and chunk. With FOLD there is no second
+// launch: each block of the third one goes through the few chunks before its own, with the same operations.
 //
-//  1. A block computes a matrix of ROWS rows. A thread has eight rows of four columns, or of eight if the values have many dims.
-//     Each element is a chain over dims or tokens, in order, so its bits do not depend on the number of columns.
-//  2. Operands pass through shared memory, SLAB dims or tokens at a time. The next slab travels through registers while a slab is
-//     multiplied.
-//  3. G_i is the sum of the logarithms since the last token that clears, in f64, and each token knows how many have cleared before
-//     it. Tokens see each other if these numbers are equal.
-//  4. H_i is zero unless gates grow: it is the part of the largest G_i - G_j that exceeds MOST_SUM. So no weight is beyond f32 if the
-//     recurrence is not, and an underflow in a weight is small compared with the state, which has grown as much.
-//  5. exp(G_i - G_j - H_i) is the product of two factors, split at the first of HALF rows. If a factor is too large or too small
-//     for this, the exponential is computed per pair.
-//  6. P is minus zero for a pair that does not see each other, and never otherwise. A block with a value that is not finite skips
-//     these pairs, so that the value reaches no earlier token.
+//  1. A block computes a matrix of ROWS rows and COLUMNS columns. A thread has DOWN rows of ACROSS columns (Shape).
+//     Each element is a chain over dims or tokens, in order, so its bits do not depend on the shape.
+//  2. Operands pass through shared memory, SLAB dims or tokens at a time. The next slab travels through registers
+//     while a slab is multiplied.
+//  3. G_i is the sum of the logarithms since the last token that clears, in f64, and each token knows how many have
+//     cleared before it. Tokens see each other if these numbers are equal.
+//  4. H_i is zero unless gates grow: it is the part of the largest G_i - G_j that exceeds MOST_SUM. So no weight is
+//     beyond f32 if the recurrence is not, and an underflow in a weight is small compared with the state, which has
+//     grown as much.
+//  5. exp(G_i - G_j - H_i) is the product of two factors, split at the first of HALF rows. If a factor is too large or
+//     too small for this, the exponential is computed per pair.
+//  6. P is minus zero for a pair that does not see each other, and never otherwise. A block with a value that is not
+//     finite skips these pairs, so that the value reaches no earlier token.
 #pragma once
 
 #include "exp.cuh"
@@ -30,39 +32,56 @@ namespace chunks {
 
 // Tokens of a chunk. The chunks that a call and its sequences count have as many.
 constexpr int LONG_CHUNK = 64;
-constexpr int THREADS = 128, ROWS = 64, SLAB = 32, HALF = 32;
+constexpr int ROWS = 64, COLUMNS = 64, SLAB = 32, HALF = 32;
 static_assert(LONG_CHUNK == ROWS && LONG_CHUNK == 2 * HALF, "rows of P are tokens");
-// Bytes per row of a slab of queries, of keys or of P.
-constexpr int ROW_BYTES = SLAB * 4 + 16;
-// The terms of an output head and chunk: P, then for each token the gate of the state in its answer, one over the norm of its query,
-// and exp(H). A state is followed by the gate of its chunk and by exp(H_C).
+// Bytes per row of a slab of queries or of P, and per row of a slab with COLUMNS columns.
+constexpr int ROW_BYTES = SLAB * 4 + 16, COLUMN_BYTES = COLUMNS * 4;
+// The terms of an output head and chunk: P, then for each token the gate of the state in its answer, one over the norm
+// of its query, and exp(H). A state is followed by the gate of its chunk and by exp(H_C).
 constexpr int TERMS_GATES = LONG_CHUNK * LONG_CHUNK, TERMS_NORMS = TERMS_GATES + LONG_CHUNK;
 constexpr int TERMS_GROWTHS = TERMS_NORMS + LONG_CHUNK, TERMS = TERMS_GROWTHS + LONG_CHUNK;
 static_assert(TERMS == LONG_CHUNK * (LONG_CHUNK + 3), "LONG_RECORD of args.rs");
 
-// The place of a thread among the results of its block. Warps are two by two, and lanes are four by eight.
-struct Place {
-  int rows, lane_row, columns, lane_column;
-};
-INLINE Place place_of() {
-  const int lane = thread_index() & 31, warp = thread_index() >> 5;
-  return Place{warp >> 1, lane >> 3, warp & 1, lane & 7};
+// The state after a chunk.
+INLINE float after(float gate, float state, float written) {
+  if (RARELY(gate < 0.f)) return gate == CLEAR ? written : __builtin_fmaf(gate, gate * state, written);
+  return __builtin_fmaf(gate, state, written);
+}
+INLINE float grown_by(float growth, float x) { return growth < 0.f ? x * growth * growth : x * growth; }
+// The same for elements of a row, from what a chunk leaves behind its B.
+INLINE f4 after(u2 gates, f4 state, const f4& written) {
+  const float gate = float_of_bits(gates[0]), growth = float_of_bits(gates[1]);
+  UNROLL for (int i = 0; i < 4; i++) state[i] = after(gate, state[i], grown_by(growth, written[i]));
+  return state;
 }
 
-// The row and the quad of this thread's piece i of a slab with rows of SLAB elements. They are computed on use: kept, they would
-// cost registers.
-INLINE int line_of(int i) { return (int)((unsigned)opaque(thread_index()) / 8) + i * 16; }
-INLINE int line_quad() { return (int)((unsigned)opaque(thread_index()) % 8); }
+// How the threads of a block share its matrix. The lanes of a warp are four by eight. All numbers are computed on use:
+// kept, they would cost registers.
+template <int DOWN_, int ACROSS_> struct Shape {
+  enum { DOWN = DOWN_, ACROSS = ACROSS_, THREADS = ROWS * COLUMNS / (DOWN * ACROSS), WARPS_ACROSS = COLUMNS / (8 * ACROSS) };
+
+  static INLINE int thread() { return opaque(thread_index()); }
+  // The first row and column of a warp, and the places of a lane in it.
+  static INLINE int first_row() { return (thread() >> 5) / WARPS_ACROSS * (4 * DOWN); }
+  static INLINE int first_column() { return (thread() >> 5) % WARPS_ACROSS * (8 * ACROSS); }
+  static INLINE int lane_row() { return thread() >> 3 & 3; }
+  static INLINE int lane_column() { return thread() & 7; }
+  // The first column of each quad of a thread.
+  static INLINE int column_of(int c) { return first_column() + c * 32 + lane_column() * 4; }
+
+  // The row and the quad of a thread's piece i of a slab with rows of QUADS quads.
+  template <int QUADS> static INLINE int line_of(int i) { return (int)((unsigned)thread() / QUADS) + i * (THREADS / QUADS); }
+  template <int QUADS> static INLINE int quad_of() { return (int)((unsigned)thread() % QUADS); }
+};
 
 // A chunk of a call: the parts that all launches share.
 struct Chunk {
   const Linear& call;
   const SharedBytes sm;
-  const Place own;
   int number, of_all, position, tokens;  // of_all: among the chunks of all sequences; tokens: at most LONG_CHUNK
   Sequence sequence;
 
-  INLINE Chunk(SharedBytes sm, const Linear& call) : call(call), sm(sm), own(place_of()) {}
+  INLINE Chunk(SharedBytes sm, const Linear& call) : call(call), sm(sm) {}
 
   INLINE bool has(int flag) const { return (call.flags & flag) != 0; }
   INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
@@ -94,61 +113,40 @@ struct Chunk {
     return token < tokens ? load_row4(from, row_at(from, position + token), first) : zero4();
   }
 
-  // Raw quads of the rows of tokens that are `apart`. `exist`: no quad of the block is past the last token or the last dim.
+  // Raw quads of the rows of tokens that are `apart`, zero past the last token and the last dim. `exist`: no quad of
+  // the block is past them.
   template <int COUNT>
   INLINE void fetch_rows(f4 (&to)[COUNT], const Rows& from, int token, int apart, int first, bool exist) const {
-    if (!exist || !from.vec4) {
-      UNROLL for (int i = 0; i < COUNT; i++) to[i] = row_quad(from, token + i * apart, first);
-      return;
-    }
+    const bool wide = from.dtype == TYPE_F32;
     const Address at = row_at(from, position + token) + first * element_size(from.dtype);
     const long long across = apart * from.step;
-    if (from.dtype == TYPE_F32) {
-      UNROLL for (int i = 0; i < COUNT; i++) to[i] = load_f4(at + i * across);
+    if (exist && from.vec4) {
+      if (wide) {
+        UNROLL for (int i = 0; i < COUNT; i++) to[i] = load_f4(at + i * across);
+      } else {
+        UNROLL for (int i = 0; i < COUNT; i++) load_words(to[i], at + i * across);
+      }
+      return;
+    }
+    const int left = first < from.dim ? tokens - token : 0;
+    UNROLL for (int i = 0; i < COUNT; i++) to[i] = zero4();
+    if (!from.vec4) {
+      NO_UNROLL for (int i = 0; i < COUNT; i++) {  // each step puts the next row in the last place
+        UNROLL for (int o = 1; o < COUNT; o++) to[o - 1] = to[o];
+        to[COUNT - 1] = row_quad(from, token + i * apart, first);
+      }
+    } else if (wide) {
+      UNROLL for (int i = 0; i < COUNT; i++)
+        if (i * apart < left) to[i] = load_f4(at + i * across);
     } else {
-      UNROLL for (int i = 0; i < COUNT; i++) load_words(to[i], at + i * across);
+      UNROLL for (int i = 0; i < COUNT; i++)
+        if (i * apart < left) load_words(to[i], at + i * across);
     }
   }
 
   INLINE Address terms(int head) const { return call.records + ((long long)head * call.chunks + of_all) * (TERMS * 4); }
   INLINE Address state(int state_head) const {
     return call.boundaries.data + (state_head * call.boundaries.head + of_all * call.boundaries.part) * 4;
-  }
-};
-
-// A matrix of ROWS rows and COLUMNS columns per block, with eight rows and EACH columns per thread.
-template <int EACH> struct Matrix : Chunk {
-  enum {
-    QUADS = EACH / 4,         // quads of columns per thread
-    COLUMNS = EACH * 16,
-    COLUMN_BYTES = COLUMNS * 4,
-    OF_COLUMNS = COLUMNS / 4,  // quads per row of a slab
-    APART = THREADS / OF_COLUMNS,  // distance between the rows of a slab that a thread brings
-  };
-  int column0;
-  f4 sum[8][QUADS];
-  f4 next[EACH];
-
-  INLINE Matrix(SharedBytes sm, const Linear& call) : Chunk(sm, call) {
-    UNROLL for (int i = 0; i < 8; i++)
-      UNROLL for (int c = 0; c < QUADS; c++) sum[i][c] = zero4();
-  }
-
-  // The row of a slab and the column of this thread's piece i. They are computed on use: kept, they would cost registers.
-  static INLINE int slab_row(int i) { return (int)((unsigned)opaque(thread_index()) / OF_COLUMNS) + i * APART; }
-  static INLINE int slab_quad() { return (int)((unsigned)opaque(thread_index()) % OF_COLUMNS); }
-  INLINE int slab_column() const { return column0 + slab_quad() * 4; }
-  static INLINE SharedBytes piece(SharedBytes slab, int i) { return slab + slab_row(i) * COLUMN_BYTES + slab_quad() * 16; }
-
-  // This thread's first column of each quad within the block.
-  INLINE int column_of(int c) const { return own.columns * (COLUMNS / 2) + c * 32 + own.lane_column * 4; }
-
-  // Adds the product of the weights of a token or dim, one per row, and its row of columns.
-  INLINE void add(const f4 (&weights)[2], SharedBytes row) {
-    UNROLL for (int c = 0; c < QUADS; c++) {
-      const f4 x = load_shared(row + column_of(c) * 4);
-      UNROLL for (int i = 0; i < 8; i++) add_product(sum[i][c], weights[i / 4][i % 4], x);
-    }
   }
 };
 

@@ -6,18 +6,14 @@
 
 namespace chunks {
 
-// The state after a chunk.
-INLINE float after(float gate, float state, float written) {
-  if (RARELY(gate < 0.f)) return gate == CLEAR ? written : __builtin_fmaf(gate, gate * state, written);
-  return __builtin_fmaf(gate, state, written);
-}
-INLINE float grown_by(float growth, float x) { return growth < 0.f ? x * growth * growth : x * growth; }
+// Threads of a block, and elements: LONG_ELEMENTS of linear/mod.rs.
+constexpr int ELEMENTS = 128;
 
 INLINE void run_states(const Linear& call) {
   constexpr int AHEAD = 16;
   const int of_columns = quotient_of(block_index(), call.by_columns), number = quotient_of(of_columns, call.by_heads);
   const int state_head = of_columns - number * call.heads, width = (int)call.boundaries.row;
-  const int index = (block_index() - of_columns * call.columns) * THREADS + thread_index();
+  const int index = (block_index() - of_columns * call.columns) * ELEMENTS + thread_index();
   const int row = index / width, column = index - row * width;
   const Sequence sequence = sequence_of(call, number);
   if (row >= call.key_dim || sequence.tokens < call.least || sequence.tokens >= call.most) return;
@@ -52,4 +48,4 @@ INLINE void run_states(const Linear& call) {
 
 }  // namespace chunks
 
-KERNEL LAUNCH_BOUNDS(chunks::THREADS, 4) void linear_long_states__sm53(const Linear call) { chunks::run_states(call); }
+KERNEL LAUNCH_BOUNDS(chunks::ELEMENTS, 4) void linear_long_states__sm53(const Linear call) { chunks::run_states(call); }

@@ -1,29 +1,30 @@
-// CARRY of the operators whose maps have a factor and an addend for each element of a state: passes a lane's element over maps.
+// CARRY of the operators whose maps have a factor and an addend for each element of a state: passes a lane's element
+// over maps.
 //
-// One warp does little else, so the time is that of its instructions, and of waiting once for the maps that it reads together. A
-// round without a count, for all maps but the last few, has no comparisons and no selections of addresses.
+// A warp waits once for the maps that it reads together. A round without a count, for all maps but the last few, has
+// no comparisons and no selections of addresses.
 #pragma once
 
 #include "call.cuh"
 #include "functions.cuh"
 
-// Takes the element `x` over the next `count` maps, at most N, or over N if WHOLE is set. Replaces their factors by the elements before
-// them, and advances `map`. If an element of the warp is not finite behind one of these maps, changes nothing and returns 0; otherwise
-// returns the number of maps. `by` is the distance of maps and `addends` that of an addend from its factor. Only lanes that are `inside`
-// write.
+// Takes the element `x` over the next `count` maps, at most N, or over N if WHOLE is set. Replaces their factors by
+// the elements before them, and advances `map`. If an element of the warp is not finite behind one of these maps,
+// changes nothing and returns 0; otherwise returns the number of maps. `by` is the distance of maps and `addends` that
+// of an addend from its factor. Only lanes that are `inside` write.
 template <int N, bool WHOLE>
 INLINE int over_maps(Address& map, long long by, Address addends, int count, bool inside, float& x) {
   const int taken = WHOLE ? N : min_of(N, count);
   float before[N], addend[N], check = __builtin_fmaf(x, 0.f, 0.f);  // NaN if an element is not finite
   Address at = map;
+  unsigned loaded = 0;
   UNROLL for (int i = 0; i < N; i++) {
-    before[i] = fetch_f32(at);
-    addend[i] = fetch_f32(at + addends);
+    before[i] = read_f32(at);
+    addend[i] = read_f32(at + addends);
+    loaded |= bits_of(before[i]) | bits_of(addend[i]);
     at += WHOLE || i + 1 < taken ? by : 0;
   }
-  // NaN in the last addend would be found below. That the first step needs this addend keeps the assembler from waiting for the first
-  // map before it reads the others.
-  float h = addend[N - 1] == addend[N - 1] ? x : addend[N - 1];
+  float h = after_loads(x, loaded);
   UNROLL for (int i = 0; i < N; i++) {
     const float next = step_of(before[i], h, addend[i]);
     before[i] = h;

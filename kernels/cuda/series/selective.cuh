@@ -26,8 +26,8 @@ static_assert(__builtin_offsetof(Selective, a) == 440 && sizeof(Selective) == 48
 // The exponents of LEAST_LOG and MOST_LOG.
 constexpr float LEAST_EXPONENT = -125.37f, MOST_EXPONENT = 127.96f;
 
-// Applies a token to an element of a state, and its gate to the product of all gates. `delta` is the time step, `a` the rate and `by`
-// the addend. A gate of zero clears by selection. A gate that overflows is applied as two factors.
+// Applies a token to an element of a state, and its gate to the product of all gates. `delta` is the time step, `a`
+// the rate and `by` the addend. A gate of zero clears by selection. A gate that overflows is applied as two factors.
 INLINE void careful_step(float delta, float a, float by, float& x, float& all) {
   float exponent = product(product(delta, a), LOG2E);
   if (exponent > MOST_EXPONENT) {

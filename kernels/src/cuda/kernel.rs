@@ -149,8 +149,8 @@ pub enum Role {
     LinearLong {
         /// The step that the kernel computes.
         step: LinearLong,
-        /// Number of state columns per thread block. [`LinearLong::States`] does not use this number.
-        columns: usize,
+        /// `true` for the kernel of launches with few blocks, whose threads compute fewer elements each.
+        few: bool,
         /// SM resources per thread block.
         resources: GpuResources,
     },
@@ -167,24 +167,35 @@ pub enum Role {
         /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Computes a first-order recurrence. Launched on one warp per [item](super::series::RecurrenceArgs::items). The
-    /// parameter is a [`RecurrenceArgs`](super::series::RecurrenceArgs).
+    /// Computes the launches of a first-order recurrence without [`CARRY`](super::series::CARRY). Launched on one warp per
+    /// [item](super::series::RecurrenceArgs::items). The parameter is a [`RecurrenceArgs`](super::series::RecurrenceArgs).
     Recurrence {
         /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Computes a selective scan. Launched on one block for each combination of tile, listed part and sequence. The
-    /// parameter is a [`SelectiveArgs`](super::series::SelectiveArgs).
+    /// Computes the launches of a recurrence with [`CARRY`](super::series::CARRY). Launched on one lane for each channel and
+    /// sequence. The parameter is a [`RecurrenceArgs`](super::series::RecurrenceArgs).
+    RecurrenceCarry {
+        /// SM resources per thread block.
+        resources: GpuResources,
+    },
+    /// Computes the launches of a selective scan without [`CARRY`](super::series::CARRY). Launched on one block for each
+    /// combination of tile, listed part and sequence. The parameter is a [`SelectiveArgs`](super::series::SelectiveArgs).
     Selective {
         /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Computes the launches of a selective scan with one flag, if all tensors are f32, a channel has 16 state elements, and channels
-    /// are adjacent. Launched on one warp for each combination of tile, listed part and sequence, or with
-    /// [`CARRY`](super::series::CARRY) on one lane for each state element. The parameter is a
+    /// Computes the launches of a selective scan with [`CARRY`](super::series::CARRY). Launched on one lane for each element of
+    /// a map. The parameter is a [`SelectiveArgs`](super::series::SelectiveArgs).
+    SelectiveCarry {
+        /// SM resources per thread block.
+        resources: GpuResources,
+    },
+    /// Computes the launches of a selective scan with one flag, if all tensors are f32, a channel has 16 state elements, and
+    /// channels are adjacent. Launched on one warp for each combination of tile, listed part and sequence. The parameter is a
     /// [`SelectiveArgs`](super::series::SelectiveArgs).
     SelectiveS16 {
-        /// [`FOLD`](super::series::FOLD), [`CARRY`](super::series::CARRY), or zero.
+        /// [`FOLD`](super::series::FOLD) or zero.
         flag: i32,
         /// SM resources per thread block.
         resources: GpuResources,
@@ -237,7 +248,9 @@ impl GpuKernel {
             | Role::LinearSums { resources }
             | Role::LinearCarry { resources }
             | Role::Recurrence { resources }
+            | Role::RecurrenceCarry { resources }
             | Role::Selective { resources }
+            | Role::SelectiveCarry { resources }
             | Role::SelectiveS16 { resources, .. }
             | Role::Convolution { resources }
             | Role::LinearParallel { resources, .. }

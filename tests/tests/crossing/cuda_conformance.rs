@@ -163,7 +163,9 @@ fn every_kernel_runs() {
                     | Role::LinearSums { .. }
                     | Role::LinearCarry { .. }
                     | Role::Recurrence { .. }
+                    | Role::RecurrenceCarry { .. }
                     | Role::Selective { .. }
+                    | Role::SelectiveCarry { .. }
                     | Role::SelectiveS16 { .. }
                     | Role::Convolution { .. }
                     | Role::LinearParallel { .. }

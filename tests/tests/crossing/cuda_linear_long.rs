@@ -1,6 +1,7 @@
 //! Tests linear attention on the GPU back end in long chunks that are all computed at once: the form `chunk` without a
 //! delta rule and with at most one gate per head.
 
+use crate::cuda_linear::repeated;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::gpu_engine;
@@ -39,8 +40,65 @@ fn chunks_at_once_are_within_their_bounds() {
         let case = params.build();
         let plan = engine.linear_plan(&case.problem, &chunk()).unwrap();
         let kernel = plan.kernel_of(Backend::Cuda);
-        assert!(kernel.starts_with("linear_long_answers_d"), "{kernel} {}", case.name);
+        assert!(kernel.starts_with("linear_long_answers"), "{kernel} {}", case.name);
         case.check_on(&engine, &chunk());
+    }
+}
+
+/// Checks that the kernels for few blocks have the bits of those for many, which a batch has.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn few_blocks_have_the_bits_of_many() {
+    const BATCH: usize = 300;
+    let engine = gpu_engine(Fallback::Fail);
+    for n in 0..12 {
+        let (tokens, dims) = ([64, 50, 33, 64][n % 4], [[64, 64], [40, 64], [64, 20]][n % 3]);
+        let rule = if n % 5 == 0 { Rule::Linear } else { Rule::Gated };
+        let mut params = Params { seed: n as u64, past: true, ..Params::plain(rule, tokens, dims) };
+        params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n / 2 % 3];
+        params.dtype = [DType::F32, DType::F16, DType::F32, DType::Bf16][n / 3];
+        params.normalize = (n % 4 == 1).then_some(1e-6);
+        let case = params.build();
+        let one = case.run_on(&engine, &chunk());
+        let many = repeated(&params, &case, BATCH).run_on(&engine, &chunk());
+        let len = one.output.len();
+        let same = |i: usize| many.output.get(i).to_bits() == one.output.get(i % len).to_bits();
+        assert!((0..BATCH * len).all(same), "{}", case.name);
+        let (all, one) = (many.present.unwrap(), one.present.unwrap());
+        assert!(
+            all.iter().enumerate().all(|(i, x)| x.to_bits() == one[i % one.len()].to_bits()),
+            "{}",
+            case.name
+        );
+    }
+}
+
+/// Checks that outputs have the same bits whether the blocks of the last launch compute the states before their chunks, or a launch
+/// of its own does, as in calls that return states or have many chunks.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn states_of_few_chunks_change_no_bit() {
+    let engine = gpu_engine(Fallback::Fail);
+    for n in 0..24 {
+        let tokens = [65, 130, 257, 320, 511, 512, 513, 192][n % 8];
+        let dims = [[64, 64], [40, 65], [65, 20], [130, 7], [16, 64]][n % 5];
+        let rule = if n % 6 == 0 { Rule::Linear } else { Rule::Gated };
+        let mut params = Params { seed: n as u64, past: n % 4 != 1, ..Params::plain(rule, tokens, dims) };
+        params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n / 2 % 3];
+        params.direction = [Direction::Forward, Direction::Reverse][n / 3 % 2];
+        params.heads = [[1, 1, 1], [4, 2, 2], [2, 1, 1]][n % 3];
+        params.dtype = [DType::F32, DType::F16][n / 7 % 2];
+        params.normalize = (n % 5 == 1).then_some(1e-6);
+        if n % 4 == 3 {
+            params.packed = Some(vec![0, 100, 100, tokens as i64]);
+        }
+        let [kept, silent] = [true, false].map(|present| Params { present, ..params.clone() }.build());
+        let bits = |case: &Case| {
+            let output = case.run_on(&engine, &chunk()).rows(case);
+            output.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert!(bits(&kept) == bits(&silent), "{}", silent.name);
+        silent.check_on(&engine, &chunk());
     }
 }
 

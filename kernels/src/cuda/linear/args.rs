@@ -21,7 +21,7 @@ pub const MOST_READERS: usize = CHUNK;
 /// Number of state columns per thread block of the quadratic kernels.
 pub const PARALLEL_COLUMNS: usize = 64;
 /// Number of tokens per thread block of the quadratic kernel without a delta rule and with at most one gate per head.
-pub const PARALLEL_ROWS: usize = 64;
+pub const PARALLEL_ROWS: usize = 16;
 /// Number of tokens, or of state rows, per thread block of the quadratic kernels with a delta rule or a gate per dim.
 pub const QUADRATIC_ROWS: usize = 32;
 /// Number of f32 values per record in [`LinearArgs::records`].
@@ -90,7 +90,9 @@ pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: rows of all [`States`] of the call may be read and written four elements at a time.
 pub const STATE_VEC4: i32 = 2048;
 /// [`LinearArgs::flags`]: every part after the first starts from zeros. With [`IDENTITY`] the first part is skipped,
-/// because a scan needs the last state of this part, not its transition.
+/// because a scan needs the last state of this part, not its transition. In the kernel of
+/// [`LinearLong::Answers`](super::LinearLong::Answers) for few blocks, [`LinearArgs::boundaries`] have the terms of the chunks,
+/// and each block computes the state before its chunk from them.
 pub const FOLD: i32 = 4096;
 /// [`LinearArgs::flags`]: every part after the first starts from the state at the end of the previous part. These
 /// states are in [`LinearArgs::boundaries`]. Only one part writes a last state: the last part that has tokens, or the

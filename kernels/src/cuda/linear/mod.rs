@@ -93,7 +93,11 @@ pub enum LinearLong {
 
 /// Number of elements of a state per thread block of [`LinearLong::States`].
 pub const LONG_ELEMENTS: usize = 128;
-/// Number of state rows, and of state columns, per thread block of [`LinearLong::Terms`].
+/// Largest number of chunks of a sequence for which the blocks of [`LinearLong::Answers`] compute the states before their chunks
+/// ([`FOLD`]), instead of [`LinearLong::States`].
+pub const LONG_FOLDED: usize = 8;
+/// Number of state rows, and of state columns, per thread block of [`LinearLong::Terms`], and of state columns per thread block
+/// of [`LinearLong::Answers`].
 pub const LONG_TILE: usize = 64;
 
 /// Returns the number of blocks of [`LinearLong::Terms`], for `heads` output heads with outputs, `states` states,

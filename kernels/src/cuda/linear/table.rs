@@ -67,15 +67,15 @@ macro_rules! quadratic {
     };
 }
 
-/// Defines a kernel that computes all chunks at once, with `columns` columns of a state per thread block.
+/// Defines a kernel that computes all chunks at once.
 macro_rules! long {
-    ($name:literal, $step:expr, $columns:literal, $shared:literal, $registers:literal) => {
+    ($name:literal, $step:expr, $few:literal, $threads:literal, $shared:literal, $registers:literal) => {
         kernel!(
             $name,
             Role::LinearLong {
                 step: $step,
-                columns: $columns,
-                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+                few: $few,
+                resources: GpuResources { threads: $threads, shared: $shared, registers: $registers },
             }
         )
     };
@@ -103,16 +103,17 @@ pub const KERNELS: &[GpuKernel] = &[
         "linear_carry__sm53",
         Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 131 } }
     ),
-    quadratic!("linear_parallel__sm53", LinearQuadratic::Plain, false, 33280, 198),
+    quadratic!("linear_parallel__sm53", LinearQuadratic::Plain, false, 17552, 128),
     quadratic!("linear_write_head__sm53", LinearQuadratic::Write, false, 23808, 191),
     quadratic!("linear_write_dim__sm53", LinearQuadratic::Write, true, 48512, 198),
     quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 172),
     quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 180),
     quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
-    long!("linear_long_terms__sm53", LinearLong::Terms, 64, 20736, 161),
-    long!("linear_long_states__sm53", LinearLong::States, 1, 0, 119),
-    long!("linear_long_answers_d64__sm53", LinearLong::Answers, 64, 17408, 168),
-    long!("linear_long_answers_d128__sm53", LinearLong::Answers, 128, 25600, 247),
+    long!("linear_long_terms__sm53", LinearLong::Terms, false, 128, 18688, 128),
+    long!("linear_long_terms_few__sm53", LinearLong::Terms, true, 256, 18688, 107),
+    long!("linear_long_states__sm53", LinearLong::States, false, 128, 0, 119),
+    long!("linear_long_answers__sm53", LinearLong::Answers, false, 128, 18176, 127),
+    long!("linear_long_answers_few__sm53", LinearLong::Answers, true, 256, 18176, 126),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
     prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),

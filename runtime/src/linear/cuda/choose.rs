@@ -35,7 +35,7 @@ use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::plan::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
-use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, LONG_TILE, LinearWalk, QUADRATIC_ROWS};
+use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, LONG_TILE, LinearWalk, PARALLEL_ROWS};
 
 /// Factor by which the number of blocks grows if the kernel with half the columns per block replaces the ordinary
 /// kernel. Measured on an H200, d 128: the replacement takes 0.69 of the ordinary kernel's time if each of its blocks has an
@@ -173,7 +173,7 @@ pub fn choose(
     fits("tokens", tokens.saturating_add(CHUNK))?;
     // A transition has as many columns as a key has dims.
     let widest = columns.max(found.div_ceil(walk.columns));
-    let rows = if form == Form::Parallel { tokens.div_ceil(QUADRATIC_ROWS) } else { 0 };
+    let rows = if form == Form::Parallel { tokens.div_ceil(PARALLEL_ROWS) } else { 0 };
     let parts = choice.parts.max(rows).max(if several { longest.div_ceil(boundary) } else { 0 });
     fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
     fits("chunks", heads.saturating_mul(chunks_of(CHUNK)))?;

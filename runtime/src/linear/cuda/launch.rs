@@ -23,7 +23,7 @@ use super::marshal::{
     with_one_reader, with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step,
     with_steps,
 };
-use super::plan::{GpuPlan, Kernels, Loaded};
+use super::plan::{GpuPlan, Kernels, Loaded, is_few};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::marshal::{dtype, tensor};
@@ -34,9 +34,9 @@ use crate::tensors::DeviceTensors;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
-    CHUNK, CarryArgs, FOLD, LONG_ELEMENTS, LONG_TILE, LinearArgs, LinearSequence, PARALLEL_ROWS,
-    QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs, prepare_blocks, terms_blocks,
-    walk_blocks,
+    CHUNK, CarryArgs, FOLD, LONG_CHUNK, LONG_ELEMENTS, LONG_FOLDED, LONG_TILE, LinearArgs, LinearSequence,
+    PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs, prepare_blocks,
+    terms_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_F32};
 use std::sync::Arc;
@@ -194,31 +194,37 @@ impl Call<'_> {
     }
 
     /// Lists the launches that compute all chunks at once. The first launch computes the terms of all chunks, the second
-    /// carries the states through the terms, and the third computes the outputs from the states before the chunks.
+    /// carries the states through the terms, and the third computes the outputs from the states before the chunks. If there are
+    /// few chunks and no call continues them, the blocks of the third launch carry the states, which saves the second.
     fn long(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
-        let Some(([terms, states, answers], columns)) = self.kernels.long.clone() else { return Ok(()) };
-        let problem = self.problem;
+        let Some(kernels) = self.kernels.long.clone() else { return Ok(()) };
+        let (problem, sms) = (self.problem, self.plan.gpu.profile().sms);
         let before = long_states(problem, args.chunks, self.scratch + self.plan.layout.boundaries);
         let args = with_states(args, initial, last, before);
         let chunks = args.chunks as usize;
         let heads = if args.output.data == 0 { 0 } else { problem.output_heads() };
 
-        let tiled = with_columns(args, LONG_TILE);
-        let parameter = self.list.store(&tiled)?;
+        let mut tiled = with_columns(args, LONG_TILE);
         let tiles = tiled.columns as usize;
+        let answering = walk_blocks(tiles, chunks, heads, 1);
+        let longest = (self.sequences.longest * CHUNK).div_ceil(LONG_CHUNK);
+        let folds = last.data == 0 && longest <= LONG_FOLDED && is_few(answering, sms);
+        if folds {
+            tiled.flags |= FOLD;
+        }
+        let parameter = self.list.store(&tiled)?;
         let blocks = terms_blocks(heads, problem.state_heads(), chunks, problem.key_dim(), tiles);
-        self.launch_blocks(parameter, terms, blocks)?;
-
-        let elements = problem.key_dim() * before.row as usize;
-        let carried =
-            marshal::with_blocks(with_states_as_heads(problem, args), elements.div_ceil(LONG_ELEMENTS));
-        self.store_and_launch(carried, states)?;
+        self.launch_blocks(parameter, kernels.terms.of(blocks, sms), blocks)?;
+        if !folds {
+            let elements = problem.key_dim() * before.row as usize;
+            let carried =
+                marshal::with_blocks(with_states_as_heads(problem, args), elements.div_ceil(LONG_ELEMENTS));
+            self.store_and_launch(carried, kernels.states)?;
+        }
         if heads == 0 {
             return Ok(());
         }
-        let answering = with_columns(args, columns);
-        let parameter = self.list.store(&answering)?;
-        self.launch_blocks(parameter, answers, walk_blocks(answering.columns as usize, chunks, heads, 1))
+        self.launch_blocks(parameter, kernels.answers.of(answering, sms), answering)
     }
 
     /// Lists the launches of the quadratic form for rules other than delta rules, with at most one gate per head.

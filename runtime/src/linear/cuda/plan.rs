@@ -28,8 +28,8 @@ pub struct GpuPlan {
     /// Kernels of a scan. The first one sums logarithms of gates, and is absent for a delta rule. The second one
     /// carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
-    /// Kernels that compute all chunks at once: terms, states and outputs.
-    long: Option<[&'static GpuKernel; 3]>,
+    /// Kernels that compute all chunks at once.
+    long: Option<Long<&'static GpuKernel>>,
     /// Kernel that computes the outputs in the quadratic form. The two fields after it are for rules that need more
     /// kernels. For a delta rule, `write` computes the values that tokens write. `last` computes the last state.
     parallel: Option<&'static GpuKernel>,
@@ -48,12 +48,40 @@ pub struct Kernels {
     pub prepare: Option<Loaded>,
     /// Kernels of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
-    /// Kernels that compute all chunks at once, as in [`GpuPlan`], and the number of columns per block of the last.
-    pub long: Option<([Loaded; 3], usize)>,
+    /// Kernels that compute all chunks at once.
+    pub long: Option<Long<Loaded>>,
     /// Kernels of the quadratic form, as in [`GpuPlan`].
     pub parallel: Option<Loaded>,
     pub write: Option<Loaded>,
     pub last: Option<Loaded>,
+}
+
+/// Kernels that compute all chunks at once. Those of terms and outputs have another one for launches with few blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Long<K> {
+    pub terms: BySize<K>,
+    pub states: K,
+    pub answers: BySize<K>,
+}
+
+/// A kernel for launches with many blocks, and one for launches with few.
+#[derive(Clone, Copy, Debug)]
+pub struct BySize<K> {
+    many: K,
+    few: K,
+}
+
+impl<K> BySize<K> {
+    /// Returns the kernel for a launch of `blocks` blocks on a device with `sms` SMs. Measured on an H200 (132 SMs): with 256
+    /// blocks the kernels for few are faster, with 512 those for many.
+    pub fn of(self, blocks: usize, sms: usize) -> K {
+        if is_few(blocks, sms) { self.few } else { self.many }
+    }
+}
+
+/// Returns whether a launch of `blocks` blocks has few of them for a device with `sms` SMs.
+pub const fn is_few(blocks: usize, sms: usize) -> bool {
+    blocks <= 2 * sms
 }
 
 /// A kernel of a plan, loaded in a context.
@@ -72,28 +100,20 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Returns the number of state columns per block of a kernel that updates states, or that computes all chunks at once.
+/// Returns the number of state columns per block of a kernel that updates states.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
-        Role::LinearLong { columns, .. } => columns,
         _ => 1,
     }
 }
 
-/// Returns the kernel for a step of the computation of all chunks at once: the narrowest one whose blocks have all
-/// columns of a state or, if no blocks have all of them, the widest one.
-fn long(wanted: LinearLong, problem: &Problem) -> Result<&'static GpuKernel, DeviceError> {
-    let fit = || {
-        GPU_KERNELS
-            .iter()
-            .filter(|kernel| matches!(kernel.role, Role::LinearLong { step, .. } if step == wanted))
-    };
-    let whole = fit().filter(|kernel| columns(kernel) >= problem.value_dim());
-    let found = whole.min_by_key(|kernel| columns(kernel));
-    found
-        .or_else(|| fit().max_by_key(|kernel| columns(kernel)))
-        .ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
+/// Returns the kernel for a step of the computation of all chunks at once.
+fn long(wanted: LinearLong, of_few: bool) -> Result<&'static GpuKernel, DeviceError> {
+    let own =
+        |role: &Role| matches!(role, Role::LinearLong { step, few, .. } if (*step, *few) == (wanted, of_few));
+    let found = GPU_KERNELS.iter().find(|kernel| own(&kernel.role));
+    found.ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
 }
 
 impl GpuPlan {
@@ -149,12 +169,13 @@ impl GpuPlan {
             }
             _ => None,
         };
+        let sized = |step| Ok::<_, DeviceError>(BySize { many: long(step, false)?, few: long(step, true)? });
         let long = match choice.is_long() {
-            true => Some([
-                long(LinearLong::Terms, problem)?,
-                long(LinearLong::States, problem)?,
-                long(LinearLong::Answers, problem)?,
-            ]),
+            true => Some(Long {
+                terms: sized(LinearLong::Terms)?,
+                states: long(LinearLong::States, false)?,
+                answers: sized(LinearLong::Answers)?,
+            }),
             false => None,
         };
         let by_pairs = is_quadratic(problem, choice.form);
@@ -184,8 +205,8 @@ impl GpuPlan {
         if let Some(share) = share {
             choice.kernel = share.name;
         }
-        if let Some([_, _, answers]) = long {
-            choice.kernel = answers.name;
+        if let Some(long) = long {
+            choice.kernel = long.answers.many.name;
         }
         let plan = GpuPlan {
             gpu: gpu.clone(),
@@ -230,9 +251,10 @@ impl GpuPlan {
             Some(kernel) => Some((load(kernel)?, columns(kernel))),
             None => None,
         };
+        let sized = |of: BySize<_>| Ok::<_, DeviceError>(BySize { many: load(of.many)?, few: load(of.few)? });
         let long = match self.long {
-            Some([terms, states, answers]) => {
-                Some(([load(terms)?, load(states)?, load(answers)?], columns(answers)))
+            Some(Long { terms, states, answers }) => {
+                Some(Long { terms: sized(terms)?, states: load(states)?, answers: sized(answers)? })
             }
             None => None,
         };

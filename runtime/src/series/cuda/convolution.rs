@@ -16,8 +16,8 @@ use elsa_kernels::cuda::tensor::Divisor;
 impl OnGpu for Problem {
     const ROLE: &'static str = "convolution";
 
-    fn is_own(role: &Role) -> bool {
-        matches!(role, Role::Convolution { .. })
+    fn is_own(role: &Role, _flag: i32, by_channel: bool) -> bool {
+        matches!(role, Role::Convolution { .. }) && !by_channel
     }
 
     fn list(
@@ -57,7 +57,7 @@ impl OnGpu for Problem {
         for (own, items) in [(0, outputs), (STATES, states)] {
             let args = ConvolutionArgs { flags: flags | own, items: int(items), ..args };
             // SAFETY: *parameter*: the kernel takes a `ConvolutionArgs`.
-            unsafe { push(&mut list, call.kernel, items.div_ceil(WARPS), &args)? };
+            unsafe { push(&mut list, call.kernels[0], items.div_ceil(WARPS), &args)? };
         }
         list.shared_by(if outputs == 0 { states } else { outputs }.div_ceil(WARPS));
         Ok(list)

@@ -19,14 +19,9 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// Name of the operator in error messages about the operator's kernel.
     const ROLE: &'static str;
 
-    /// Returns whether a kernel with this `role` computes this operator.
-    fn is_own(role: &Role) -> bool;
-
-    /// Returns the flag of the launches that a kernel with this `role` computes for problems with
-    /// [`SeriesGpuChoice::by_channel`]. [`FLAGS`] has all flags.
-    fn flag_of(_role: &Role) -> Option<i32> {
-        None
-    }
+    /// Returns whether a kernel with this `role` computes this operator's launches with this flag, one of [`FLAGS`]. `by_channel`
+    /// requires the kernels of [`SeriesGpuChoice::by_channel`] instead of those for all layouts.
+    fn is_own(role: &Role, flag: i32, by_channel: bool) -> bool;
 
     /// Lists the launches of a run in `list`, which is empty, and returns it.
     ///
@@ -41,19 +36,30 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
 }
 
 /// Flags of the launches of a computation in parts, in order.
-pub const FLAGS: [i32; 3] = [FOLD, CARRY, 0];
+const FLAGS: [i32; 3] = [FOLD, CARRY, 0];
 
 /// A kernel, and its number of threads per block.
 pub type Launched<'a> = (&'a Function, u32);
+
+fn launched(loaded: &[(Function, u32); 3]) -> [Launched<'_>; 3] {
+    loaded.each_ref().map(|(function, threads)| (function, *threads))
+}
+
+/// Returns the launches of a computation in `parts` parts: the kernel, the flag and the number of listed parts.
+pub fn passes(kernels: [Launched<'_>; 3], parts: usize) -> impl Iterator<Item = (Launched<'_>, i32, usize)> {
+    let all = kernels.into_iter().zip(FLAGS).zip([parts - 1, 1, parts]);
+    let all = all.map(|((kernel, flag), listed)| (kernel, flag, listed));
+    all.filter(move |(_, flag, _)| parts > 1 || *flag == 0)
+}
 
 /// Arguments that the launches of a call share.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub choice: &'a SeriesGpuChoice,
-    /// The kernel for all launches.
-    pub kernel: Launched<'a>,
-    /// Kernels for the launches with each of [`FLAGS`], if the choice has its own.
-    pub by_flag: Option<[Launched<'a>; 3]>,
+    /// Kernels for the launches with each of [`FLAGS`].
+    pub kernels: [Launched<'a>; 3],
+    /// Kernels of [`SeriesGpuChoice::by_channel`].
+    pub by_channel: Option<[Launched<'a>; 3]>,
     /// Device address of the workspace.
     pub scratch: u64,
 }
@@ -63,9 +69,10 @@ pub struct Call<'a> {
 pub struct GpuPlan<P> {
     gpu: Arc<Gpu>,
     pub choice: SeriesGpuChoice,
-    kernel: &'static GpuKernel,
-    /// Kernels for the launches with each of [`FLAGS`], if the choice has its own.
-    by_flag: Option<[&'static GpuKernel; 3]>,
+    /// Kernels for the launches with each of [`FLAGS`].
+    kernels: [&'static GpuKernel; 3],
+    /// Kernels of [`SeriesGpuChoice::by_channel`].
+    by_channel: Option<[&'static GpuKernel; 3]>,
     problem: PhantomData<P>,
 }
 
@@ -75,18 +82,18 @@ impl<P: OnGpu> GpuPlan<P> {
     /// # Errors
     /// Returns an error if the build has no kernel for the operator, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, choice: SeriesGpuChoice) -> Result<GpuPlan<P>, PlanError> {
-        let missing = DeviceError::NoKernel { role: P::ROLE };
-        let kernel = GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role)).ok_or(missing.clone())?;
-        let of = |flag| GPU_KERNELS.iter().find(|kernel| P::flag_of(&kernel.role) == Some(flag));
-        let by_flag = match (choice.by_channel, FLAGS.map(of)) {
-            (true, [Some(fold), Some(carry), Some(last)]) => Some([fold, carry, last]),
-            (true, _) => return Err(missing.into()),
-            (false, _) => None,
+        let all = |by_channel| {
+            let of = |flag| GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role, flag, by_channel));
+            match FLAGS.map(of) {
+                [Some(fold), Some(carry), Some(last)] => Ok([fold, carry, last]),
+                _ => Err(DeviceError::NoKernel { role: P::ROLE }),
+            }
         };
-        for kernel in by_flag.into_iter().flatten().chain([kernel]) {
+        let (kernels, by_channel) = (all(false)?, choice.by_channel.then(|| all(true)).transpose()?);
+        for kernel in by_channel.into_iter().flatten().chain(kernels) {
             gpu.function(&gpu.context()?, kernel)?;
         }
-        Ok(GpuPlan { gpu: gpu.clone(), choice, kernel, by_flag, problem: PhantomData })
+        Ok(GpuPlan { gpu: gpu.clone(), choice, kernels, by_channel, problem: PhantomData })
     }
 }
 
@@ -98,7 +105,8 @@ impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
     }
 
     fn kernel(&self) -> &'static str {
-        self.kernel.name
+        let [_, _, last] = self.kernels;
+        last.name
     }
 
     fn needs(&self) -> Needs {
@@ -112,23 +120,17 @@ impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
         tensors: &DeviceTensors<'_, P::Operand>,
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
-        let threads = |kernel: &GpuKernel| kernel.resources().threads as u32;
-        let function = self.gpu.function(&workspace.context, self.kernel)?;
-        let by_flag = match self.by_flag {
-            Some([fold, carry, last]) => {
-                let of = |kernel| {
-                    Ok::<_, DeviceError>((self.gpu.function(&workspace.context, kernel)?, threads(kernel)))
-                };
-                Some([of(fold)?, of(carry)?, of(last)?])
-            }
-            None => None,
+        let load = |kernel: &'static GpuKernel| {
+            let function = self.gpu.function(&workspace.context, kernel)?;
+            Ok::<_, DeviceError>((function, kernel.resources().threads as u32))
         };
+        let load =
+            |[fold, carry, last]: [_; 3]| Ok::<_, DeviceError>([load(fold)?, load(carry)?, load(last)?]);
+        let (kernels, by_channel) = (load(self.kernels)?, self.by_channel.map(load).transpose()?);
         let call = Call {
             choice: &self.choice,
-            kernel: (&function, threads(self.kernel)),
-            by_flag: by_flag
-                .as_ref()
-                .map(|all| all.each_ref().map(|(function, threads)| (function, *threads))),
+            kernels: launched(&kernels),
+            by_channel: by_channel.as_ref().map(launched),
             scratch: workspace.scratch.address(),
         };
         problem.list(workspace.new_list(), tensors, &call)

@@ -1,21 +1,25 @@
 //! Launches the recurrence on a GPU.
 
 use super::marshal::{push, series};
-use super::plan::{Call, OnGpu};
+use super::plan::{Call, OnGpu, passes};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::int;
 use crate::error::DeviceError;
 use crate::tensors::DeviceTensors;
 use elsa_core::series::recurrence::{Gate, Operand, Problem};
 use elsa_kernels::cuda::Role;
-use elsa_kernels::cuda::series::{CARRY, FOLD, LOG, Parts, REVERSE, RecurrenceArgs, WARPS};
+use elsa_kernels::cuda::series::{CARRY, LANES, LOG, Parts, REVERSE, RecurrenceArgs};
 use elsa_kernels::cuda::tensor::Divisor;
 
 impl OnGpu for Problem {
     const ROLE: &'static str = "recurrence";
 
-    fn is_own(role: &Role) -> bool {
-        matches!(role, Role::Recurrence { .. })
+    fn is_own(role: &Role, flag: i32, by_channel: bool) -> bool {
+        match role {
+            Role::Recurrence { .. } => flag != CARRY && !by_channel,
+            Role::RecurrenceCarry { .. } => flag == CARRY && !by_channel,
+            _ => false,
+        }
     }
 
     fn list(
@@ -45,13 +49,13 @@ impl OnGpu for Problem {
                 present: at[Operand::PresentState],
                 maps: call.scratch,
             };
-            (args, items.div_ceil(WARPS))
+            let lanes = if flags == CARRY { self.batch() * self.channels() } else { items * LANES };
+            (args, lanes)
         };
-        let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
-        for (flags, listed) in carried.chain([(0, parts)]) {
-            let (args, blocks) = of(flags, listed);
+        for (kernel, flags, listed) in passes(call.kernels, parts) {
+            let (args, lanes) = of(flags, listed);
             // SAFETY: *parameter*: the kernel takes a `RecurrenceArgs`.
-            unsafe { push(&mut list, call.kernel, blocks, &args)? };
+            unsafe { push(&mut list, kernel, lanes.div_ceil(kernel.1 as usize), &args)? };
         }
         Ok(list)
     }

@@ -1,7 +1,7 @@
 //! Launches the selective scan on a GPU.
 
 use super::marshal::{push, series};
-use super::plan::{Call, FLAGS, OnGpu};
+use super::plan::{Call, OnGpu, passes};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::{dtype, int};
 use crate::error::DeviceError;
@@ -10,22 +10,20 @@ use elsa_core::dtype::DType;
 use elsa_core::series::selective::{Coefficient, Operand, Problem};
 use elsa_kernels::cuda::Role;
 use elsa_kernels::cuda::series::{
-    B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, LANES, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
-    channels_of, lanes_of,
+    B_OF_CHANNEL, C_OF_CHANNEL, CARRY, LANES, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
+    channels_of, lanes_of, map_of,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor};
 
 impl OnGpu for Problem {
     const ROLE: &'static str = "selective scan";
 
-    fn is_own(role: &Role) -> bool {
-        matches!(role, Role::Selective { .. })
-    }
-
-    fn flag_of(role: &Role) -> Option<i32> {
+    fn is_own(role: &Role, flag: i32, by_channel: bool) -> bool {
         match role {
-            Role::SelectiveS16 { flag, .. } => Some(*flag),
-            _ => None,
+            Role::Selective { .. } => flag != CARRY && !by_channel,
+            Role::SelectiveCarry { .. } => flag == CARRY,
+            Role::SelectiveS16 { flag: own, .. } => flag == *own && by_channel,
+            _ => false,
         }
     }
 
@@ -82,23 +80,15 @@ impl OnGpu for Problem {
             maps: call.scratch,
             ..SelectiveArgs::default()
         };
-        let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
-        let by_flag = call.by_flag.filter(|_| reads_quads(&args));
-        for (flags, listed) in carried.chain([(0, parts)]) {
-            let parts = Parts::of(self.tokens(), parts, listed);
-            let args = SelectiveArgs { flags: own | flags, parts, ..args };
-            // The kernel for all problems has a block for each item.
-            let items = self.batch() * tiles * listed;
-            let (kernel, blocks) = match by_flag.zip(FLAGS.iter().position(|of| *of == flags)) {
-                None => (call.kernel, items),
-                Some((kernels, which)) => {
-                    let lanes = if flags == CARRY {
-                        self.batch() * self.channels() * self.states()
-                    } else {
-                        items * LANES
-                    };
-                    (kernels[which], lanes.div_ceil(kernels[which].1 as usize))
-                }
+        let by_channel = call.by_channel.filter(|_| reads_quads(&args));
+        for (kernel, flags, listed) in passes(by_channel.unwrap_or(call.kernels), parts) {
+            let args =
+                SelectiveArgs { flags: own | flags, parts: Parts::of(self.tokens(), parts, listed), ..args };
+            let (items, threads) = (self.batch() * tiles * listed, kernel.1 as usize);
+            let blocks = match (flags, by_channel) {
+                (CARRY, _) => (self.batch() * self.channels() * map_of(lanes)).div_ceil(threads),
+                (_, Some(_)) => (items * LANES).div_ceil(threads),
+                (_, None) => items,
             };
             // SAFETY: *parameter*: the kernel takes a `SelectiveArgs`.
             unsafe { push(&mut list, kernel, blocks, &args)? };
