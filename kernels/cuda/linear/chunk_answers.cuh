@@ -10,6 +10,8 @@ template <class S, bool FOLDS> struct Answers : Chunk {
   // The numbers of the tokens (chunks.cuh) have a place of their own: a thread that read them from memory when it
   // needs them would wait each time.
   enum {
+    SLAB = S::SLAB,
+    ROW_BYTES = SLAB * 4 + 16,
     ROW_QUADS = SLAB / 4,
     COLUMN_QUADS = COLUMNS / 4,
     ROW_LINES = S::THREADS / ROW_QUADS,
@@ -34,7 +36,7 @@ template <class S, bool FOLDS> struct Answers : Chunk {
 
   // Quads of rows r, r + COLUMN_LINES, .. of the state before the chunk, from the terms of earlier chunks.
   INLINE void fold(f4 (&to)[EACH_COLUMN], int state_head, int r, int column) const {
-    constexpr int AHEAD = 4;  // chunks whose terms are loaded together
+    constexpr int AHEAD = 2;  // chunks whose terms are loaded together
     const int width = (int)call.boundaries.row, before = of_all - sequence.chunk0;
     const long long step = call.boundaries.part * 4;
     const Address first = call.boundaries.data + state_head * call.boundaries.head * 4 + sequence.chunk0 * step;
@@ -66,11 +68,12 @@ template <class S, bool FOLDS> struct Answers : Chunk {
     }
   }
 
-  // Adds the product of the slabs. Unless all values are `finite`, pairs that do not see each other are skipped.
-  INLINE void add_slab(bool finite) {
+  // Adds the product of the first `length` dims or tokens of the slabs. Unless all values are `finite`, pairs that do not see
+  // each other are skipped.
+  INLINE void add_slab(int length, bool finite) {
     const SharedBytes rows = sm + row_of(0) * ROW_BYTES, columns = sm + COLUMNS_AT + S::column_of(0) * 4;
     if (RARELY(!finite)) {
-      NO_UNROLL for (int t = 0; t < SLAB; t++)
+      NO_UNROLL for (int t = 0; t < length; t++)
         UNROLL for (int c = 0; c < QUADS; c++) {
           const f4 x = load_shared(columns + t * COLUMN_BYTES + c * 128);
           UNROLL for (int i = 0; i < S::DOWN; i++) {
@@ -80,7 +83,7 @@ template <class S, bool FOLDS> struct Answers : Chunk {
         }
       return;
     }
-    NO_UNROLL for (int t = 0; t < SLAB; t += 4) {
+    NO_UNROLL for (int t = 0; t < length; t += 4) {
       f4 x[4][QUADS];
       UNROLL for (int e = 0; e < 4; e++)
         UNROLL for (int c = 0; c < QUADS; c++) x[e][c] = load_shared(columns + (t + e) * COLUMN_BYTES + c * 128);
@@ -121,7 +124,7 @@ template <class S, bool FOLDS> struct Answers : Chunk {
       } else {
         const Address at = terms(opaque(head)) + (line * LONG_CHUNK + first) * 4;
         UNROLL for (int i = 0; i < EACH_ROW; i++)
-          if (from < HALF || line + i * ROW_LINES >= HALF) row[i] = load_f4(at + i * (ROW_LINES * LONG_CHUNK * 4));
+          if (first < HALF || line + i * ROW_LINES >= HALF) row[i] = load_f4(at + i * (ROW_LINES * LONG_CHUNK * 4));
         const bool exist = from + SLAB <= tokens && column0 + COLUMNS <= call.value_dim;
         fetch_rows(next, values(opaque(state_head)), r, COLUMN_LINES, column, exist);
       }
@@ -157,7 +160,8 @@ template <class S, bool FOLDS> struct Answers : Chunk {
         continue;
       }
       // The first half of the rows sees no token of the second.
-      if (slab <= of_state || S::first_row() >= HALF) add_slab(all_finite);
+      const int seen = past || S::first_row() >= HALF ? SLAB : HALF - (slab - of_state) * SLAB;
+      if (seen > 0) add_slab(min_of(seen, SLAB), all_finite);
     }
     const Rows answers = rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4);
     const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);

@@ -93,9 +93,8 @@ struct Logs {
 
 // P of an output head and chunk.
 template <class S> struct Pairs : Chunk {
-  // A slab has few dims, so that more blocks have registers on an SM.
   enum {
-    DIMS = 16,
+    DIMS = S::DIMS,
     QUADS = DIMS / 4,
     LINES = S::THREADS / QUADS,  // rows that the threads of a block bring at once
     EACH = ROWS / LINES,
@@ -104,6 +103,7 @@ template <class S> struct Pairs : Chunk {
     LOGS_AT = 2 * ROWS * LINE_BYTES,
     SHARED_BYTES = LOGS_AT + LOGS_BYTES,
     SCORES = S::DOWN * S::ACROSS,
+    MEASURED = ROWS * 4 / S::THREADS,  // rows whose squares a thread sums
   };
   const Logs logs;
   float score[S::DOWN][S::ACROSS];
@@ -113,12 +113,26 @@ template <class S> struct Pairs : Chunk {
   static INLINE int line_of(int i) { return S::template line_of<QUADS>(i); }
   static INLINE int line_quad() { return S::template quad_of<QUADS>(); }
 
-  // Stores the norms of the rows whose squares QUADS lanes have summed.
-  INLINE void finish_norms(int first, float (&squares)[EACH]) const {
-    UNROLL for (int i = 0; i < EACH; i++) {
-      UNROLL for (int bit = 1; bit < QUADS; bit *= 2) squares[i] += shuffle_xor(squares[i], bit);
-      const float norm = has(NORMALIZE) ? 1.f / __builtin_sqrtf(squares[i] + call.epsilon) : 1.f;
-      if (line_quad() == 0) logs.set(NORMS_AT, first + line_of(i), norm);
+  // Adds the squares of a slab's queries and keys. Four lanes share a row.
+  INLINE void add_squares(float (&squares)[2][MEASURED]) const {
+    const SharedBytes first = sm + S::thread() / 4 * LINE_BYTES + S::thread() % 4 * 16;
+    UNROLL for (int i = 0; i < 2 * MEASURED; i++) {
+      float& sum = squares[i / MEASURED][i % MEASURED];
+      NO_UNROLL for (int x = 0; x < DIMS; x += 16) {
+        const f4 y = load_shared(first + i / MEASURED * KEYS_AT + i % MEASURED * (S::THREADS / 4 * LINE_BYTES) + x * 4);
+        UNROLL for (int e = 0; e < 4; e++) sum = __builtin_fmaf(y[e], y[e], sum);
+      }
+    }
+  }
+
+  // Stores the norms of queries, then of keys.
+  INLINE void finish_norms(float (&squares)[2][MEASURED]) const {
+    UNROLL for (int i = 0; i < 2 * MEASURED; i++) {
+      float& sum = squares[i / MEASURED][i % MEASURED];
+      UNROLL for (int bit = 1; bit < 4; bit *= 2) sum += shuffle_xor(sum, bit);
+      const float norm = has(NORMALIZE) ? 1.f / __builtin_sqrtf(sum + call.epsilon) : 1.f;
+      const int row = i / MEASURED * LONG_CHUNK + S::thread() / 4 + i % MEASURED * (S::THREADS / 4);
+      if (S::thread() % 4 == 0) logs.set(NORMS_AT, row, norm);
     }
   }
 
@@ -201,11 +215,9 @@ template <class S> struct Pairs : Chunk {
   INLINE void run(int head) {
     const int state_head = quotient_of(head, call.by_readers);
     f4 next[2][EACH];
-    float squares[2][EACH];
-    UNROLL for (int i = 0; i < EACH; i++) {
-      squares[0][i] = squares[1][i] = 0.f;
-      next[0][i] = next[1][i] = zero4();
-    }
+    float squares[2][MEASURED];
+    UNROLL for (int i = 0; i < MEASURED; i++) squares[0][i] = squares[1][i] = 0.f;
+    UNROLL for (int i = 0; i < EACH; i++) next[0][i] = next[1][i] = zero4();
     UNROLL for (int i = 0; i < S::DOWN; i++)
       UNROLL for (int b = 0; b < S::ACROSS; b++) score[i][b] = 0.f;
     // The first step only fetches: the code of a fetch is long, and there once.
@@ -213,8 +225,6 @@ template <class S> struct Pairs : Chunk {
       sync_block();
       UNROLL for (int i = 0; i < 2 * EACH; i++) {
         const f4 x = numbers(next[i / EACH][i % EACH], i < EACH ? QUERY_VEC4 : KEY_VEC4);
-        float& sum = squares[i / EACH][i % EACH];
-        UNROLL for (int e = 0; e < 4; e++) sum = __builtin_fmaf(x[e], x[e], sum);
         store_shared(sm + i / EACH * KEYS_AT + line_of(i % EACH) * LINE_BYTES + line_quad() * 16, x);
       }
       sync_block();
@@ -230,10 +240,10 @@ template <class S> struct Pairs : Chunk {
         if (call.decay.data != 0) fill_factors();
         continue;
       }
+      if (has(NORMALIZE)) add_squares(squares);
       if (seen()) add_slab();
     }
-    finish_norms(0, squares[0]);
-    finish_norms(LONG_CHUNK, squares[1]);
+    finish_norms(squares);
     sync_block();
     if (call.decay.data != 0) apply_gates();
     const Address to = terms(opaque(head));
@@ -250,6 +260,7 @@ template <class S> struct Pairs : Chunk {
 // B of a state and chunk: rows row0 .. of it, for some columns.
 template <class S> struct Writes : Chunk {
   enum {
+    SLAB = S::SLAB,
     QUADS = COLUMNS / 4,
     LINES = S::THREADS / QUADS,
     EACH = SLAB / LINES,

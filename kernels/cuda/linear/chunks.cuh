@@ -11,8 +11,9 @@
 //
 //  1. A block computes a matrix of ROWS rows and COLUMNS columns. A thread has DOWN rows of ACROSS columns (Shape).
 //     Each element is a chain over dims or tokens, in order, so its bits do not depend on the shape.
-//  2. Operands pass through shared memory, SLAB dims or tokens at a time. The next slab travels through registers
-//     while a slab is multiplied.
+//  2. Operands pass through shared memory, a slab of dims or tokens at a time. The next slab travels through registers
+//     while a slab is multiplied. Kernels for few blocks have slabs of 64, because there the waits for memory and at
+//     barriers take longest; the others have short ones, so that more blocks have room on an SM.
 //  3. G_i is the sum of the logarithms since the last token that clears, in f64, and each token knows how many have
 //     cleared before it. Tokens see each other if these numbers are equal.
 //  4. H_i is zero unless gates grow: it is the part of the largest G_i - G_j that exceeds MOST_SUM. So no weight is
@@ -32,10 +33,10 @@ namespace chunks {
 
 // Tokens of a chunk. The chunks that a call and its sequences count have as many.
 constexpr int LONG_CHUNK = 64;
-constexpr int ROWS = 64, COLUMNS = 64, SLAB = 32, HALF = 32;
+constexpr int ROWS = 64, COLUMNS = 64, HALF = 32;
 static_assert(LONG_CHUNK == ROWS && LONG_CHUNK == 2 * HALF, "rows of P are tokens");
-// Bytes per row of a slab of queries or of P, and per row of a slab with COLUMNS columns.
-constexpr int ROW_BYTES = SLAB * 4 + 16, COLUMN_BYTES = COLUMNS * 4;
+// Bytes per row of a slab with COLUMNS columns.
+constexpr int COLUMN_BYTES = COLUMNS * 4;
 // The terms of an output head and chunk: P, then for each token the gate of the state in its answer, one over the norm
 // of its query, and exp(H). A state is followed by the gate of its chunk and by exp(H_C).
 constexpr int TERMS_GATES = LONG_CHUNK * LONG_CHUNK, TERMS_NORMS = TERMS_GATES + LONG_CHUNK;
@@ -55,10 +56,17 @@ INLINE f4 after(u2 gates, f4 state, const f4& written) {
   return state;
 }
 
-// How the threads of a block share its matrix. The lanes of a warp are four by eight. All numbers are computed on use:
-// kept, they would cost registers.
-template <int DOWN_, int ACROSS_> struct Shape {
-  enum { DOWN = DOWN_, ACROSS = ACROSS_, THREADS = ROWS * COLUMNS / (DOWN * ACROSS), WARPS_ACROSS = COLUMNS / (8 * ACROSS) };
+// How the threads of a block share its matrix, and the lengths of slabs: SLAB, and DIMS of queries and keys. The lanes of a
+// warp are four by eight. All numbers are computed on use: kept, they would cost registers.
+template <int DOWN_, int ACROSS_, int SLAB_, int DIMS_> struct Shape {
+  enum {
+    DOWN = DOWN_,
+    ACROSS = ACROSS_,
+    SLAB = SLAB_,
+    DIMS = DIMS_,
+    THREADS = ROWS * COLUMNS / (DOWN * ACROSS),
+    WARPS_ACROSS = COLUMNS / (8 * ACROSS),
+  };
 
   static INLINE int thread() { return opaque(thread_index()); }
   // The first row and column of a warp, and the places of a lane in it.
@@ -149,5 +157,8 @@ struct Chunk {
     return call.boundaries.data + (state_head * call.boundaries.head + of_all * call.boundaries.part) * 4;
   }
 };
+
+typedef Shape<8, 4, 32, 16> Many;
+typedef Shape<4, 4, 64, 64> Few;
 
 }  // namespace chunks

@@ -1,4 +1,3 @@
 #include "chunk_answers.cuh"
 
-typedef chunks::Shape<8, 4> Own;
-LINEAR_ANSWERS(linear_long_answers__sm53, Own, false, 4)
+LINEAR_ANSWERS(linear_long_answers__sm53, chunks::Many, false, 4)

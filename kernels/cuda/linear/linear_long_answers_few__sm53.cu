@@ -1,4 +1,3 @@
 #include "chunk_answers.cuh"
 
-typedef chunks::Shape<4, 4> Own;
-LINEAR_ANSWERS(linear_long_answers_few__sm53, Own, true, 2)
+LINEAR_ANSWERS(linear_long_answers_few__sm53, chunks::Few, true, 2)

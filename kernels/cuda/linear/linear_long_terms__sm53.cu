@@ -1,4 +1,3 @@
 #include "chunk_terms.cuh"
 
-typedef chunks::Shape<8, 4> Own;
-LINEAR_TERMS(linear_long_terms__sm53, Own, 4)
+LINEAR_TERMS(linear_long_terms__sm53, chunks::Many, 4)

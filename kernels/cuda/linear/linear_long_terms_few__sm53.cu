@@ -1,4 +1,3 @@
 #include "chunk_terms.cuh"
 
-typedef chunks::Shape<4, 4> Own;
-LINEAR_TERMS(linear_long_terms_few__sm53, Own, 2)
+LINEAR_TERMS(linear_long_terms_few__sm53, chunks::Few, 2)

@@ -18,8 +18,8 @@ const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
 /// sequence at once. At this number, chunks save exactly the time that their additional launch costs; this launch
-/// prepares the chunks. Measured on an H200, d 128: between 46 (gated) and 49 (delta).
-const TOKENS: usize = 48;
+/// prepares the chunks. Measured on an H200, d 64 and 128: between 22 (delta) and 25 (gated).
+const TOKENS: usize = 24;
 
 /// Number of blocks that an SM runs at once, for a kernel that updates states. A block has 128 threads with up to
 /// 255 registers each.
@@ -47,13 +47,9 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
 const SMS_PER_BLOCK: usize = 2;
 
 /// Smallest number of tokens for which computing all chunks at once is faster than passing over the tokens once, for
-/// keys of at most 64 dims and for longer ones, on a device with at least [`ROOMY`] SMs per block. The three launches
-/// take about as long as a pass over this number of tokens. On a device with fewer SMs per block, the number is one and
-/// a half times as large. Measured on an H200.
-const LONG_TOKENS: [usize; 2] = [160, 352];
-
-/// Number of SMs per block of a single sequence from which [`LONG_TOKENS`] applies as it is.
-const ROOMY: usize = 4;
+/// keys of at most 64 dims and for longer ones. Measured on an H200: 96 and 192 if the call returns no states, which saves a
+/// launch, and some 30 more otherwise.
+const LONG_TOKENS: [usize; 2] = [112, 208];
 
 /// Returns whether a problem in the form `form` is computed in long chunks, all of them at once. This is possible without
 /// a delta rule and with at most one gate per head. Non-causal calls are an exception, because their outputs only need
@@ -139,13 +135,12 @@ impl LinearGpuChoice {
     /// chunk. So they are faster if the blocks of a sequence would leave most SMs idle. The batch does not count, because
     /// the bits of a sequence must not depend on it.
     pub(super) fn long_from(problem: &Problem, blocks: usize, sms: usize) -> Option<usize> {
-        let within = |sms_per_block| blocks.saturating_mul(sms_per_block) <= sms;
-        if !has_long_chunks(problem, Form::Chunk) || !within(SMS_PER_BLOCK) {
+        let idle = blocks.saturating_mul(SMS_PER_BLOCK) <= sms;
+        if !has_long_chunks(problem, Form::Chunk) || !idle {
             return None;
         }
         let [narrow, wide] = LONG_TOKENS;
-        let tokens = if problem.key_dim() <= 64 { narrow } else { wide };
-        Some(if within(ROOMY) { tokens } else { tokens + tokens / 2 })
+        Some(if problem.key_dim() <= 64 { narrow } else { wide })
     }
 
     /// Returns whether all chunks are computed at once. Chunks are then long.

@@ -40,12 +40,12 @@ fn form(device: Device, shape: [usize; 4]) -> Form {
 
 #[test]
 fn chunks_begin_where_a_launch_pays() {
-    // Measured on an H200 with gates, 8 heads and d = 128.
-    assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
-    assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
-    // All chunks at once take three launches. With 64 blocks per sequence, they also share the SMs.
+    // Measured on an H200.
+    assert_eq!(form(H200, [4, 8, 16, 128]), Form::Recurrent);
+    assert_eq!(form(H200, [4, 8, 32, 128]), Form::FusedChunk);
+    // All chunks at once take three launches.
     let long = |shape| form(H200, shape) == Form::Chunk;
-    for [heads, dim, from] in [[8, 128, 352], [16, 128, 528], [1, 64, 160], [16, 64, 160], [32, 64, 240]] {
+    for [heads, dim, from] in [[8, 128, 208], [16, 128, 208], [1, 64, 112], [32, 64, 112]] {
         assert_eq!(
             [from - 1, from].map(|tokens| long([4, heads, tokens, dim])),
             [false, true],
@@ -55,30 +55,30 @@ fn chunks_begin_where_a_launch_pays() {
     // A board runs the blocks of 8 heads in 16 waves, so chunks already save time for 16 tokens.
     assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
     assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
-    assert_eq!(form(NANO, [1, 1, 40, 32]), Form::Recurrent);
+    assert_eq!(form(NANO, [1, 1, 20, 32]), Form::Recurrent);
     let mut last = usize::MAX;
     for blocks in [0, 1, 2, 3, 4, 8, 100, usize::MAX] {
         let found = LinearGpuChoice::crossover(1, blocks);
-        assert!((16..=48).contains(&found) && found <= last);
+        assert!((16..=24).contains(&found) && found <= last);
         last = found;
     }
     let of = |(sms, blocks)| LinearGpuChoice::crossover(sms, blocks);
-    assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
+    assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [24, 24, 16]);
 }
 
 /// Checks that the size of the batch does not change the form. Also checks that a plan without options computes all chunks
 /// at once if the blocks of a sequence would leave half of the SMs idle, and otherwise makes one pass over the tokens.
 #[test]
 fn the_batch_changes_no_form() {
-    for tokens in [1, 15, 16, 24, 47, 48, 1000] {
+    for tokens in [1, 15, 16, 23, 24, 48, 111, 112, 1000] {
         for device in [NANO, H200] {
             for heads in [1, 8, 40] {
                 let forms = [1, 2, 64].map(|batch| form(device, [batch, heads, tokens, 64]));
                 assert!(forms.iter().all(|form| *form == forms[0]), "{tokens} {heads} {forms:?}");
                 // A head has two blocks of columns.
-                let fills = 4 * heads > device.sms || tokens < 160;
+                let fills = 4 * heads > device.sms || tokens < 112;
                 let chunks = if fills { Form::FusedChunk } else { Form::Chunk };
-                assert!(tokens < 48 || forms[0] == chunks, "{tokens} {heads} {forms:?}");
+                assert!(tokens < 24 || forms[0] == chunks, "{tokens} {heads} {forms:?}");
             }
         }
     }
@@ -105,9 +105,9 @@ fn long_chunks_are_for_few_heads_and_plain_rules() {
         }
         let (choice, _) = of(rule, [1, 8, 2000, 64], Some(5), &plain);
         assert_eq!((choice.form, choice.chunks), (Form::Chunk, 2000 / 64 + 5));
-        assert_eq!((choice.recurrent_below, choice.fused_below), (48, 160));
+        assert_eq!((choice.recurrent_below, choice.fused_below), (24, 112));
         let chunk = |tokens| choice.executed(&problem(rule, [1, 8, 2000, 64], Some(5)), tokens).chunk;
-        assert_eq!([47, 48, 159, 160, 2000].map(chunk), [1, 16, 16, 64, 64]);
+        assert_eq!([23, 24, 111, 112, 2000].map(chunk), [1, 16, 16, 64, 64]);
     }
     for rule in [Rule::Delta, Rule::GatedDelta] {
         let (choice, _) = of(rule, shape, None, &plain);
@@ -126,7 +126,7 @@ fn packed_sequences_execute_what_they_do_alone() {
         for rule in [Rule::Gated, Rule::Delta] {
             let whole = problem(rule, [1, 2, 10_000, 64], Some(9));
             let (packed, _) = choose(&whole, H200, WALKS.into_iter(), &options).unwrap();
-            for tokens in [1, 47, 48, 159, 160, 700, 5000] {
+            for tokens in [1, 23, 24, 111, 112, 700, 5000] {
                 let alone = problem(rule, [1, 2, tokens, 64], None);
                 let (choice, _) = choose(&alone, H200, WALKS.into_iter(), &options).unwrap();
                 let (one, other) = (choice.executed(&alone, tokens), packed.executed(&whole, tokens));
