@@ -3,6 +3,8 @@
 
 #include "place.cuh"
 
+constexpr int MERGED = 8;  // most splits that the last block merges
+
 // Whether the last block to finish merges the states of the splits.
 INLINE bool last_merges(const Call& call) { return (call.flags & LAST_MERGES) != 0; }
 

@@ -60,12 +60,14 @@
 //     the previous product: hence the order of products (scores.cuh, values.cuh).
 // 16. If registers allow, the weights of a column of scores are exchanged while those of the previous column are multiplied
 //     (multiply_stage), because a warp that stores and then loads waits for both.
+// 17. With LAST_MERGES the last block of each row block merges the splits (tile/merged.cuh), which saves a launch.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 
 #include "tile/attend.cuh"
 #include "tile/memory.cuh"
+#include "tile/merged.cuh"
 #include "tile/queries.cuh"
 #include "tile/result.cuh"
 #include "tile/serial.cuh"
@@ -195,6 +197,15 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
     A::run(memory, call, Unlimited{});                                                               \
+  }
+
+// Like ATTENTION, for kernels whose last block of a row block can merge the splits.
+#define ATTENTION_MERGED(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)      \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
+    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
+    SHARED(memory, A::SHARED_BYTES);                                                                 \
+    A::run(memory, call, Unlimited{});                                                               \
+    if (last_merges(call)) merge_splits<A>(memory, call);                                            \
   }
 
 // Like ATTENTION, for kernels whose blocks can take all splits of their rows.

@@ -114,6 +114,20 @@ INLINE Address sums_of(const Pending& p, const Call& call, long long row, int sl
   return p.w + (row * p.slots + p.into + slot) * call.part_dim * 4;
 }
 
+// Merges GROUP states into the first of them. Without a budget, `d` has one unused element.
+template <int GROUP, int COUNT> INLINE void merge_subtree(float (&m)[GROUP], float (&s)[GROUP], float (&d)[COUNT], f4 (&w)[GROUP]) {
+  UNROLL for (int i = 0; i < GROUP; i++)
+    if (state_is_empty(m[i], s[i])) w[i] = f4{0.f, 0.f, 0.f, 0.f};
+  UNROLL for (int step = 1; step < GROUP; step *= 2)
+    UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
+      const Merge merge = merge_of(m[i], m[i + step]);
+      m[i] = merge.m;
+      s[i] = merge_apply(merge, s[i], s[i + step]);
+      if constexpr (COUNT > 1) d[i] = merge_apply(merge, d[i], d[i + step]);
+      merge_into(merge, w[i], w[i + step]);
+    }
+}
+
 // Merges the subtree of the GROUP states that start at `first` and are `stride` splits apart. Lane `lane` of a team of `lanes`
 // merges some of the columns. With `last`, the merged state and the pending ones yield the row's results; without it, the merged
 // state replaces the first one. With MANY all lanes of a warp call this; a team without `own` work reads and writes nothing.
@@ -153,16 +167,7 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, const Limit& l
         if (own && i * pace < count) d[i] = read_f32(limit.part_d + (leaf + i * pace) * 4);
       }
     }
-    UNROLL for (int i = 0; i < GROUP; i++)
-      if (state_is_empty(m[i], s[i])) w[i] = f4{0.f, 0.f, 0.f, 0.f};
-    UNROLL for (int step = 1; step < GROUP; step *= 2)
-      UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
-        const Merge merge = merge_of(m[i], m[i + step]);
-        m[i] = merge.m;
-        s[i] = merge_apply(merge, s[i], s[i + step]);
-        if constexpr (LEAVES_OUT) d[i] = merge_apply(merge, d[i], d[i + step]);
-        merge_into(merge, w[i], w[i + step]);
-      }
+    merge_subtree(m, s, d, w);
     if (own && x < call.part_dim) {
       if (last) {
         NO_UNROLL for (int slot = joins_of(earlier) - 1; slot >= 0; slot--) {

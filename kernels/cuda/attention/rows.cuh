@@ -29,7 +29,6 @@
 #include "merge.cuh"
 
 constexpr int WARPS = 4;
-constexpr int MERGED = 8;  // most splits that the last block merges
 constexpr int ROWS = 4;  // one row per component of an f4 and, at the end, one row per warp
 
 template <int D> struct Groups {

@@ -108,7 +108,7 @@ fn sums_are_those_of_the_sources() {
         let summation = match &*template {
             // Arguments: name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..; a lane has TN
             // columns.
-            "ATTENTION" | "ATTENTION_SERIAL" | "ATTENTION_REFUSED" => {
+            "ATTENTION" | "ATTENTION_MERGED" | "ATTENTION_SERIAL" | "ATTENTION_REFUSED" => {
                 Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
             }
             // Arguments: name, 16-bit elements, D, ..; a row uses one lane for four dims, at most 32 of the 128 lanes.
@@ -119,7 +119,7 @@ fn sums_are_those_of_the_sources() {
         };
         assert_eq!((spec.head_dim, spec.summation), (number(2), summation), "{}", kernel.name);
         assert_eq!(spec.serial, template == "ATTENTION_SERIAL", "{}", kernel.name);
-        let merges = if template == "ATTEND_ROWS_MERGED" { 8 } else { 0 };
+        let merges = if template.ends_with("_MERGED") { 8 } else { 0 };
         assert_eq!(spec.merges, merges, "{}", kernel.name);
     }
     let has = |header: &str, line: &str| {
@@ -127,6 +127,7 @@ fn sums_are_those_of_the_sources() {
         std::fs::read_to_string(folder.join(header)).unwrap().contains(line)
     };
     assert!(has("rows.cuh", "FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");
+    assert!(has("arrival.cuh", "MERGED = 8;"), "arrival.cuh merges another number of splits");
     // A kernel would otherwise count outside the region that a workspace has for it.
     assert!(has("call.cuh", &format!("ARRIVALS = {ARRIVALS} }}")), "call.cuh has another number of counters");
 }

@@ -340,7 +340,7 @@ impl GpuChoice {
         Division { candidate: self.candidate, splits: self.splits }
     }
 
-    /// Returns `true` if the keys are divided: the attention kernel writes partial states, and another kernel merges them.
+    /// Returns `true` if the keys are divided: the attention kernel writes partial states, which are then merged.
     #[must_use]
     pub const fn divided(&self) -> bool {
         self.splits > 1

@@ -103,12 +103,12 @@ const ROWS: usize = 8;
 
 /// Attention kernels of this build, including those that merge states, measure tensors and write the present tensor.
 pub const KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 168, tiles(8, 6), most_causal: EDGY, most_added: NONE,
+    attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 167, tiles(8, 6), most_causal: EDGY, most_added: NONE, merges: 8,
         paces: exactly([107, 280], [100, 200])),
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 183, tiles(8, 6), idles: false, most_added: ANY),
     attention!("attention_f32_d32_q64k64__sm53_exp2_approx", false, 32, NONE, ANY, 64 x 64, 24576, 204, tiles(8, 6), most_causal: ANY, most_added: NONE,
         slow_edges: true, paces: exactly([234, 467], [180, 300])),
-    attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, ANY, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true,
+    attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, ANY, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true, merges: 8,
         paces: exactly([213, 310], [205, 400])),
     attention!("attention_f32_d64_q32k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 139, tiles(4, 4), idles: false, most_added: FEW),
     attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4), most_causal: EDGY, most_added: NONE,
