@@ -374,6 +374,7 @@ template <class S> struct Terms {
     const int of_columns = quotient_of(index, call.by_columns), of_tiles = of_columns / tiles;
     const int state_head = of_tiles / call.chunks;
     block.take(of_tiles - state_head * call.chunks);
+    if (block.is_unread()) return;
     block.column0 = (index - of_columns * call.columns) * COLUMNS;
     block.run(state_head, (of_columns - of_tiles * tiles) * ROWS);
   }

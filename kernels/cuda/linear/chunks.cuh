@@ -152,6 +152,9 @@ struct Chunk {
     }
   }
 
+  // Whether nothing reads the state after the chunk.
+  INLINE bool is_unread() const { return call.last.data == 0 && position + LONG_CHUNK >= sequence.tokens; }
+
   INLINE Address terms(int head) const { return call.records + ((long long)head * call.chunks + of_all) * (TERMS * 4); }
   INLINE Address state(int state_head) const {
     return call.boundaries.data + (state_head * call.boundaries.head + of_all * call.boundaries.part) * 4;

@@ -25,14 +25,14 @@ INLINE void run_states(const Linear& call) {
   };
   float state = 0.f;
   if (call.initial.data != 0 && column < call.value_dim) state = read_f32(place(call.initial));
-  const int count = (sequence.tokens + LONG_CHUNK - 1) / LONG_CHUNK;
+  const int count = (sequence.tokens + LONG_CHUNK - 1) / LONG_CHUNK, terms = call.last.data == 0 ? count - 1 : count;
   NO_UNROLL for (int chunk = 0; chunk < count; chunk += AHEAD) {
     float written[AHEAD];
     u2 gate[AHEAD];
     UNROLL for (int i = 0; i < AHEAD; i++) {
       written[i] = 0.f;
       gate[i] = u2{0, 0};
-      if (chunk + i < count) {
+      if (chunk + i < terms) {
         written[i] = read_f32(own + (chunk + i) * step);
         gate[i] = load_u2(gates + (chunk + i) * step);
       }

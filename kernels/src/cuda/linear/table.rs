@@ -111,7 +111,7 @@ pub const KERNELS: &[GpuKernel] = &[
     quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
     long!("linear_long_terms__sm53", LinearLong::Terms, false, 128, 18688, 128),
     long!("linear_long_terms_few__sm53", LinearLong::Terms, true, 256, 37120, 123),
-    long!("linear_long_states__sm53", LinearLong::States, false, 128, 0, 119),
+    long!("linear_long_states__sm53", LinearLong::States, false, 128, 0, 128),
     long!("linear_long_answers__sm53", LinearLong::Answers, false, 128, 18176, 127),
     long!("linear_long_answers_few__sm53", LinearLong::Answers, true, 256, 34560, 128),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
