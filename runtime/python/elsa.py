@@ -57,7 +57,9 @@ if "__path__" not in globals():
 
 ABI_MAJOR, ABI_MINOR = 1, 0
 # Version of _elsa.
-INTERFACE = 6
+INTERFACE = 7
+if getattr(_elsa, "INTERFACE", None) != INTERFACE:
+    _elsa = None
 # Number of plans that an engine keeps, and of prepared calls that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -663,11 +665,12 @@ def _loaded():
 
 
 class _Local(threading.local):
-    """State of a thread for an engine: its prepared calls by key, those of `sdpa` also by the keys of _elsa, and its places by
+    """State of a thread for an engine: its prepared calls by key, those of `sdpa` also as _elsa finds them, and its places by
     operator and stream."""
 
     def __init__(self):
-        self.prepared, self.seen, self.places = {}, {}, {}
+        self.prepared, self.places = {}, {}
+        self.seen = None if _elsa is None else _elsa.Seen()
 
 
 class _Place(object):
@@ -802,6 +805,7 @@ class _Numpy(object):
 
     # Returns the properties of all arrays on which a prepared call depends, except the classes.
     describe = descriptions
+    layouts = staticmethod(lambda makers: b"")
 
     @staticmethod
     def of(name, found, description):
@@ -860,8 +864,9 @@ class _Torch(object):
     gradients = operator.attrgetter("requires_grad")
     writable = staticmethod(lambda tensor: True)
     autocasts = staticmethod(lambda device: False)
-    # Return whether a tensor is a negated view, and what `_calls` describes.
+    # Return whether a tensor is a negated view, what `_calls` describes, and the layouts of the tensors that makers make.
     negative, read = staticmethod(lambda tensor: False), staticmethod(lambda tensors: None)
+    layouts = staticmethod(lambda makers: b"")
     # Makes a tensor of float32 in host memory.
     host = staticmethod(lambda shape: _Torch.module.empty(shape, dtype=_Torch.module.float32, device="cpu"))
     description = operator.attrgetter("dtype", "shape", "device", "layout")
@@ -919,11 +924,16 @@ class _Torch(object):
         table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         if _calls is not None and table is not None:
             classes = torch.Tensor, torch.nn.Parameter
+            casts = lambda: _Torch.autocasts("cpu") or _Torch.autocasts("cuda")
             states = torch.is_grad_enabled, torch._C._is_tracing, _Torch.capturing
-            functions = getattr(torch._C, "_functorch", None)
-            states += getattr(functions, "peek_interpreter_stack", _transform), _Torch.autocasts
-            if _calls.reads_torch(table, classes, *states):
+            states += (getattr(torch._C, "_is_any_autocast_enabled", casts),)
+            states += (getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _transform),)
+            _, capturing = _functions("libcuda.so.1", "cuStreamIsCapturing")
+            library, *makers = _functions(torch._C.__file__, *_MAKERS)
+            if _calls.reads_torch(table, classes, states, (capturing, *makers)):
                 _Torch.read, _Torch.known = _calls.describe, _known
+                if makers[0]:
+                    _Torch.layouts = functools.partial(_layouts, library)
 
     @staticmethod
     def device(name, tensor):
@@ -950,6 +960,35 @@ class _Torch(object):
         torch, (like, _, device, _) = _Torch.module, description[0]
         dtype = like if dtype is None else getattr(torch, dtype)
         return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)
+
+
+# Torch's functions that `_calls` makes tensors with: C functions for compiled models, and the C++ function
+# THPVariable_Wrap(at::TensorBase&&), which returns the object of a handle's tensor.
+_MAKERS = (
+    "aoti_torch_empty_strided", "aoti_torch_get_data_ptr", "aoti_torch_delete_tensor_object",
+    "_Z16THPVariable_WrapON2at10TensorBaseE",
+)  # fmt: skip
+
+
+def _functions(path, *names):
+    """Returns a library of the process and the addresses of its functions, zeros if one of them is absent."""
+    try:
+        library = ctypes.CDLL(path)
+        return (library, *[ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names])
+    except (OSError, AttributeError):
+        return (None,) + (0,) * len(names)
+
+
+def _layouts(library, makers):
+    """Returns the type, type of device, device, axes, shape and strides of the tensors that functions of `_Torch.maker` make, as
+    the functions in _MAKERS read them."""
+    words = []
+    for make in makers:
+        (shape, strides), device = make.args, make.keywords["device"]
+        dtype = str(make.keywords["dtype"]).replace("torch.", "")
+        codes = getattr(library, "aoti_torch_dtype_" + dtype)(), getattr(library, "aoti_torch_device_type_" + device.type)()
+        words += (*codes, device.index or 0, len(shape), *shape, *strides)
+    return bytes((ctypes.c_int64 * len(words))(*words))
 
 
 def _converted(kind, dtype, tensor):
@@ -1101,7 +1140,13 @@ class _Array(object):
 _RESULTS = "out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v", "present_state"
 
 
-class _Prepared(object):
+class _State(object):
+    """What `_calls` reads of a prepared call."""
+
+    known, busy = None, False
+
+
+class _Prepared(_State if _elsa is None else _elsa.Prepared):
     """A prepared call: a plan, and structs that are complete except for addresses. All calls with equal keys use them.
 
     A subclass checks the call and fills the structs. It reads only the key: the names, classes and descriptions of the
@@ -1115,7 +1160,7 @@ class _Prepared(object):
     lengths = ()
     # Maps names of arguments to the library's names, where they differ.
     fields = {}
-    busy, runs, plan, known, returned = False, True, None, None, _RESULTS
+    runs, plan, returned = True, None, _RESULTS
 
     def __init__(self, engine, kind, key, descriptions):
         types, _, _, names, options, stream = key
@@ -1139,7 +1184,7 @@ class _Prepared(object):
         self.order = [self.index.get(name, self.sink) for name in given]
         results = [given.index(name) for name in self.returned if name in given]
         # Selects the function's result from the tensors: one of them, or a tuple of several.
-        self.results = operator.itemgetter(*results)
+        self.results, self.only = operator.itemgetter(*results), results[0] if len(results) == 1 else -1
         self.memory = None if self.device is None else functools.partial(kind.memory, self.device)
         if self.runs is not None:
             prefix = self.problem.prefix
@@ -1448,12 +1493,13 @@ def _known(prepared, workspace, stream):
     words, handles = ctypes.addressof(prepared.words), (prepared.plan.handle.id, workspace.handle.id)
     structs = words, words + prepared.words[0]
     parts = prepared.order, prepared.makers, prepared.results
-    return _elsa.Known(run, stream or 0, *handles, *structs, *parts, workspace)
+    only = prepared.only if isinstance(prepared.results, operator.itemgetter) else -1
+    return _elsa.Known(run, stream or 0, *handles, *structs, *parts, workspace, only, prepared.kind.layouts(prepared.makers))
 
 
 # Replaces `_call` if _elsa is present: computes known calls, and else calls it. `_known_sdpa` is its form of `sdpa`.
 _calls = _known_sdpa = None
-if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
+if _elsa is not None:
     _call = _calls = _elsa.Calls(_call, _engines, _check)
     _known_sdpa = _calls.sdpa
 
@@ -3061,7 +3107,7 @@ def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
-    _, cores, engine = _innermost
+    cores, engine = _innermost.cores, _innermost.engine
     options = _number("scale", scale), bool(is_causal), bool(enable_gqa), cores
     out = _call(_Sdpa, names, tensors, options, None if query.is_cuda else engine)
     if patches:
@@ -3070,7 +3116,7 @@ def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable
     return out
 
 
-def _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+def _stored(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """Stores the prepared call of `sdpa` where `_calls` finds it, if `_calls` can make such a call."""
     found = _calls.sdpa_key(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if found is None:
@@ -3079,7 +3125,7 @@ def _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
-    _, cores, engine = _innermost
+    cores, engine = _innermost.cores, _innermost.engine
     device = query.device.index if query.is_cuda else None
     stream = None if device is None else _Torch.stream_of(device) or 1
     engine = _engine_for(device) if engine is None or query.is_cuda else engine
@@ -3091,10 +3137,10 @@ def _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
         _bound(seen)
 
 
-def _passed_on(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+def _passed_on(*arguments, **named):
     """Computes `sdpa` for `_calls.sdpa`."""
-    out = sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    _stored(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    out = sdpa(*arguments, **named)
+    _stored(*arguments, **named)
     return out
 
 
@@ -3152,9 +3198,21 @@ _compiling = _transform = lambda: None
 # The patches whose blocks are open, the innermost last, and the function that they replace.
 _patches, _replaced = (), None
 _patching = threading.Lock()
-# The number of calls that `_known_sdpa` has computed, the use of Tensor Cores, and the engine: those of the innermost patch, or of
-# no patch.
-_innermost = _outside = [0, 0, None]
+
+
+class _Block(object):
+    """What a call of `sdpa` uses: the use of Tensor Cores and the engine. `calls` is the number of calls that `_known_sdpa` has
+    computed."""
+
+    calls = 0
+
+    def __init__(self, cores, engine):
+        self.cores, self.engine = cores, engine
+
+
+_Block = _Block if _elsa is None else _elsa.Block
+# That of the innermost patch, or of no patch.
+_innermost = _outside = _Block(0, None)
 _COMPILER = "torch._dynamo"
 # Whether torch's compiler reads `sdpa` where it finds `_known_sdpa`.
 _substituted = False
@@ -3233,12 +3291,12 @@ class patch(object):
 
     def __init__(self, engine=None, tensor_cores=False):
         self._calls, self._lock = 0, threading.Lock()
-        self._seen = [0, _cores(tensor_cores), engine]
+        self._block = _Block(_cores(tensor_cores), engine)
 
     @property
     def calls(self):
         """Number of calls that elsa.sdpa has computed."""
-        return self._calls + self._seen[0]
+        return self._calls + self._block.calls
 
     def __enter__(self):
         global _patches, _replaced
@@ -3258,7 +3316,7 @@ class patch(object):
                 if _COMPILER not in sys.modules:
                     sys.meta_path.insert(0, _Importing)
             _patches += (self,)
-            _use(self._seen)
+            _use(self._block)
         return self
 
     def __exit__(self, *_):
@@ -3266,7 +3324,7 @@ class patch(object):
         with _patching:
             last = max(n for n, patched in enumerate(_patches) if patched is self)
             _patches = _patches[:last] + _patches[last + 1 :]
-            _use(_patches[-1]._seen if _patches else _outside)
+            _use(_patches[-1]._block if _patches else _outside)
             if not _patches:
                 sys.modules["torch"].nn.functional.scaled_dot_product_attention = _replaced
                 if _Importing in sys.meta_path:

@@ -231,7 +231,9 @@ def stand_for_torch():
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured
     )
-    torch._C, torch.nn = types.SimpleNamespace(_is_tracing=lambda: False), types.SimpleNamespace(Parameter=Tensor)
+    # No library, so the functions of this module make the tensors.
+    torch._C = types.SimpleNamespace(_is_tracing=lambda: False, __file__=LOG.name)
+    torch.nn = types.SimpleNamespace(Parameter=Tensor)
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     Tensor.__dlpack_c_exchange_api__ = capsule(ctypes.addressof(TABLE), b"dlpack_exchange_api", None)
@@ -246,6 +248,17 @@ def setUpModule():
     call("cuStreamCreate", ctypes.byref(stream), 0)
     STREAM.cuda_stream = stream.value
     stand_for_torch()
+
+
+def interpreted(function):
+    """Returns whether the interpreter makes a function's call of an operator."""
+    names = []
+    sys.setprofile(lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return "_call" in names
 
 
 def operators():
@@ -552,13 +565,35 @@ class Device(unittest.TestCase):
                 elsa._check(prepared.run_device(plan, workspace, *structs, stream, None))
                 self.assertEqual(any(line.startswith("cuStreamWaitEvent ") for line in log), waits)
 
+    @unittest.skipUnless(elsa._calls, "without _elsa")
+    def test_the_compiled_module_asks_the_driver_about_captures(self):
+        """The driver's answer counts, and not that of torch's function."""
+        q, k, v, out = [Tensor(np.ones((1, 2, 30, 64), np.float32)) for _ in range(4)]
+        stream, graph = ctypes.c_void_p(STREAM.cuda_stream), ctypes.c_void_p()
+
+        def passed_on():
+            return interpreted(lambda: elsa.attention(q, k, v, out=out))
+
+        elsa.attention(q, k, v, out=out)
+        STREAM.captured = True
+        try:
+            self.assertFalse(passed_on())
+            call("cuStreamBeginCapture_v2", stream, 0)
+            self.assertTrue(passed_on())
+        finally:
+            STREAM.captured = False
+            driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+        self.assertFalse(passed_on())
+
     @unittest.skipUnless(os.environ.get("ELSA_STANDIN"), "NVIDIA's driver counts no calls")
     def test_what_a_repeated_call_asks_of_the_driver(self):
         """It allocates nothing, plans nothing, waits for nothing, and asks nothing about tensors. In the default stream it
-        makes four calls in addition to its launches."""
+        makes four calls in addition to its launches; the compiled module adds one."""
         allowed = {
             "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuStreamGetCaptureInfo", "cuLaunchKernel", "cuEventRecord"
         }  # fmt: skip
+        added = {"cuStreamIsCapturing"} if elsa._calls else set()
+        allowed |= added
         # Another stream than the default one might be of another context, or destroyed.
         streams = (0, allowed), (STREAM.cuda_stream, allowed | {"cuStreamGetCtx", "cuStreamWaitEvent"})
         copies = {"cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuThreadExchangeStreamCaptureMode"}
@@ -570,26 +605,22 @@ class Device(unittest.TestCase):
                     tensors = [Tensor(array) for array in arrays]
                     # The repeated calls get the outputs of earlier calls, so that no tensor is made.
                     READY[:] = [found for _ in range(3) for found in function(*tensors)]
-                    kept, calls = [], []
+                    kept = []
                     del made[:]
                     with open(LOG.name) as log:
                         log.seek(0, os.SEEK_END)
                         kept = function(*tensors)
                         asked = [line.split()[0] for line in log]
-                    sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))
-                    try:
-                        function(*tensors)
-                    finally:
-                        sys.setprofile(None)
+                    by_interpreter = interpreted(lambda: function(*tensors))
                     self.assertEqual(made, [])
                     self.assertIn("cuLaunchKernel", asked)
                     # Lengths are copied to the device, after the previous copy.
                     lengths = copies if "cuMemcpyHtoDAsync_v2" in asked else set()
                     self.assertLessEqual(set(asked), permitted | lengths)
                     if STREAM.cuda_stream == 0 and not lengths:
-                        self.assertEqual(len(asked) - asked.count("cuLaunchKernel"), 4)
+                        self.assertEqual(len(asked) - asked.count("cuLaunchKernel"), 4 + len(added))
                     # The compiled module makes the calls of `_call`, except those with lengths.
-                    self.assertEqual("_call" in calls, elsa._calls is None or lengths != set())
+                    self.assertEqual(by_interpreter, elsa._calls is None or lengths != set())
                     self.assertEqual(len(READY), len(kept))
                     del READY[:]
         finally:

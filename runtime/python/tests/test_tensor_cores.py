@@ -43,7 +43,7 @@ class TensorCores(Case):
             host, found = elsa.attention(q, k, v, tensor_cores=use, certify=True, engine=engine)
             # A patch passes its use on to the kernel of the operator, which compiled models call and which writes [batch,
             # tokens, heads, dim].
-            elsa._use(elsa.patch(tensor_cores=use)._seen)
+            elsa._use(elsa.patch(tensor_cores=use)._block)
             try:
                 patched = elsa._sdpa(*(Tensor(x) for x in (q, k, v))).numpy()
             finally:

@@ -415,7 +415,7 @@ class Patch(Case):
             functional.scaled_dot_product_attention(q, k, v)
             self.assertIsNot(functional.scaled_dot_product_attention, TORCH)
         self.assertIs(functional.scaled_dot_product_attention, TORCH)
-        self.assertEqual((first.calls, second.calls, len(second._seen[2]._plans)), (3, 1, 1))
+        self.assertEqual((first.calls, second.calls, len(second._block.engine._plans)), (3, 1, 1))
         # The blocks overlap, as those of two threads may.
         first.__enter__(), second.__enter__(), first.__exit__()
         functional.scaled_dot_product_attention(q, k, v)
