@@ -49,7 +49,7 @@ INLINE float after(float gate, float state, float written) {
   return __builtin_fmaf(gate, state, written);
 }
 INLINE float grown_by(float growth, float x) { return growth < 0.f ? x * growth * growth : x * growth; }
-// The same for elements of a row, from what a chunk leaves behind its B.
+// The same for elements of a row. The chunk has the two gates behind its B.
 INLINE f4 after(u2 gates, f4 state, const f4& written) {
   const float gate = float_of_bits(gates[0]), growth = float_of_bits(gates[1]);
   UNROLL for (int i = 0; i < 4; i++) state[i] = after(gate, state[i], grown_by(growth, written[i]));
