@@ -26,12 +26,12 @@ struct Shape {
 const SHAPES: [Shape; 6] = [
     Shape { heads: [1, 3, 3], tokens: [70, 600], dims: [64, 64], causal: None },
     Shape { heads: [2, 4, 2], tokens: [3, 700], dims: [64, 64], causal: None },
-    Shape { heads: [2, 2, 2], tokens: [44, 520], dims: [40, 20], causal: Some(Alignment::BottomRight) },
+    Shape { heads: [2, 2, 2], tokens: [44, 520], dims: [40, 31], causal: Some(Alignment::BottomRight) },
     Shape { heads: [1, 4, 2], tokens: [64, 600], dims: [32, 32], causal: None },
     // Rows attend keys of the first splits only; some attend none.
     Shape { heads: [2, 2, 1], tokens: [83, 530], dims: [32, 32], causal: Some(Alignment::TopLeft) },
     // Elements are read and written one at a time.
-    Shape { heads: [1, 2, 2], tokens: [50, 540], dims: [15, 6], causal: None },
+    Shape { heads: [1, 2, 2], tokens: [50, 540], dims: [15, 31], causal: None },
 ];
 const SPLITS: [usize; 6] = [2, 3, 4, 7, 8, 9];
 
