@@ -23,10 +23,12 @@
 #define Py_LIMITED_API 0x03080000
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <structmember.h>
 
-/* CPython 3.7 and later call functions with this flag in the same way. The limited API names the flag from 3.10 on. */
+/* CPython 3.7 and later call functions with this flag in the same way; 3.6 passes other arguments. The limited API names the
+ * flag from 3.10 on. */
 #ifndef METH_FASTCALL
 #define METH_FASTCALL 0x0080
 #endif
@@ -1119,6 +1121,11 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__elsa(void) {
+    /* The version begins with "3.", and older versions find every symbol of this file. */
+    if (atoi(Py_GetVersion() + 2) < 8) {
+        PyErr_SetString(PyExc_ImportError, "_elsa: this CPython is older than 3.8");
+        return NULL;
+    }
     PyObject *module = PyModule_Create(&definition);
     PyTypeObject *calls_type = NULL;
     const struct {
