@@ -1,6 +1,5 @@
 //! Addresses of checked host tensors, for callers that run a plan over the same memory many times.
 
-use crate::bound::Bound;
 use crate::error::{BindError, RunError};
 use crate::operator::{LengthsOf, OperandOf, Operator};
 use crate::plan::{Execution, Plan};
@@ -14,7 +13,7 @@ use crate::workspace::Workspace;
 pub struct Addresses<O: Operator>(HostTensors<'static, OperandOf<O>>);
 
 impl<O: Operator> Plan<O> {
-    /// Checks the host tensors of a call against the problem, and returns their addresses for [`Plan::bind_at`]. Writes
+    /// Checks the host tensors of a call against the problem, and returns their addresses for [`Plan::run_at`]. Writes
     /// nothing and allocates nothing.
     ///
     /// # Errors
@@ -28,7 +27,8 @@ impl<O: Operator> Plan<O> {
         Ok(Addresses(HostTensors::at_places_of(inputs, outputs)))
     }
 
-    /// Binds the tensors at addresses that have been checked, like [`Plan::bind`]. The tensors are not checked again.
+    /// Checks that tensors at addresses that have been checked can be bound to the workspace. On a GPU, this also allocates
+    /// the memory that the call needs, as [`Plan::bind`] does.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::bind`], except for data that do not match the problem.
@@ -38,17 +38,17 @@ impl<O: Operator> Plan<O> {
     ///   index, have been checked against the problem, and do not change during `'a`.
     /// - *memory*: during `'a`, every tensor is readable for the bytes that it had when it was checked. Outputs are also
     ///   writable, and nothing else uses their memory. Nothing writes to the inputs.
-    pub unsafe fn bind_at<'a>(
+    pub unsafe fn can_bind_at<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,
         addresses: &Addresses<O>,
         workspace: &'a mut Workspace<O>,
-    ) -> Result<Bound<'a, O>, BindError> {
+    ) -> Result<(), BindError> {
         // The invariant of `HostTensors` holds by both clauses.
         match &self.execution {
-            Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, &addresses.0, workspace),
+            Execution::Cpu(plan) => self.fits(plan, workspace),
             Execution::Gpu { gpu, standby } => {
-                self.bind_to_gpu(gpu, standby.as_ref(), lengths, addresses.0.again(), workspace)
+                self.bind_to_gpu(gpu, standby.as_ref(), lengths, addresses.0.again(), workspace).map(drop)
             }
         }
     }
@@ -60,7 +60,7 @@ impl<O: Operator> Plan<O> {
     /// Returns the errors of [`Plan::run`], except for data that do not match the problem.
     ///
     /// # Safety
-    /// - The clauses *checked* and *memory* of [`Plan::bind_at`].
+    /// - The clauses *checked* and *memory* of [`Plan::can_bind_at`].
     pub unsafe fn run_at<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,

@@ -130,6 +130,12 @@ impl<O: Operator> Plan<O> {
         }
     }
 
+    /// Checks that the workspace is large enough for a call on the CPU.
+    pub(crate) fn fits(&self, plan: &O::Cpu, workspace: &mut Workspace<O>) -> Result<(), BindError> {
+        let memory = cpu_memory(plan, &mut workspace.memory, &mut workspace.record)?;
+        memory.lines_for(plan.bytes()).map(|_| ())
+    }
+
     /// Runs a call on the CPU, for tensors that have been checked against the problem.
     #[inline(never)]
     pub(crate) fn run_on_cpu<'a>(
@@ -198,7 +204,7 @@ impl<O: Operator> Plan<O> {
     }
 
     #[inline(never)]
-    pub(crate) fn bind_to_cpu<'a>(
+    fn bind_to_cpu<'a>(
         &'a self,
         plan: &'a O::Cpu,
         lengths: LengthsOf<'a, O>,

@@ -266,7 +266,7 @@ unsafe fn addresses<O: Called>(
 /// Checks that tensors can be bound to the plan and the workspace.
 ///
 /// # Safety
-/// The clauses of [`Plan::bind_at`].
+/// The clauses of [`Plan::can_bind_at`].
 #[inline(never)]
 unsafe fn can_bind<'a, O: Called>(
     plan: &'a PlanOf<O>,
@@ -275,7 +275,7 @@ unsafe fn can_bind<'a, O: Called>(
     workspace: &'a mut Workspace<O>,
 ) -> Result<(), Fault> {
     // SAFETY: the caller keeps the clauses *checked* and *memory*.
-    unsafe { plan.plan.bind_at(lengths, addresses, workspace) }?;
+    unsafe { plan.plan.can_bind_at(lengths, addresses, workspace) }?;
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Checks that replacing the tensors of a bound call, running it and reporting the run allocate nothing.
+//! Checks that replacing the tensors of a bound call, running it and reporting the run allocate nothing, and that a call is not
+//! bound to a workspace that is too small.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,6 +13,9 @@ static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Number of elements of a tensor: one head, 16 tokens, head size 8.
 const COUNT: usize = 16 * 8;
+
+/// Number of sequences of a problem whose workspace is larger.
+const BATCH: usize = 64;
 
 fn input(of: &[f32]) -> elsa_input {
     elsa_input { data: of.as_ptr().cast(), bytes: size_of_val(of) }
@@ -52,6 +56,20 @@ fn replacing_the_tensors_of_a_bound_call_and_running_it_allocate_nothing() {
         }
         let change = region.change();
         assert_eq!(change.allocations + change.reallocations, 0, "{change:?}");
+    }
+    // SAFETY: as above.
+    unsafe {
+        let (mut large, mut none) = <(elsa_plan, elsa_bound)>::default();
+        assert_eq!(elsa_view_init(ELSA_LAYOUT_BHND, BATCH, 1, 16, 8, &raw mut view), ELSA_STATUS_OK);
+        let problem = elsa_problem { q: view, k: view, v: view, out: view, ..Default::default() };
+        assert_eq!(elsa_plan_create(engine, &raw const problem, null(), &raw mut large), ELSA_STATUS_OK);
+        let (x, mut y) = (vec![0.5f32; BATCH * COUNT], vec![0.0f32; BATCH * COUNT]);
+        let inputs = elsa_inputs { q: input(&x), k: input(&x), v: input(&x), ..Default::default() };
+        let (data, bytes) = (y.as_mut_ptr().cast(), size_of_val(&y[..]));
+        let outputs = elsa_outputs { out: elsa_output { data, bytes }, ..Default::default() };
+        let status = elsa_bind(large, room, &raw const inputs, &raw const outputs, &raw mut none);
+        assert_eq!((status, none.id), (ELSA_STATUS_ARGUMENT, 0));
+        assert_eq!(elsa_plan_destroy(large), ELSA_STATUS_OK);
     }
     assert!(report.workers > 0 && out[0] != out[1] && out.iter().flatten().any(|x| *x != 0.0));
     assert_eq!(elsa_bound_destroy(bound), ELSA_STATUS_OK);
