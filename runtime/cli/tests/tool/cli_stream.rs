@@ -333,7 +333,7 @@ fn refused_memory_leaves_no_output() {
     let first = 2_000 + (10_000..80_000).step_by(1_000).find(starts).unwrap();
     let (inputs, mut statuses) = (INPUTS, [0; 4]);
     for line in [
-        format!("run {inputs} --out @y.npy --host-budget 24MiB"),
+        format!("run {inputs} --out @y.npy --host-budget 40MiB"),
         format!("run {inputs} --quorum 7 --task 3/7 --state-out @y.npz"),
         format!("merge {tasks} --out @y.npy --state-out @y.npz"),
         format!("backward {inputs} --d-out @dy.npy --dq-out @ya.npy --dk-out @yb.npy --dv-out @yc.npy"),
