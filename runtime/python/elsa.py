@@ -1322,8 +1322,8 @@ def _pairs(windows):
     return tuple(pairs)
 
 
-# The engines by CUDA device; that of the host has the key None.
-_engines = {}
+# The engines by CUDA device; that of the host has the key None. Those on torch's threads, by their number.
+_engines, _on_threads = {}, {}
 
 
 def _engine_for(device):
@@ -1333,6 +1333,19 @@ def _engine_for(device):
         # Threads that race here all use the engine that is stored first.
         engine = _engines.setdefault(device, Engine() if device is None else Engine("cuda", device=device))
     return engine
+
+
+def _engine_on_threads_of(torch):
+    """Returns the engine on the threads of torch's OpenMP library, as many as torch uses now; None without this library or
+    without _elsa."""
+    threads = torch.get_num_threads()
+    if threads not in _on_threads:
+        try:
+            engine = Engine(host="openmp")
+        except UnsupportedError:
+            engine = None
+        _on_threads.setdefault(threads, engine)
+    return _on_threads[threads]
 
 
 def _one_of(name, value, allowed):
@@ -3282,8 +3295,9 @@ class patch(object):
 
     It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
     transformers do; names imported from there earlier do not change. Blocks may be nested, and overlap in threads; the one
-    that began last computes. `engine` is an Engine for host tensors; None selects the default one. `tensor_cores` is that of
-    elsa.attention, for every call in the block, those of elsa.sdpa and of compiled models too.
+    that began last computes. `engine` is an Engine for host tensors. None selects one on the threads of torch's own loops,
+    as many as torch uses now; without _elsa or OpenMP, it selects the shared one of the CPU.
+    `tensor_cores` is that of elsa.attention, for every call in the block, those of elsa.sdpa and of compiled models too.
 
     With torch 2.5 or later, torch.compile, torch.export and torch.func.vmap see one operator, elsa::sdpa, so compiled models
     are one graph. Call them in a block; outside, torch compiles them again with its own function. An exported program
@@ -3292,7 +3306,12 @@ class patch(object):
 
     def __init__(self, engine=None, tensor_cores=False):
         self._calls, self._lock = 0, threading.Lock()
-        self._block = _Block(_cores(tensor_cores), engine)
+        cores = _cores(tensor_cores)
+        if engine is None:
+            import torch
+
+            engine = _engine_on_threads_of(torch)
+        self._block = _Block(cores, engine)
 
     @property
     def calls(self):

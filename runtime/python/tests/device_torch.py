@@ -219,6 +219,7 @@ def stand_for_torch():
     torch.empty = empty
     torch.empty_strided = empty_strided
     torch.is_grad_enabled = lambda: True
+    torch.get_num_threads = lambda: 1
     torch.jit = types.SimpleNamespace(is_tracing=lambda: False)
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured

@@ -16,7 +16,7 @@ import torch
 
 import elsa
 
-from test_torch import DEVICES, LIMITS, TORCH, Case, tensors
+from test_torch import DEVICES, LIMITS, TORCH, Case, exact, tensors
 
 
 @unittest.skipUnless(elsa._calls and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), "needs _elsa and torch 2.11")
@@ -344,6 +344,35 @@ assert all(torch.equal(y, found[0]) and y.stride() == found[0].stride() for y in
             del engine
             gc.collect()
             self.assertLess(max(abs(sys.getrefcount(y) - n) for y, n in zip(counted, before)), 20)
+
+
+@unittest.skipIf(elsa._calls is None, "needs _elsa")
+class Threads(Case):
+    def test_a_patch_without_an_engine(self):
+        """A patch without an engine computes on the threads of torch's loops, and starts none."""
+        given, before, loaded = tensors((2, 8, 700, 64)), torch.get_num_threads(), elsa._loaded
+        running = lambda: len(os.listdir("/proc/self/task"))
+        try:
+            for threads in (3, 1):
+                torch.set_num_threads(threads)
+                torch.add(*tensors((8, 700, 64))[:2])
+                team = running()
+                with elsa.patch() as patched:
+                    self.near(torch.nn.functional.scaled_dot_product_attention(*given), exact(*given))
+                engine = patched._block.engine
+                self.assertEqual((patched.calls, engine.host, engine.threads), (1, "openmp", threads))
+                # A loop of fewer threads lets OpenMP end the others at any time.
+                self.assertLessEqual(running(), team)
+            # The shared engine computes if there is no OpenMP library.
+            elsa._loaded = lambda: []
+            elsa._on_threads.clear()
+            with elsa.patch() as patched:
+                self.near(torch.nn.functional.scaled_dot_product_attention(*given), exact(*given))
+            self.assertEqual((patched.calls, patched._block.engine), (1, None))
+        finally:
+            elsa._loaded = loaded
+            elsa._on_threads.clear()
+            torch.set_num_threads(before)
 
 
 if __name__ == "__main__":
