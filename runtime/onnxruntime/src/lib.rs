@@ -13,8 +13,9 @@
 
 use half::f16;
 use ort_sys::{
-    ONNXTensorElementDataType, OrtAllocatorType, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemType,
-    OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+    ONNXTensorElementDataType, OrtAllocatorType, OrtApi, OrtApiBase, OrtCUDAProviderOptions,
+    OrtCudnnConvAlgoSearch, OrtEnv, OrtLoggingLevel, OrtMemType, OrtMemoryInfo, OrtRunOptions, OrtSession,
+    OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
 };
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -202,7 +203,24 @@ pub struct Options<'a> {
     pub threads: i32,
     /// Key and value of one entry in the session's configuration.
     pub configuration: Option<(&'a CStr, &'a CStr)>,
+    /// Whether the CUDA provider computes on the first GPU the nodes that it supports.
+    pub cuda: bool,
 }
+
+/// Options of the CUDA provider: the first GPU, and the runtime's defaults.
+const FIRST_GPU: OrtCUDAProviderOptions = OrtCUDAProviderOptions {
+    device_id: 0,
+    cudnn_conv_algo_search: OrtCudnnConvAlgoSearch::OrtCudnnConvAlgoSearchExhaustive,
+    gpu_mem_limit: usize::MAX,
+    arena_extend_strategy: 0,
+    do_copy_in_default_stream: 1,
+    has_user_compute_stream: 0,
+    user_compute_stream: ptr::null_mut(),
+    default_memory_arena_cfg: ptr::null_mut(),
+    tunable_op_enable: 0,
+    tunable_op_tuning_enable: 0,
+    tunable_op_max_tuning_duration_ms: 0,
+};
 
 /// A loaded library of ONNX Runtime.
 pub struct Runtime {
@@ -343,7 +361,7 @@ impl Runtime {
     /// Creates a session of a model.
     ///
     /// # Errors
-    /// Returns an error if the runtime rejects the library of operators or the model.
+    /// Returns an error if the runtime rejects the provider, the library of operators or the model.
     pub fn session(&self, model: Model<'_>, with: &Options<'_>) -> Result<Session<'_>, RuntimeError> {
         let operators = with.operators.map(file).transpose()?;
         let (mut options, mut library, mut session) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -352,6 +370,9 @@ impl Runtime {
             call!(self, SetIntraOpNumThreads(options, with.threads))?;
             if let Some((key, value)) = with.configuration {
                 call!(self, AddSessionConfigEntry(options, key.as_ptr(), value.as_ptr()))?;
+            }
+            if with.cuda {
+                call!(self, SessionOptionsAppendExecutionProvider_CUDA(options, &FIRST_GPU))?;
             }
             if let Some(operators) = &operators {
                 call!(self, RegisterCustomOpsLibrary(options, operators.as_ptr(), &raw mut library))?;

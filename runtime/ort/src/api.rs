@@ -5,8 +5,8 @@
 
 use crate::error::OperatorError;
 use ort_sys::{
-    OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtSessionOptions,
-    OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+    OrtAllocator, OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtErrorCode, OrtKernelContext, OrtKernelInfo,
+    OrtMemType, OrtSessionOptions, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
 };
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::{ptr, slice};
@@ -20,6 +20,8 @@ pub(crate) const NEWEST: u32 = 24;
 const WITH_CONFIGURATION: u32 = 14;
 /// The first version that lends its threads to an operator.
 const WITH_THREADS: u32 = 17;
+/// The first version that lends a node the allocator of its provider.
+const WITH_ALLOCATOR: u32 = 18;
 /// The first version that lends the axes of a tensor without allocating a description of it.
 const WITH_AXES: u32 = 24;
 
@@ -355,6 +357,48 @@ impl Api {
     pub unsafe fn stream(&self, context: *const OrtKernelContext) -> Result<*mut c_void, OperatorError> {
         let mut stream = ptr::null_mut();
         call!(self, KernelContext_GetGPUComputeStream(context, &raw mut stream)).map(|()| stream)
+    }
+
+    /// Returns the allocator of a node's provider; `None` if the runtime lends none.
+    ///
+    /// # Safety
+    /// - The caller keeps the clause *handle* of [`Api`].
+    pub unsafe fn allocator(&self, info: *const OrtKernelInfo) -> Option<*mut OrtAllocator> {
+        if self.version < WITH_ALLOCATOR {
+            return None;
+        }
+        let mut found = ptr::null_mut();
+        call!(self, KernelInfoGetAllocator(info, OrtMemType::OrtMemTypeDefault, &raw mut found)).ok()?;
+        Some(found)
+    }
+
+    /// Allocates memory, and returns its address.
+    ///
+    /// # Safety
+    /// - The runtime has returned the allocator, which has not been released.
+    pub unsafe fn allocate(&self, allocator: *mut OrtAllocator, bytes: usize) -> Result<u64, OperatorError> {
+        let mut found = ptr::null_mut();
+        call!(self, AllocatorAlloc(allocator, bytes, &raw mut found))
+            .map(|()| found.expose_provenance() as u64)
+    }
+
+    /// Frees memory.
+    ///
+    /// # Safety
+    /// - As for [`Api::allocate`], which has returned the address; the memory has not been freed.
+    pub unsafe fn free(&self, allocator: *mut OrtAllocator, address: u64) {
+        let memory = ptr::with_exposed_provenance_mut(address as usize);
+        // A status could only say that the allocator does not know the memory.
+        let _ = call!(self, AllocatorFree(allocator, memory));
+    }
+
+    /// Releases the handle of an allocator.
+    ///
+    /// # Safety
+    /// - The runtime has returned the allocator, which has not been released.
+    pub unsafe fn release_allocator(&self, allocator: *mut OrtAllocator) {
+        // SAFETY: *table*, and the clause of this function.
+        unsafe { ((*self.table).ReleaseAllocator)(allocator) };
     }
 }
 

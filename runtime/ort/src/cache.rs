@@ -2,6 +2,7 @@
 //! workspaces.
 
 use crate::error::OperatorError;
+use crate::memory::{Allocator, DeviceMemory};
 use crate::operation::{GeometryOf, Operation};
 use crate::shapes::Shapes;
 use elsa_runtime::operators::{Plan, Workspace};
@@ -14,37 +15,52 @@ const PLANS: usize = 32;
 pub(crate) struct Prepared<O: Operation> {
     pub geometry: GeometryOf<O>,
     pub plan: Plan<O::Engine>,
+    /// Size of the workspaces in bytes.
+    bytes: usize,
     /// Workspaces that no call is using. Each call returns its workspace here when it ends. They are boxed, because a
     /// workspace has some kilobytes, which would be copied twice in each call.
-    idle: Mutex<Vec<Box<Workspace<O::Engine>>>>,
+    idle: Mutex<Vec<Box<Room<O>>>>,
+}
+
+/// A workspace, and its device memory if the provider's allocator has allocated it. Dropping the workspace waits for its
+/// runs before the memory is freed.
+struct Room<O: Operation> {
+    workspace: Workspace<O::Engine>,
+    _memory: Option<DeviceMemory>,
 }
 
 /// A workspace that a call has borrowed. It is returned to the idle workspaces when it is dropped.
 pub(crate) struct Borrowed<'a, O: Operation> {
     prepared: &'a Prepared<O>,
-    workspace: Option<Box<Workspace<O::Engine>>>,
+    room: Option<Box<Room<O>>>,
 }
 
 impl<O: Operation> Prepared<O> {
-    /// Borrows an idle workspace, or allocates a workspace if no workspace is idle.
+    /// Borrows an idle workspace, or makes one if no workspace is idle: in memory of `allocator`, or in memory of its own.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
-    pub fn workspace(&self) -> Result<Borrowed<'_, O>, OperatorError> {
+    pub fn workspace(&self, allocator: Option<&Arc<Allocator>>) -> Result<Borrowed<'_, O>, OperatorError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let workspace = match idle {
-            Some(workspace) => workspace,
-            None => Box::new(self.plan.workspace()?),
+        let room = match (idle, allocator) {
+            (Some(room), _) => room,
+            (None, None) => Box::new(Room { workspace: self.plan.workspace()?, _memory: None }),
+            (None, Some(allocator)) => {
+                let memory = allocator.allocate(self.bytes)?;
+                // SAFETY: *lent*: the memory belongs to the room, which drops the workspace first.
+                let workspace = unsafe { self.plan.workspace_on_device(memory.address, memory.bytes)? };
+                Box::new(Room { workspace, _memory: Some(memory) })
+            }
         };
-        Ok(Borrowed { prepared: self, workspace: Some(workspace) })
+        Ok(Borrowed { prepared: self, room: Some(room) })
     }
 }
 
 impl<O: Operation> Borrowed<'_, O> {
     /// Returns the workspace.
     pub fn get(&mut self) -> &mut Workspace<O::Engine> {
-        match &mut self.workspace {
-            Some(workspace) => workspace,
+        match &mut self.room {
+            Some(room) => &mut room.workspace,
             None => unreachable!("taken when it is dropped only"),
         }
     }
@@ -52,8 +68,8 @@ impl<O: Operation> Borrowed<'_, O> {
 
 impl<O: Operation> Drop for Borrowed<'_, O> {
     fn drop(&mut self) {
-        if let Some(workspace) = self.workspace.take() {
-            self.prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+        if let Some(room) = self.room.take() {
+            self.prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(room);
         }
     }
 }
@@ -81,7 +97,8 @@ impl<O: Operation> Cache<O> {
     /// Adds a plan. If the cache is full, evicts the least recently used plan. If another thread has added a plan for
     /// the same shapes, both plans are kept.
     pub fn insert(&self, shapes: Shapes, geometry: GeometryOf<O>, plan: Plan<O::Engine>) -> Arc<Prepared<O>> {
-        let prepared = Arc::new(Prepared { geometry, plan, idle: Mutex::default() });
+        let bytes = O::workspace_bytes(&plan, &shapes);
+        let prepared = Arc::new(Prepared { geometry, plan, bytes, idle: Mutex::default() });
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let last = if plans.len() == PLANS { plans.pop() } else { None };
         plans.insert(0, (shapes, prepared.clone()));

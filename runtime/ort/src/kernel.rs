@@ -6,6 +6,7 @@ use crate::cache::{Cache, Prepared};
 use crate::engines;
 use crate::error::OperatorError;
 use crate::lent;
+use crate::memory::Allocator;
 use crate::operation::{GeometryOf, Operation, Provider};
 use crate::shapes::{INPUTS, OUTPUTS, Shapes, type_name};
 use crate::signature::Declared;
@@ -39,6 +40,8 @@ pub(crate) struct Kernel<O: Operation> {
     /// For each output, `true` once a call has found that the node omits it.
     left_out: [AtomicBool; OUTPUTS],
     cache: Cache<O>,
+    /// Allocates the workspaces on a GPU, if the runtime lends its allocator. Dropped after the workspaces.
+    allocator: Option<Arc<Allocator>>,
 }
 
 /// Access to the attributes of a node while the node is being created.
@@ -96,8 +99,13 @@ impl<O: Operation> Kernel<O> {
         if provider == Provider::Cpu {
             engines::cpu(api.lends())?;
         }
+        let mut allocator = None;
+        if provider == Provider::Cuda {
+            // SAFETY: the clause of this function. *own*: the allocator is released with the node.
+            allocator = unsafe { api.allocator(info).map(|raw| Arc::new(Allocator::new(api, raw))) };
+        }
         let (left_out, cache) = Default::default();
-        Ok(Box::new(Kernel::<O> { api, provider, attributes, output, left_out, cache }))
+        Ok(Box::new(Kernel::<O> { api, provider, attributes, output, left_out, cache, allocator }))
     }
 
     /// Executes a call. Errors have the engine's names of arguments.
@@ -127,7 +135,7 @@ impl<O: Operation> Kernel<O> {
             }
         };
         O::check_outputs(&self.attributes, self.provider, &shapes)?;
-        let mut workspace = prepared.workspace()?;
+        let mut workspace = prepared.workspace(self.allocator.as_ref())?;
         // SAFETY: the clause of this function.
         let given = unsafe { self.given(&prepared.geometry, &shapes, &values, &outputs)? };
         let plan = &prepared.plan;

@@ -18,6 +18,9 @@
 //! 4. *Before version 1.18, the runtime accepts only one table per operator*, and cannot infer the type of the outputs
 //!    from several inputs of unknown type. Outputs are then f32, or the type in the environment variable
 //!    `ELSA_ORT_TYPE`. Later runtimes accept one table for each element type.
+//! 5. *The library stays loaded.* The runtime unloads it with its last session, but its engines have threads, and kernels
+//!    on a GPU, and serve the whole process (`build.rs`).
+//! 6. *Workspaces on a GPU* are memory of the provider, from version 1.18 on (`memory`).
 //!
 //! Each operator supplies its inputs, attributes, and the problem of a call (`operation`); everything else is generic.
 //!
@@ -34,6 +37,7 @@ mod host;
 mod kernel;
 mod lent;
 mod linear;
+mod memory;
 mod operation;
 mod operator;
 mod register;

@@ -93,6 +93,11 @@ pub(crate) trait Operation: Sized + 'static {
         problem: &ProblemOf<Self>,
     ) -> Result<Plan<Self::Engine>, PlanError>;
 
+    /// Returns the size in bytes of the workspace for calls of a plan. `shapes` states which outputs the calls have.
+    fn workspace_bytes(plan: &Plan<Self::Engine>, _: &Shapes) -> usize {
+        plan.workspace_bytes()
+    }
+
     /// Writes outputs in host memory that a run leaves in its workspace.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 Every case of the package onnx whose node is Attention is rewritten to ElsaAttention and run in ONNX Runtime on the case's
 own tensors. Cases that the operator cannot express are named. The right answer is ONNX's reference implementation in f64."""
 
+import os
 import sys
 
 import numpy as np
@@ -119,6 +120,11 @@ def main(library):
             scores = len(case.outputs) > 3 and case.outputs[3]
             without += bool(scores)
             print("ok: %s%s" % (case.name, " (without qk_matmul_output)" if scores else ""))
+    # Every session has ended, but engines serve the whole process.
+    with open("/proc/self/maps") as maps:
+        if os.path.realpath(library) not in maps.read():
+            failed += 1
+            print("FAILED: the library was unloaded with its last session")
     print("onnx %s, ONNX Runtime %s: %d cases, %d of them without qk_matmul_output; %d not expressed: %s" % (
         onnx.__version__, onnxruntime.__version__, passed + failed, without, len(named), ", ".join(named)))
     return 0 if passed and not failed else 1

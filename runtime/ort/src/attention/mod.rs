@@ -123,6 +123,13 @@ impl Operation for Attention {
         engine.plan(problem, &options.tensor_cores(tensor_cores))
     }
 
+    fn workspace_bytes(plan: &Plan, shapes: &Shapes) -> usize {
+        match Output::STATES.iter().any(|output| shapes.outputs[*output as usize]) {
+            true => plan.state_workspace_bytes(),
+            false => plan.workspace_bytes(),
+        }
+    }
+
     unsafe fn finish(workspace: &mut Workspace, given: &Addresses<'_>) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function; the output is taken once.
         let Some(left_out) = (unsafe { given.numbers_mut(Output::LeftOut as usize) }) else { return Ok(()) };
