@@ -1,12 +1,13 @@
 // The third launch for all chunks at once: the answers of every chunk; chunks.cuh has the formulas.
 #pragma once
 
-#include "chunks.cuh"
+#include "solved.cuh"
 
 namespace chunks {
 
-// The answers of an output head and chunk, for some columns. FOLDS: the kernel has the code for FOLD.
-template <class S, bool FOLDS> struct Answers : Chunk {
+// The answers of an output head and chunk, for some columns. ALL: the kernel has the code for FOLD, for values that tokens write
+// under a delta rule, and for gates per dim.
+template <class S, bool ALL> struct Answers : Chunk {
   // The numbers of the tokens (chunks.cuh) have a place of their own: a thread that read them from memory when it
   // needs them would wait each time.
   enum {
@@ -33,6 +34,13 @@ template <class S, bool FOLDS> struct Answers : Chunk {
 
   // The gate of the state in the answer of this thread's row i, one over the norm of its query, or exp(H).
   INLINE float number_of(int which, int i) const { return load_shared_f(sm + NUMBERS_AT + (which * ROWS + row_of(i)) * 4); }
+
+  // The rows that are multiplied by the state: queries, or gated queries.
+  INLINE Rows past_rows(int head) const {
+    if (!ALL || !has(DIM_GATES)) return queries(head);
+    const int bytes = Tile::dims(call) * 4;
+    return Rows{Tile::queries(call, head, of_all) - position * (long long)bytes, bytes, call.key_dim, TYPE_F32, true};
+  }
 
   // Quads of rows r, r + COLUMN_LINES, .. of the state before the chunk, from the terms of earlier chunks.
   INLINE void fold(f4 (&to)[EACH_COLUMN], int state_head, int r, int column) const {
@@ -113,8 +121,8 @@ template <class S, bool FOLDS> struct Answers : Chunk {
       const int line = S::template line_of<ROW_QUADS>(0), r = from + S::template line_of<COLUMN_QUADS>(0);
       const int column = column0 + S::template quad_of<COLUMN_QUADS>() * 4;
       if (past) {
-        fetch_rows(row, queries(opaque(head)), line, ROW_LINES, first, tokens == LONG_CHUNK && from + SLAB <= call.key_dim);
-        if (FOLDS && has(FOLD)) return fold(next, opaque(state_head), r, column);
+        fetch_rows(row, past_rows(opaque(head)), line, ROW_LINES, first, tokens == LONG_CHUNK && from + SLAB <= call.key_dim);
+        if (ALL && has(FOLD)) return fold(next, opaque(state_head), r, column);
         const int width = (int)call.boundaries.row;
         const Address at = state(opaque(state_head)) + (r * width + column) * 4ll;
         UNROLL for (int i = 0; i < EACH_COLUMN; i++) {
@@ -142,13 +150,13 @@ template <class S, bool FOLDS> struct Answers : Chunk {
       const SharedBytes first_row = sm + S::template line_of<ROW_QUADS>(0) * ROW_BYTES + S::template quad_of<ROW_QUADS>() * 16;
       UNROLL for (int i = 0; i < EACH_ROW; i++) {
         const SharedBytes to = first_row + i * ROW_LINES * ROW_BYTES;
-        store_shared(to, past ? numbers(row[i], QUERY_VEC4) : row[i]);
+        store_shared(to, past && !(ALL && has(DIM_GATES)) ? numbers(row[i], QUERY_VEC4, call.dtype) : row[i]);
       }
       const SharedBytes first_line = sm + COLUMNS_AT + S::template line_of<COLUMN_QUADS>(0) * COLUMN_BYTES;
       bool finite = true;
       UNROLL for (int i = 0; i < EACH_COLUMN; i++) {
         const SharedBytes to = first_line + i * COLUMN_LINES * COLUMN_BYTES;
-        const f4 x = past ? next[i] : numbers(next[i], VALUE_VEC4);
+        const f4 x = past ? next[i] : numbers(next[i], VALUE_VEC4, ALL ? value_type() : call.dtype);
         finite = finite && (past || is_finite(x));
         store_shared(to + S::template quad_of<COLUMN_QUADS>() * 16, x);
       }
@@ -181,6 +189,9 @@ template <class S, bool FOLDS> struct Answers : Chunk {
     Answers block(sm, call);
     const int of_columns = quotient_of(block_index(), call.by_columns), head = of_columns / call.chunks;
     block.take(of_columns - head * call.chunks);
+    // The second launch has written the answers of marked chunks.
+    const bool may_be_marked = ALL && (Tile::has_w(call) || block.has(DIM_GATES));
+    if (may_be_marked && Tile::is_marked(Tile::fetch_mark(call, Tile::of(call, quotient_of(head, call.by_readers), block.of_all)))) return;
     block.column0 = (block_index() - of_columns * call.columns) * COLUMNS;
     block.run(head);
   }
@@ -188,10 +199,10 @@ template <class S, bool FOLDS> struct Answers : Chunk {
 
 }  // namespace chunks
 
-// Parameters: name, shape, whether it has the code for FOLD, blocks per SM.
-#define LINEAR_ANSWERS(name, SHAPE, FOLDS, BLOCKS)                              \
+// Parameters: name, shape, whether it has the code for all calls, blocks per SM.
+#define LINEAR_ANSWERS(name, SHAPE, ALL, BLOCKS)                                \
   KERNEL LAUNCH_BOUNDS(SHAPE::THREADS, BLOCKS) void name(const Linear call) {   \
-    typedef chunks::Answers<SHAPE, FOLDS> A;                                    \
+    typedef chunks::Answers<SHAPE, ALL> A;                                      \
     SHARED(memory, A::SHARED_BYTES);                                            \
     A::run_all(memory, call);                                                   \
   }

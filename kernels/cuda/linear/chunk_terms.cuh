@@ -212,8 +212,9 @@ template <class S> struct Pairs : Chunk {
     }
   }
 
-  INLINE void run(int head) {
-    const int state_head = quotient_of(head, call.by_readers);
+  // Computes the products of queries with keys, or if `own` of keys with keys, multiplied by the gates between them. Leaves
+  // norms and logarithms in shared memory.
+  INLINE void multiply(int head, int state_head, bool own) {
     f4 next[2][EACH];
     float squares[2][MEASURED];
     UNROLL for (int i = 0; i < MEASURED; i++) squares[0][i] = squares[1][i] = 0.f;
@@ -224,7 +225,7 @@ template <class S> struct Pairs : Chunk {
     NO_UNROLL for (int x0 = -DIMS; x0 < call.key_dim; x0 += DIMS) {
       sync_block();
       UNROLL for (int i = 0; i < 2 * EACH; i++) {
-        const f4 x = numbers(next[i / EACH][i % EACH], i < EACH ? QUERY_VEC4 : KEY_VEC4);
+        const f4 x = numbers(next[i / EACH][i % EACH], i < EACH && !own ? QUERY_VEC4 : KEY_VEC4, call.dtype);
         store_shared(sm + i / EACH * KEYS_AT + line_of(i % EACH) * LINE_BYTES + line_quad() * 16, x);
       }
       sync_block();
@@ -232,7 +233,8 @@ template <class S> struct Pairs : Chunk {
         const int x = x0 + DIMS;
         const bool exist = tokens == LONG_CHUNK && x + DIMS <= call.key_dim;
         // Rows are computed on use: kept, they would cost registers.
-        fetch_rows(next[0], queries(opaque(head)), line_of(0), LINES, x + line_quad() * 4, exist);
+        const Rows rows = own ? keys(opaque(state_head)) : queries(opaque(head));
+        fetch_rows(next[0], rows, line_of(0), LINES, x + line_quad() * 4, exist);
         fetch_rows(next[1], keys(opaque(state_head)), line_of(0), LINES, x + line_quad() * 4, exist);
       }
       if (x0 < 0) {
@@ -246,6 +248,15 @@ template <class S> struct Pairs : Chunk {
     finish_norms(squares);
     sync_block();
     if (call.decay.data != 0) apply_gates();
+  }
+
+  INLINE void run(int head) {
+    multiply(head, quotient_of(head, call.by_readers), false);
+    write(head);
+  }
+
+  // Writes P and the numbers of tokens.
+  INLINE void write(int head) const {
     const Address to = terms(opaque(head));
     if (seen()) write_scores(to);
     if (thread_index() < LONG_CHUNK) {
@@ -306,10 +317,10 @@ template <class S> struct Writes : Chunk {
         UNROLL for (int i = 0; i < EACH; i++) {
           const int t = from + line_of(i);
           const SharedBytes to = first + i * LINES * COLUMN_BYTES;
-          f4 x = numbers(key[i], KEY_VEC4);
+          f4 x = numbers(key[i], KEY_VEC4, call.dtype);
           if (has(NORMALIZE)) x = x * logs.number(NORMS_AT, t);
           store_shared(to, weight(t) == CLEAR ? zero4() : x * weight(t));
-          store_shared(to + VALUES_AT, weight(t) == CLEAR ? zero4() : numbers(value[i], VALUE_VEC4));
+          store_shared(to + VALUES_AT, weight(t) == CLEAR ? zero4() : numbers(value[i], VALUE_VEC4, call.dtype));
         }
       }
       sync_block();

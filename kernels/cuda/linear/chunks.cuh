@@ -101,7 +101,8 @@ struct Chunk {
   INLINE Rows queries(int head) const {
     return rows(call.query, quotient_of(head, call.by_sharers), call.key_dim, call.dtype, QUERY_VEC4);
   }
-  INLINE Rows values(int state_head) const { return rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4); }
+  INLINE int value_type() const { return has(VALUE_F32) ? TYPE_F32 : call.dtype; }
+  INLINE Rows values(int state_head) const { return rows(call.value, state_head, call.value_dim, value_type(), VALUE_VEC4); }
 
   INLINE void take(int chunk) {
     of_all = chunk;
@@ -112,8 +113,8 @@ struct Chunk {
   }
 
   // A raw quad of queries, keys or values as numbers; `flag` is that of their rows.
-  INLINE f4 numbers(f4 x, int flag) const {
-    return has(flag) && call.dtype != TYPE_F32 ? to_f32(u2{bits_of(x[0]), bits_of(x[1])}, call.dtype) : x;
+  INLINE f4 numbers(f4 x, int flag, int dtype) const {
+    return has(flag) && dtype != TYPE_F32 ? to_f32(u2{bits_of(x[0]), bits_of(x[1])}, dtype) : x;
   }
 
   // Raw quad of a token's row, zero past the last token and the last dim.

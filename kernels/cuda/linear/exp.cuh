@@ -24,6 +24,41 @@ INLINE float exp_of(double x) {
   return n > 127.f ? p * 2.f * power_of_two(127.f) : p * power_of_two(n);
 }
 
+// Logarithms to base 2 in units of 2^-24: sums of them are exact, without f64, which is slow on most devices. units_of returns
+// those of g, the natural logarithm of a gate. The remainder goes into `rest`, and with it into the units of the next gate, so that
+// every sum since the first gate is rounded once, to half a unit.
+constexpr float UNITS = 0x1.715476p+24f, UNITS_LOW = 0.32312575f;
+
+INLINE int units_of(float g, float& rest) {
+  const float units = g * UNITS, low = __builtin_fmaf(g, UNITS_LOW, __builtin_fmaf(g, UNITS, -units));
+  const float whole = __builtin_rintf(units);
+  rest += units - whole + low;
+  const float more = __builtin_rintf(rest);
+  rest -= more;
+  return (int)whole + (int)more;
+}
+
+// The power of a sum of units; it must be a normal number. The relative error is at most 2^-23.
+INLINE float power_of_units(int sum) {
+  const int n = (int)((unsigned)sum + (1u << 23)) >> 24;
+  const float f = (float)(int)((unsigned)sum - ((unsigned)n << 24)) * 0x1p-24f;
+  float p = 1.5252734e-5f;
+  p = __builtin_fmaf(p, f, 1.5403530e-4f);
+  p = __builtin_fmaf(p, f, 1.3333558e-3f);
+  p = __builtin_fmaf(p, f, 9.6181291e-3f);
+  p = __builtin_fmaf(p, f, 5.5504109e-2f);
+  p = __builtin_fmaf(p, f, 2.4022651e-1f);
+  p = __builtin_fmaf(p, f, 6.9314718e-1f);
+  p = __builtin_fmaf(p, f, 1.f);
+  return float_of_bits(bits_of(p) + ((unsigned)n << 23));
+}
+
+// The same for a sum that may be small: below 2^-126 the power is zero.
+INLINE float power_of_units(long long sum) {
+  const long long most = 126ll << 24;
+  return sum < -most ? 0.f : power_of_units((int)(sum < most ? sum : most));
+}
+
 // Largest logarithm whose e^x is certainly an f32 number. At twice this logarithm, even the smallest normal number would become
 // infinite.
 constexpr float MOST_LOG = 88.7f;

@@ -144,8 +144,8 @@ pub enum Role {
         /// SM resources per thread block.
         resources: GpuResources,
     },
-    /// Linear attention: a step of the computation of all chunks at once. The step determines the number of blocks. The
-    /// parameter is a [`LinearArgs`](super::linear::LinearArgs).
+    /// Linear attention: a step of the computation of all chunks at once. The step determines the number of blocks and the
+    /// parameter, a [`LinearArgs`](super::linear::LinearArgs) or a [`LongArgs`](super::linear::LongArgs).
     LinearLong {
         /// The step that the kernel computes.
         step: LinearLong,

@@ -21,10 +21,10 @@ pub struct LinearPlanOptions {
     /// the device's memory.
     pub form: Option<Form>,
     /// Number of tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected
-    /// to be fastest. A GPU has chunks of 64 tokens in [`Form::Chunk`] without a delta rule and with at most one gate per
-    /// head, and otherwise chunks of 16 tokens. On a GPU, the option sets the distance between the stored states of
-    /// [`Form::Chunk`], rounded up to a multiple of 16; it does not apply to chunks of 64 tokens. The output has the same
-    /// bits.
+    /// to be fastest. A GPU has chunks of 64 tokens in [`Form::Chunk`], and otherwise chunks of 16 tokens; also in
+    /// [`Form::Chunk`] if keys have more than 128 dims under a delta rule or with a gate per dim, and in non-causal calls.
+    /// There, the option sets the distance between the stored states, rounded up to a multiple of 16. It does not change
+    /// the bits of the output.
     pub chunk: Option<usize>,
     /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives this number from the
     /// number of tokens.

@@ -198,8 +198,6 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
             alone.push(run_twice(&engine, &case, options));
         }
         assert_eq!(alone[2].bits(), alone[3].bits(), "{}", case.name);
-        let fused = rule.is_delta() || per_dim;
-        assert!(!fused || alone[2].bits() == alone[1].bits(), "{}", case.name);
         let twice = repeated(&params, &case, 2);
         for (options, one) in forms[1..].iter().zip(&alone) {
             let two = twice.run_on(&engine, options);
@@ -208,6 +206,9 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
             assert!((0..2 * n).all(same), "{options:?} {}", case.name);
         }
     }
+    let large = Params { past: true, ..Params::plain(Rule::GatedDelta, 131, [130, 8]) }.build();
+    let [fused, chunk] = [1, 2].map(|n| run_twice(&engine, &large, &forms()[1..][n]));
+    assert_eq!(fused.bits(), chunk.bits(), "{}", large.name);
 }
 
 /// Checks that a launch of few blocks uses a kernel whose blocks have half the columns. Its outputs are within their

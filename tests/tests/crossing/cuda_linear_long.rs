@@ -1,5 +1,5 @@
 //! Tests linear attention on the GPU back end in long chunks that are all computed at once: the form `chunk` without a
-//! delta rule and with at most one gate per head.
+//! delta rule and with at most one gate per head. `cuda_linear_marks` tests other rules.
 
 use crate::cuda_linear::repeated;
 use elsa_core::dtype::DType;

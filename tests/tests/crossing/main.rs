@@ -19,7 +19,9 @@ mod cuda_determinism;
 mod cuda_faults;
 mod cuda_fit;
 mod cuda_linear;
+
 mod cuda_linear_long;
+mod cuda_linear_marks;
 mod cuda_linear_quadratic;
 mod cuda_linear_readers;
 mod cuda_lost;

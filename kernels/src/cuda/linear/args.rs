@@ -100,8 +100,8 @@ pub const FOLD: i32 = 4096;
 pub const RESUME: i32 = 8192;
 /// [`LinearArgs::flags`]: values are f32, independent of the type of queries and keys.
 pub const VALUE_F32: i32 = 16384;
-/// [`LinearArgs::flags`]: each dim has a gate. Only the quadratic kernels that support both gates per dim and gates per
-/// head read this flag.
+/// [`LinearArgs::flags`]: each dim has a gate. Only kernels that support both gates per dim and gates per head read this
+/// flag: those of the quadratic form, and those that compute all chunks at once.
 pub const DIM_GATES: i32 = 32768;
 /// Bound on the token stride in elements. For smaller strides, the byte offsets within a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
@@ -203,13 +203,28 @@ pub struct LinearArgs {
     /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`; in the kernels that compute all chunks at once, f32
     /// `[head][chunk][LONG_RECORD]`.
     pub records: u64,
-    /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate.
+    /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate. In the kernels
+    /// that compute all chunks at once, under a delta rule or with a gate per dim, each state and chunk has
+    /// [`long_tile`](super::long_tile) f32 values. If every dim has a gate, the queries multiplied by gates follow, f32 `[head]
+    /// [chunk][LONG_CHUNK][dims]`.
     pub tiles: u64,
     /// The launch processes only sequences with at least this number of tokens. It leaves the states and outputs of all
     /// other sequences unchanged.
     pub least: i32,
     /// The launch processes only sequences with fewer tokens than this number.
     pub most: i32,
+}
+
+/// The parameter of the first and the second kernel that compute all chunks at once, under a delta rule or with a gate per dim
+/// ([`LinearLong::Solve`](super::LinearLong::Solve), [`LinearLong::Carry`](super::LinearLong::Carry)).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LongArgs {
+    /// The call.
+    pub call: LinearArgs,
+    /// Values that tokens write under a delta rule, f32 `[batch, states, tokens, value_dim]` with rows padded to a multiple
+    /// of four elements. The first launch stores their part that does not depend on the state.
+    pub written: DeviceTensor,
 }
 
 // The device twin asserts the same sizes and offsets.
@@ -231,4 +246,5 @@ const _: () = {
     );
     assert!(core::mem::offset_of!(LinearArgs, records) == 480);
     assert!(core::mem::offset_of!(LinearArgs, least) == 496 && size_of::<LinearArgs>() == 504);
+    assert!(core::mem::offset_of!(LongArgs, written) == 504 && size_of::<LongArgs>() == 536);
 };

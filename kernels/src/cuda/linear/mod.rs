@@ -16,6 +16,7 @@
 //! | `fused-chunk` | prepare; walk or share, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
 //! | `chunk` without a delta rule and with at most one gate per head | [*terms*](LinearLong::Terms), [*states*](LinearLong::States), and [*answers*](LinearLong::Answers) if there is an output. Chunks have [`LONG_CHUNK`] tokens |
+//! | `chunk` with a delta rule or a gate per dim, and at most [`LONG_DIMS`] dims | [*solve*](LinearLong::Solve), [*carry*](LinearLong::Carry), and [*answers*](LinearLong::Answers) if there is an output; with a delta rule its values are those that tokens write, with [`VALUE_F32`] |
 //! | `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past state; if the last state is requested, prepare; walk without output, one part |
 //! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state (its output replaces the values, with [`VALUE_F32`]); [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] rows of this state |
 //! | `scan` | prepare; walk without output with [`FOLD`], all parts but the last (yields the last state of the first part and `b` of the other parts); with a delta rule, walk with [`IDENTITY`] (yields the transitions `A`); without a delta rule, the *sums* of the logarithms over each part ([`SumsArgs`]); *carry* ([`CarryArgs`]), one launch per step with dense transitions (yields the state after each part); walk with [`RESUME`], all parts, from these states |
@@ -76,8 +77,7 @@ pub enum LinearQuadratic {
     Last,
 }
 
-/// The step that a kernel computes if all chunks are computed at once, each with [`LONG_CHUNK`] tokens. This applies
-/// without a delta rule and with at most one gate per head.
+/// The step that a kernel computes if all chunks are computed at once, each with [`LONG_CHUNK`] tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearLong {
     /// Computes the weights of all pairs of tokens of a chunk, if there is an output, and the terms that the tokens of a
@@ -87,10 +87,32 @@ pub enum LinearLong {
     /// on [`walk_blocks`] blocks with one part; each block has [`LONG_ELEMENTS`] elements of a state.
     States,
     /// Computes the outputs from the weights, and from the state before each chunk. Launched on [`walk_blocks`] blocks,
-    /// with one sequence whose parts are all chunks.
+    /// with one sequence whose parts are all chunks. After [`LinearLong::Carry`], only the kernel for few blocks, which skips
+    /// chunks whose outputs that step has computed.
     Answers,
+    /// With a delta rule or a gate per dim: computes the weights of all pairs of tokens of a chunk, if there is an output. With a
+    /// delta rule, also solves the chunk for any state; otherwise computes the terms that its tokens add to the state. With a
+    /// gate per dim, also multiplies queries by gates. Takes [`LongArgs`]. Launched on [`long_blocks`] blocks.
+    Solve {
+        /// `true` for a gate per dim.
+        per_dim: bool,
+    },
+    /// With a delta rule or a gate per dim: computes the states before all chunks and the last state, with a delta rule the values
+    /// that tokens write, and the outputs of chunks that must be computed token by token. Takes [`LongArgs`]. Heads are states.
+    /// Launched on [`walk_blocks`] blocks with one part and [`long_width`] columns of a state.
+    Carry {
+        /// Largest `key_dim`.
+        dims: usize,
+    },
 }
 
+/// Returns the number of columns of a state per thread block of [`LinearLong::Carry`].
+#[must_use]
+pub const fn long_width(delta: bool) -> usize {
+    if delta { 4 } else { 8 }
+}
+/// Largest number of rows of a state in [`LinearLong::Carry`].
+pub const LONG_DIMS: usize = 128;
 /// Number of elements of a state per thread block of [`LinearLong::States`].
 pub const LONG_ELEMENTS: usize = 128;
 /// Largest number of chunks of a sequence for which the blocks of [`LinearLong::Answers`] compute the states before their chunks
@@ -111,6 +133,33 @@ pub const fn terms_blocks(
     columns: usize,
 ) -> usize {
     chunks * (heads + states * key_dim.div_ceil(LONG_TILE) * columns)
+}
+
+/// Returns the number of blocks of [`LinearLong::Solve`] for a chunk of a state.
+const fn marking(delta: bool, key_dim: usize, value_dim: usize) -> usize {
+    let (rows, columns) = (key_dim.div_ceil(LONG_TILE), value_dim.div_ceil(LONG_TILE));
+    if delta { (rows + columns).div_ceil(2) } else { rows * columns }
+}
+
+/// Returns the number of blocks of [`LinearLong::Solve`], for `heads` output heads with outputs, `states` states and `chunks`
+/// chunks in all sequences.
+#[must_use]
+pub const fn long_blocks(
+    delta: bool,
+    [heads, states]: [usize; 2],
+    chunks: usize,
+    key_dim: usize,
+    value_dim: usize,
+) -> usize {
+    chunks * (heads + states * marking(delta, key_dim, value_dim))
+}
+
+/// Returns the number of f32 values that [`LinearLong::Solve`] leaves for a state and chunk in [`LinearArgs::tiles`]: with a delta
+/// rule two matrices of [`LONG_CHUNK`] rows of `dims` elements, then a gate for each dim and a mark of each block.
+#[must_use]
+pub const fn long_tile(delta: bool, dims: usize, key_dim: usize, value_dim: usize) -> usize {
+    let matrices = if delta { 2 * LONG_CHUNK * dims } else { 0 };
+    matrices + dims + marking(delta, key_dim, value_dim).next_multiple_of(4)
 }
 
 /// Number of chunks per thread block of a prepare kernel: one per warp.

@@ -3,7 +3,7 @@
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, MOST_READERS};
+use elsa_kernels::cuda::linear::{CHUNK, LONG_CHUNK, LONG_DIMS, MOST_READERS};
 
 /// Largest relative error of a gate. A gate is an exponential, and its argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
@@ -18,8 +18,14 @@ const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
 /// sequence at once. At this number, chunks save exactly the time that their additional launch costs; this launch
-/// prepares the chunks. Measured on an H200, d 64 and 128: between 22 (delta) and 25 (gated).
-const TOKENS: usize = 24;
+/// prepares the chunks. Measured on an H200, d 64 and 128: between 22 (delta) and 25 (gated), and between 58 and 72 with a
+/// gate per dim.
+const fn pays_from(gates: Gates) -> usize {
+    match gates {
+        Gates::PerDim => 60,
+        _ => 24,
+    }
+}
 
 /// Number of blocks that an SM runs at once, for a kernel that updates states. A block has 128 threads with up to
 /// 255 registers each.
@@ -42,23 +48,41 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
-/// Smallest number of SMs per block of a single sequence with which all chunks of the sequence are computed at once,
-/// unless the options request a form.
-const SMS_PER_BLOCK: usize = 2;
+/// When computing all chunks of a sequence at once is faster than passing over its tokens once.
+struct AtOnce {
+    /// Largest number of blocks of 32 columns in all states of a sequence, in eighths of the number of SMs.
+    eighths: usize,
+    /// Smallest number of tokens.
+    tokens: usize,
+}
 
-/// Smallest number of tokens for which computing all chunks at once is faster than passing over the tokens once, for
-/// keys of at most 64 dims and for longer ones. Measured on an H200: 96 and 192 if the call returns no states, which saves a
-/// launch, and some 30 more otherwise.
-const LONG_TOKENS: [usize; 2] = [112, 208];
+/// Measured on an H200, by `linear_forms.py`. With at most one gate per head and no delta rule the numbers of tokens are 96 and
+/// 192 if the call returns no states, which saves a launch, and some 30 more otherwise.
+const fn at_once(delta: bool, per_dim: bool, dims: usize) -> AtOnce {
+    let (eighths, tokens) = match (delta, per_dim, dims > 64) {
+        (false, false, false) => (4, 112),
+        (false, false, true) => (4, 208),
+        (true, false, false) => (2, 176),
+        (true, false, true) => (1, 320),
+        (false, true, _) => (16, 40),
+        (true, true, false) => (8, 48),
+        (true, true, true) => (6, 44),
+    };
+    AtOnce { eighths, tokens }
+}
 
-/// Returns whether a problem in the form `form` is computed in long chunks, all of them at once. This is possible without
-/// a delta rule and with at most one gate per head. Non-causal calls are an exception, because their outputs only need
-/// the last state.
+/// Returns whether a problem in the form `form` is computed in long chunks, all of them at once. Keys may have any number of
+/// dims without a delta rule and with at most one gate per head, and otherwise [`LONG_DIMS`] dims. Non-causal calls are an
+/// exception, because their outputs only need the last state.
 pub(super) fn has_long_chunks(problem: &Problem, form: Form) -> bool {
     form == Form::Chunk
         && problem.spec().direction != Direction::NonCausal
-        && !problem.rule().is_delta()
-        && problem.gates() != Gates::PerDim
+        && (!has_marks(problem) || problem.key_dim() <= LONG_DIMS)
+}
+
+/// Returns whether chunks of a problem that are computed at once may be marked, and are then computed token by token.
+pub(super) fn has_marks(problem: &Problem) -> bool {
+    problem.rule().is_delta() || problem.gates() == Gates::PerDim
 }
 
 /// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, if the options do not set this
@@ -125,22 +149,21 @@ impl LinearGpuChoice {
     /// more time per token with every wave, while the cost of their additional launch stays the same. The result is at
     /// least 16, since a chunk of 16 tokens is always computed completely.
     #[must_use]
-    pub fn crossover(sms: usize, blocks: usize) -> usize {
-        (TOKENS / turns(sms, blocks)).max(CHUNK)
+    pub fn crossover(gates: Gates, sms: usize, blocks: usize) -> usize {
+        (pays_from(gates) / turns(sms, blocks)).max(CHUNK)
     }
 
     /// Returns the smallest number of tokens for which a sequence is computed in long chunks, all of them at once, on a
     /// device with `sms` SMs, if no option requests a form. Returns `None` if there is no such number. `blocks` is the
     /// number of blocks of 32 columns in all states of a sequence. Long chunks multiply more, and store a state per
-    /// chunk. So they are faster if the blocks of a sequence would leave most SMs idle. The batch does not count, because
-    /// the bits of a sequence must not depend on it.
+    /// chunk. So they are faster if the blocks of a sequence would leave SMs idle; with a gate per dim, where a factor of
+    /// every pair of tokens costs most, also if they would not. The batch does not count, because the bits of a sequence
+    /// must not depend on it.
     pub(super) fn long_from(problem: &Problem, blocks: usize, sms: usize) -> Option<usize> {
-        let idle = blocks.saturating_mul(SMS_PER_BLOCK) <= sms;
-        if !has_long_chunks(problem, Form::Chunk) || !idle {
-            return None;
-        }
-        let [narrow, wide] = LONG_TOKENS;
-        Some(if problem.key_dim() <= 64 { narrow } else { wide })
+        let per_dim = problem.gates() == Gates::PerDim;
+        let at_once = at_once(problem.rule().is_delta(), per_dim, problem.key_dim());
+        let few = blocks.saturating_mul(8) <= sms.saturating_mul(at_once.eighths);
+        (has_long_chunks(problem, Form::Chunk) && few).then_some(at_once.tokens)
     }
 
     /// Returns whether all chunks are computed at once. Chunks are then long.
@@ -199,19 +222,21 @@ impl LinearGpuChoice {
             Form::Parallel => (Form::Parallel, tokens.max(1)),
             form => (form, self.chunk),
         };
-        let by_pairs = is_quadratic(problem, form);
+        let (by_pairs, per_dim) = (is_quadratic(problem, form), problem.gates() == Gates::PerDim);
         Executed {
             form,
             chunk,
             part: if form == Form::Scan { self.part_chunks(tokens) * CHUNK } else { tokens.max(1) },
-            exp_relative: EXP_RELATIVE,
+            // With per-dim gates in long chunks, up to four exponentials take the place of two, with two more roundings. The
+            // sums of logarithms have nine roundings to half a unit of 2^-24.
+            exp_relative: if per_dim && chunk == LONG_CHUNK { 3.5 * EXP_RELATIVE } else { EXP_RELATIVE },
             query_relative: key + 2.0 * unit,
             key_relative: key,
             // In the quadratic form, this includes the roundings of the norms of two rows.
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
-                // The norms of two rows, the factors of two gates, and the product with them.
-                Form::Chunk if chunk == LONG_CHUNK => self.dims + 4,
+                // The norms of two rows, the factors of two gates or of three per dim, and the products with them.
+                Form::Chunk if chunk == LONG_CHUNK => self.dims + if per_dim { 6 } else { 4 },
                 Form::Parallel => self.dims + 3,
                 _ => self.dims + 1,
             },
@@ -223,7 +248,7 @@ impl LinearGpuChoice {
                 _ => chunk + 4,
             },
             solve: if by_pairs { Solve::Rows } else { Solve::Factors },
-            factored: if problem.gates() == Gates::PerDim { FACTORED } else { 0.0 },
+            factored: if per_dim { FACTORED } else { 0.0 },
         }
     }
 }

@@ -2,17 +2,17 @@
 //! the device. Its criteria:
 //!
 //! 1. *Bits.* `recurrent` and the forms that process chunks have different bits. Whether `recurrent` is chosen depends
-//!    only on the number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The
+//!    only on the rule, the number of tokens of a sequence and the number of its states ([`LinearGpuChoice::crossover`]). The
 //!    lengths of packed sequences arrive with the data, so each packed sequence is computed as if it were alone
 //!    ([`LinearGpuChoice::recurrent_below`]).
-//! 2. *Chunks at once.* Without a delta rule and with at most one gate per head, `chunk` computes all chunks of all
-//!    sequences at once, in three launches, with chunks of 64 tokens. Its bits differ from those of `fused-chunk`. It
+//! 2. *Chunks at once.* `chunk` computes all chunks of all sequences at once, in three launches, with chunks of 64 tokens, unless
+//!    keys have more than 128 dims under a delta rule or with a gate per dim. Its bits differ from those of `fused-chunk`. It
 //!    fills the device even if there is a single sequence, but multiplies more and stores a state per chunk. So it is
-//!    chosen if the blocks of a sequence would leave most SMs idle and the sequence is long enough to pay for three
-//!    launches ([`LinearGpuChoice::long_from`]). For packed sequences and for batches the choice is that of a sequence
+//!    chosen if the blocks of a sequence would leave SMs idle and the sequence is long enough to pay for three launches
+//!    ([`LinearGpuChoice::long_from`]). For packed sequences and for batches the choice is that of a sequence
 //!    alone ([`LinearGpuChoice::fused_below`]).
 //! 3. *Passes.* Other calls use `fused-chunk`, which passes over the tokens once. `scan` and `parallel` are only chosen
-//!    on request, and so is `chunk` with a delta rule or a gate per dim. There, `chunk` has the bits of `fused-chunk`, but
+//!    on request, and so is `chunk` with more than 128 dims. There, `chunk` has the bits of `fused-chunk`, but
 //!    needs a second pass. It occupies SMs that `fused-chunk` leaves idle, but only long sequences of few heads gain from
 //!    it. `scan` passes twice over most tokens,
 //!    and a delta rule also needs the transitions of the parts. So `scan` is faster if most SMs would be idle, and
@@ -113,8 +113,10 @@ pub fn choose(
     let columns = problem.value_dim().div_ceil(walk.columns);
     let own = columns.saturating_mul(heads).saturating_mul(sequences);
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
-    let from = LinearGpuChoice::crossover(device.sms, columns.saturating_mul(heads));
-    let long_from = LinearGpuChoice::long_from(problem, columns.saturating_mul(heads), device.sms);
+    let blocks = columns.saturating_mul(heads);
+    let long_from = LinearGpuChoice::long_from(problem, blocks, device.sms);
+    let chunks_from = LinearGpuChoice::crossover(problem.gates(), device.sms, blocks);
+    let from = long_from.unwrap_or(chunks_from).min(chunks_from);
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,
         (None, _) if walk.steps => Form::Recurrent,
@@ -126,7 +128,6 @@ pub fn choose(
     let is_long = has_long_chunks(problem, form);
     let is_shared = |form| {
         let (direction, readers) = (problem.spec().direction, problem.readers(0).1);
-        let blocks = columns.saturating_mul(heads);
         let mut all = fit.clone();
         let has_kernel = all.any(|(_, other)| other.shares && !other.steps && other.dims == walk.dims);
         walk.steps || has_kernel && LinearGpuChoice::is_shared(form, direction, readers, blocks, device.sms)

@@ -16,14 +16,14 @@
 //! updates the states of the short sequences. If the form computes all chunks at once, sequences that are too short for
 //! this have launches of their own, which pass over short chunks in order.
 
-use super::choice::is_quadratic;
+use super::choice::{has_marks, is_quadratic};
 use super::layout::{gates, holds, padded, sums};
 use super::marshal::{
     self, Sequences, common, copy, dense, long_states, past_and_present, with_answers, with_columns,
     with_one_reader, with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step,
     with_steps,
 };
-use super::plan::{GpuPlan, Kernels, Loaded, is_few};
+use super::plan::{GpuPlan, Kernels, Loaded, Long, is_few};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::marshal::{dtype, tensor};
@@ -35,8 +35,8 @@ use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
     CHUNK, CarryArgs, FOLD, LONG_CHUNK, LONG_ELEMENTS, LONG_FOLDED, LONG_TILE, LinearArgs, LinearSequence,
-    PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs, prepare_blocks,
-    terms_blocks, walk_blocks,
+    LongArgs, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs, long_blocks,
+    long_width, prepare_blocks, terms_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, TYPE_F32};
 use std::sync::Arc;
@@ -203,6 +203,9 @@ impl Call<'_> {
         let args = with_states(args, initial, last, before);
         let chunks = args.chunks as usize;
         let heads = if args.output.data == 0 { 0 } else { problem.output_heads() };
+        if has_marks(problem) {
+            return self.long_with_marks(args, heads, kernels);
+        }
 
         let mut tiled = with_columns(args, LONG_TILE);
         let tiles = tiled.columns as usize;
@@ -225,6 +228,48 @@ impl Call<'_> {
             return Ok(());
         }
         self.launch_blocks(parameter, kernels.answers.of(answering, sms), answering)
+    }
+
+    /// Lists the launches that compute all chunks at once under a delta rule or with per-dim gates. The first launch computes the
+    /// terms of all chunks, or solves every chunk for any state. The second carries the states and computes what the tokens
+    /// write, and also the outputs of chunks that it must compute token by token. The third computes the other outputs.
+    fn long_with_marks(
+        &mut self,
+        args: LinearArgs,
+        heads: usize,
+        kernels: Long<Loaded>,
+    ) -> Result<(), DeviceError> {
+        let args = marshal::with_dim_gates(self.problem, args);
+        let (problem, sms) = (self.problem, self.plan.gpu.profile().sms);
+        let delta = problem.rule().is_delta();
+        let written = match delta {
+            true => marshal::written(problem, self.scratch + self.plan.layout.written),
+            false => DeviceTensor::default(),
+        };
+        let (states, chunks) = (problem.state_heads(), args.chunks as usize);
+        let (rows, columns) = (problem.key_dim(), problem.value_dim());
+
+        let blocks = long_blocks(delta, [heads, states], chunks, rows, columns);
+        self.launch_long(LongArgs { call: args, written }, kernels.terms.of(blocks, sms), blocks)?;
+        let call = with_columns(with_states_as_heads(problem, args), long_width(delta));
+        self.launch_long(LongArgs { call, written }, kernels.states, self::blocks(&call))?;
+        if heads == 0 {
+            return Ok(());
+        }
+        let answering = with_columns(args, LONG_TILE);
+        let answering = if delta { marshal::with_written(answering, written) } else { answering };
+        let blocks = walk_blocks(answering.columns as usize, chunks, heads, 1);
+        let parameter = self.list.store(&answering)?;
+        self.launch_blocks(parameter, kernels.answers.of(blocks, sms), blocks)
+    }
+
+    /// Lists a launch of `kernel` on `blocks` blocks with these arguments.
+    fn launch_long(&mut self, args: LongArgs, kernel: Loaded, blocks: usize) -> Result<(), DeviceError> {
+        self.blocks = blocks;
+        let parameter = self.list.store(&args)?;
+        let grid = Grid::new(blocks as u32, kernel.threads);
+        // SAFETY: *parameter*: the kernel takes a `LongArgs`.
+        unsafe { self.list.push(&kernel.function, grid, parameter) }
     }
 
     /// Lists the launches of the quadratic form for rules other than delta rules, with at most one gate per head.

@@ -3,7 +3,9 @@
 use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{LONG_GATE, LONG_RECORD, LinearSequence, RECORD, TILE_ROWS};
+use elsa_kernels::cuda::linear::{
+    LONG_CHUNK, LONG_GATE, LONG_RECORD, LinearSequence, RECORD, TILE_ROWS, long_tile,
+};
 
 /// Alignment of every region of the workspace, in bytes.
 const ALIGNMENT: usize = 256;
@@ -17,7 +19,8 @@ pub struct RegionOffsets {
     /// Prepared data of the chunks: a record of f32 values for each output head and chunk, `[output heads, chunks,
     /// record]`.
     pub records: u64,
-    /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
+    /// Gated keys and queries of the prepared chunks, if there are per-dim gates. If all chunks are computed at once, also what
+    /// solves the chunks of a delta rule. Both kinds of chunks use the same memory, one after the other.
     pub tiles: u64,
     /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
     /// this region, then replaces the results by the states after these parts. The rows of this region are padded. If all
@@ -31,7 +34,7 @@ pub struct RegionOffsets {
     pub gate_sums: u64,
     /// Last states, `[sequences, state heads, d_k, d_v]`, if they need separate memory ([`holds`]).
     pub held: u64,
-    /// Values that tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with
+    /// Values that tokens write under a delta rule, in the quadratic form or if all chunks are computed at once, f32 `[batch, state heads, tokens, d_v]` with
     /// padded rows.
     pub written: u64,
     /// For a bidirectional problem, outputs of the first direction, f32 `[batch, output heads, tokens, d_v]`.
@@ -123,6 +126,19 @@ impl RegionOffsets {
             (true, false) => c.chunks.checked_mul(LONG_RECORD)?,
             (false, _) => c.chunks.checked_mul(RECORD)?,
         };
+        let (per_dim, solves) = (problem.gates() == Gates::PerDim, delta && c.is_long());
+        let short_tiles =
+            heads.checked_mul(TILE_ROWS)?.checked_mul(c.dims)?.checked_mul(c.short_chunks(problem))?;
+        let tiles = match c.is_long() {
+            true => {
+                let queries = if per_dim { heads.checked_mul(LONG_CHUNK)?.checked_mul(c.dims)? } else { 0 };
+                let own =
+                    long_tile(delta, c.dims, rows, columns).checked_mul(states)?.checked_add(queries)?;
+                let long = own.checked_mul(c.chunks)?;
+                if c.fused_below > 0 && per_dim { long.max(short_tiles) } else { long }
+            }
+            false => heads.checked_mul(c.chunks)?.checked_mul(TILE_ROWS)?.checked_mul(c.dims)?,
+        };
         let transitions = [sequences, states, items, rows, padded(rows), 4];
         let tables = if c.fused_below > 0 { 2 } else { 1 };
         let entries = problem.spec().packed.map_or(0, |n| n.saturating_mul(tables));
@@ -133,15 +149,12 @@ impl RegionOffsets {
         let layout = RegionOffsets {
             table,
             records: take(records, &[heads, record, 4])? as u64,
-            tiles: take(
-                records && problem.gates() == Gates::PerDim,
-                &[heads, c.chunks, TILE_ROWS, c.dims, 4],
-            )? as u64,
+            tiles: take(records && (per_dim || solves), &[tiles, 4])? as u64,
             boundaries: take(divided, &boundaries)? as u64,
             transitions: take(scan && delta, &transitions)? as u64,
             gate_sums: take(scan && !delta, &[sequences, states, items, gates(problem), 8])? as u64,
             held: take(holds(problem, c), &state)? as u64,
-            written: take(delta && is_quadratic(problem, c.form), &written)? as u64,
+            written: take(delta && (solves || is_quadratic(problem, c.form)), &written)? as u64,
             sums: take(sums(problem), &[output.batch(), heads, output.tokens(), columns, 4])? as u64,
             transition_bytes: if scan && delta {
                 transitions.into_iter().fold(1, usize::saturating_mul)

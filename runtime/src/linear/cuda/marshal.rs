@@ -7,13 +7,13 @@ use crate::cuda::parameter::parameters;
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
-    self as args, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE,
-    OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, SumsArgs, VALUE_F32,
-    VALUE_VEC4, carry_blocks,
+    self as args, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, LongArgs,
+    NORMALIZE, OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, SumsArgs,
+    VALUE_F32, VALUE_VEC4, carry_blocks,
 };
 use elsa_kernels::cuda::tensor::{DeviceTensor, Divisor, TYPE_F32};
 
-parameters!(CarryArgs, LinearArgs, SumsArgs);
+parameters!(CarryArgs, LinearArgs, LongArgs, SumsArgs);
 
 /// Upper limit on the row stride in elements. For smaller strides, the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
@@ -200,10 +200,15 @@ pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
 
-/// Sets the parameters that all launches of the quadratic form share, for delta rules and per-dim gates.
-pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
+/// Returns `filled` with the flag for per-dim gates, if the problem has such gates.
+pub fn with_dim_gates(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
     flag(&mut filled, DIM_GATES, problem.gates() == Gates::PerDim);
-    of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
+    filled
+}
+
+/// Sets the parameters that all launches of the quadratic form share, for delta rules and per-dim gates.
+pub fn quadratic(problem: &Problem, filled: LinearArgs) -> LinearArgs {
+    of_parts(with_columns(with_dim_gates(problem, filled), PARALLEL_COLUMNS), 1)
 }
 
 /// Returns a description of the values that tokens write to the workspace at `data`. There is one row per token and

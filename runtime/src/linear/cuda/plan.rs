@@ -171,6 +171,16 @@ impl GpuPlan {
         };
         let sized = |step| Ok::<_, DeviceError>(BySize { many: long(step, false)?, few: long(step, true)? });
         let long = match choice.is_long() {
+            true if own != (false, false) => {
+                let (per_dim, _) = own;
+                let terms = long(LinearLong::Solve { per_dim }, false)?;
+                let answers = long(LinearLong::Answers, true)?;
+                Some(Long {
+                    terms: BySize { many: terms, few: terms },
+                    states: long(LinearLong::Carry { dims: choice.dims }, false)?,
+                    answers: BySize { many: answers, few: answers },
+                })
+            }
             true => Some(Long {
                 terms: sized(LinearLong::Terms)?,
                 states: long(LinearLong::States, false)?,

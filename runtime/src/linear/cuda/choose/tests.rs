@@ -5,7 +5,7 @@ use crate::linear::cuda::choice::LinearGpuChoice;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
-use elsa_core::linear::{Form, Problem, Rule, Spec};
+use elsa_core::linear::{Form, Gates, Problem, Rule, Spec};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::linear::LinearWalk;
@@ -58,11 +58,11 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!(form(NANO, [1, 1, 20, 32]), Form::Recurrent);
     let mut last = usize::MAX;
     for blocks in [0, 1, 2, 3, 4, 8, 100, usize::MAX] {
-        let found = LinearGpuChoice::crossover(1, blocks);
+        let found = LinearGpuChoice::crossover(Gates::None, 1, blocks);
         assert!((16..=24).contains(&found) && found <= last);
         last = found;
     }
-    let of = |(sms, blocks)| LinearGpuChoice::crossover(sms, blocks);
+    let of = |(sms, blocks)| LinearGpuChoice::crossover(Gates::None, sms, blocks);
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [24, 24, 16]);
 }
 
@@ -88,7 +88,7 @@ fn the_batch_changes_no_form() {
 /// Checks which problems are computed in long chunks, all of them at once. If their workspace exceeds the budget, smaller
 /// ones replace it.
 #[test]
-fn long_chunks_are_for_few_heads_and_plain_rules() {
+fn long_chunks_are_for_few_heads() {
     let of = |rule, shape, packed, options: &LinearPlanOptions| {
         choose(&problem(rule, shape, packed), H200, WALKS.into_iter(), options).unwrap()
     };
@@ -110,11 +110,49 @@ fn long_chunks_are_for_few_heads_and_plain_rules() {
         assert_eq!([23, 24, 111, 112, 2000].map(chunk), [1, 16, 16, 64, 64]);
     }
     for rule in [Rule::Delta, Rule::GatedDelta] {
-        let (choice, _) = of(rule, shape, None, &plain);
-        assert_eq!((choice.form, choice.chunk), (Form::FusedChunk, 16));
-        let (choice, _) = of(rule, shape, None, &plain.form(Form::Chunk));
-        assert_eq!((choice.form, choice.chunk), (Form::Chunk, 16));
+        let (choice, layout) = of(rule, shape, None, &plain);
+        assert_eq!((choice.form, choice.chunk, choice.chunks), (Form::Chunk, 64, 2 * 32));
+        // Those of plain rules, then two matrices with gates and marks for each chunk, and the values that tokens write.
+        let own = 8 * 64 * (2 * 64 * 64 + 64 + 4) + 2 * 8 * 2000 * 64;
+        assert_eq!(layout.bytes, (8 * 64 * (64 * 67 + 64 * 64 + 4) + own) * 4);
+        let executed = choice.executed(&problem(rule, shape, None), 2000);
+        assert_eq!((executed.chunk, executed.solve), (64, Solve::Factors));
+        let form = |heads, tokens, dim| of(rule, [1, heads, tokens, dim], None, &plain).0.form;
+        assert_eq!([form(8, 175, 64), form(8, 176, 64)], [Form::FusedChunk, Form::Chunk]);
+        assert_eq!([form(16, 176, 64), form(17, 176, 64)], [Form::Chunk, Form::FusedChunk]);
+        assert_eq!([form(1, 319, 128), form(1, 320, 128)], [Form::FusedChunk, Form::Chunk]);
+        assert_eq!([form(4, 4000, 128), form(5, 4000, 128)], [Form::Chunk, Form::FusedChunk]);
     }
+}
+
+/// Checks from which length on problems with a gate per dim are computed all chunks at once, and token by token before. A board
+/// with few SMs uses short chunks.
+#[test]
+fn gates_per_dim_need_long_chunks_early() {
+    let per_dim = WALKS.map(|(name, walk)| (name, LinearWalk { per_dim: true, ..walk }));
+    let form = |rule, device, shape: [usize; 4]| {
+        let view = |d| View::dense("x", Layout::Bhnd, &[shape[0], shape[1], shape[2], d], None).unwrap();
+        let mut spec = *problem(rule, shape, None).spec();
+        spec.decay = Some(view(shape[3]));
+        let problem = spec.check().unwrap();
+        choose(&problem, device, per_dim.into_iter(), &LinearPlanOptions::default()).unwrap().0.form
+    };
+    use Form::{Chunk, FusedChunk, Recurrent};
+    for (rule, heads, dims, from) in [
+        (Rule::Gated, 132, 64, 40),
+        (Rule::Gated, 66, 128, 40),
+        (Rule::GatedDelta, 66, 64, 48),
+        (Rule::GatedDelta, 24, 128, 44),
+    ] {
+        let of = |heads, tokens| form(rule, H200, [2, heads, tokens, dims]);
+        assert_eq!([of(heads, from - 1), of(heads, from)], [Recurrent, Chunk], "{rule:?} {dims}");
+        assert_eq!([of(1, from - 1), of(1, from)], [Recurrent, Chunk], "{rule:?} {dims}");
+        assert_ne!(of(heads + 1, 4096), Chunk, "{rule:?} {dims}");
+    }
+    assert_eq!(
+        [15, 16, 4096].map(|tokens| form(Rule::Gated, NANO, [1, 8, tokens, 64])),
+        [Recurrent, FusedChunk, FusedChunk]
+    );
 }
 
 /// Checks that a packed sequence executes the same operations as the same sequence does if it is the only sequence of a

@@ -1,0 +1,3 @@
+#include "chunk_solve.cuh"
+
+LINEAR_SOLVE(linear_solve_dim__sm53, chunks::DimTerms, 2)
