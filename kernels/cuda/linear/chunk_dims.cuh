@@ -14,55 +14,12 @@
 //     tokens of a marked chunk one by one and writes their answers; the third one skips it.
 #pragma once
 
+#include "run.cuh"
 #include "solved.cuh"
 
 namespace chunks {
 
 constexpr int RUN = 16, RUNS = LONG_CHUNK / RUN, HALF_RUN = RUN / 2, HALVES = 2 * RUNS;
-
-// Elements `dim` of the rows of COUNT tokens; zero past the last token and the last dim.
-template <int COUNT> INLINE void load_run(float (&to)[COUNT], const Rows& from, int position, int tokens, int dim) {
-  const Address at = row_at(from, position) + dim * element_size(from.dtype);
-  const int count = dim < from.dim ? tokens : 0;
-  UNROLL for (int t = 0; t < COUNT; t++) to[t] = 0.f;
-  if (from.dtype == TYPE_F32) {
-    UNROLL for (int t = 0; t < COUNT; t++)
-      if (t < count) to[t] = load_f32(at + t * from.step);
-  } else {
-    UNROLL for (int t = 0; t < COUNT; t++)
-      if (t < count) to[t] = widen(load_u16(at + t * from.step), from.dtype);
-  }
-}
-
-// Moves a run on by four tokens. Loops of four tokens have a quarter of the code: a block executes it once, and would wait for it.
-template <int COUNT> INLINE void turn(float (&run)[COUNT]) {
-  float first[4];
-  UNROLL for (int t = 0; t < 4; t++) first[t] = run[t];
-  UNROLL for (int t = 4; t < COUNT; t++) run[t - 4] = run[t];
-  UNROLL for (int t = 0; t < 4; t++) run[COUNT - 4 + t] = first[t];
-}
-
-INLINE int units_in(float x) { return (int)bits_of(x); }
-INLINE float of_units(int units) { return float_of_bits((unsigned)units); }
-
-// Turns the logarithms of COUNT tokens into their sums, units as bits. Returns whether all logarithms and sums are within their
-// bounds.
-template <int COUNT> INLINE bool sum_run(float (&logs)[COUNT]) {
-  bool good = true;
-  float rest = 0.f, about = 0.f;
-  unsigned units = 0;
-  NO_UNROLL for (int t0 = 0; t0 < COUNT; t0 += 4) {
-    UNROLL for (int t = 0; t < 4; t++) {
-      about += logs[t];
-      const bool small = __builtin_fabsf(logs[t]) <= MOST_RUN;
-      good = good && small && __builtin_fabsf(about) <= MOST_RUN;
-      units += (unsigned)units_of(small ? logs[t] : 0.f, rest);
-      logs[t] = of_units((int)units);
-    }
-    turn(logs);
-  }
-  return good;
-}
 
 // The sums of half runs for COUNT dims, in shared memory.
 template <int COUNT> struct Totals {
@@ -128,14 +85,8 @@ struct DimPairs : Chunk {
     }
     NO_UNROLL for (int r = thread_index() / 2; r < 2 * LONG_CHUNK; r += THREADS / 2) {
       const Rows& from = r < LONG_CHUNK ? queries : keys;
-      float squares = 0.f;
-      NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
-        const f4 y = unpacked(from, row_quad(from, r % LONG_CHUNK, x));
-        UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(y[e], y[e], squares);
-      }
-      squares += shuffle_xor(squares, 1);
-      if (thread_index() % 2 == 0)
-        store_shared_f(sm + NORMS_AT + r * 4, 1.f / __builtin_sqrtf(squares + call.epsilon));
+      const float norm = norm_of_pair(from, r % LONG_CHUNK);
+      if (thread_index() % 2 == 0) store_shared_f(sm + NORMS_AT + r * 4, norm);
     }
   }
 
@@ -279,14 +230,8 @@ template <class S> struct DimWrites : Chunk {
       return;
     }
     NO_UNROLL for (int t = thread_index() / 2; t < LONG_CHUNK; t += S::THREADS / 2) {
-      float squares = 0.f;
-      NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
-        const f4 k = unpacked(from, row_quad(from, t, x));
-        UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(k[e], k[e], squares);
-      }
-      squares += shuffle_xor(squares, 1);
-      if (thread_index() % 2 == 0)
-        store_shared_f(sm + NORMS_AT + t * 4, 1.f / __builtin_sqrtf(squares + call.epsilon));
+      const float norm = norm_of_pair(from, t);
+      if (thread_index() % 2 == 0) store_shared_f(sm + NORMS_AT + t * 4, norm);
     }
   }
 

@@ -294,13 +294,8 @@ template <class S> struct Writes : Chunk {
   // Computes one over the norm of each key.
   INLINE void measure(const Rows& from) const {
     NO_UNROLL for (int t = thread_index() / 2; t < LONG_CHUNK; t += S::THREADS / 2) {
-      float squares = 0.f;
-      NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
-        const f4 k = unpacked(from, row_quad(from, t, x));
-        UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(k[e], k[e], squares);
-      }
-      squares += shuffle_xor(squares, 1);
-      if (thread_index() % 2 == 0) logs.set(NORMS_AT, t, 1.f / __builtin_sqrtf(squares + call.epsilon));
+      const float norm = norm_of_pair(from, t);
+      if (thread_index() % 2 == 0) logs.set(NORMS_AT, t, norm);
     }
   }
 

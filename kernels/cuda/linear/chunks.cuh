@@ -122,6 +122,17 @@ struct Chunk {
     return token < tokens ? load_row4(from, row_at(from, position + token), first) : zero4();
   }
 
+  // One over the norm of a token's row, computed by two adjacent lanes.
+  INLINE float norm_of_pair(const Rows& from, int token) const {
+    float squares = 0.f;
+    NO_UNROLL for (int x = thread_index() % 2 * 4; x < call.key_dim; x += 8) {
+      const f4 y = unpacked(from, row_quad(from, token, x));
+      UNROLL for (int e = 0; e < 4; e++) squares = __builtin_fmaf(y[e], y[e], squares);
+    }
+    squares += shuffle_xor(squares, 1);
+    return 1.f / __builtin_sqrtf(squares + call.epsilon);
+  }
+
   // Raw quads of the rows of tokens that are `apart`, zero past the last token and the last dim. `exist`: no quad of
   // the block is past them.
   template <int COUNT>

@@ -6,13 +6,8 @@
 // Marks the gate of a logarithm of -inf, which clears the state by selection.
 constexpr float CLEAR = -1.f;
 
-// e^x: 2^n 2^f with |f| <= 1/2; its series in f32 stops below 2^-27 of the result. The argument is reduced in f64, so that the
-// relative error is at most 2^-23 for every finite sum of gates. Below 2^-126 the result is zero.
-INLINE float exp_of(double x) {
-  const double y = x * 1.4426950408889634;
-  if (!(y > -126.)) return x != x ? (float)x : 0.f;
-  if (y >= 128.) return __builtin_inff();
-  const float n = __builtin_rintf((float)y), f = (float)(y - (double)n);
+// 2^f for |f| <= 1/2: the series stops below 2^-27 of the result.
+INLINE float power_within(float f) {
   float p = 1.5252734e-5f;
   p = __builtin_fmaf(p, f, 1.5403530e-4f);
   p = __builtin_fmaf(p, f, 1.3333558e-3f);
@@ -20,7 +15,17 @@ INLINE float exp_of(double x) {
   p = __builtin_fmaf(p, f, 5.5504109e-2f);
   p = __builtin_fmaf(p, f, 2.4022651e-1f);
   p = __builtin_fmaf(p, f, 6.9314718e-1f);
-  p = __builtin_fmaf(p, f, 1.f);
+  return __builtin_fmaf(p, f, 1.f);
+}
+
+// e^x: 2^n 2^f. The argument is reduced in f64, so that the relative error is at most 2^-23 for every finite sum of gates. Below
+// 2^-126 the result is zero.
+INLINE float exp_of(double x) {
+  const double y = x * 1.4426950408889634;
+  if (!(y > -126.)) return x != x ? (float)x : 0.f;
+  if (y >= 128.) return __builtin_inff();
+  const float n = __builtin_rintf((float)y), f = (float)(y - (double)n);
+  const float p = power_within(f);
   return n > 127.f ? p * 2.f * power_of_two(127.f) : p * power_of_two(n);
 }
 
@@ -42,14 +47,7 @@ INLINE int units_of(float g, float& rest) {
 INLINE float power_of_units(int sum) {
   const int n = (int)((unsigned)sum + (1u << 23)) >> 24;
   const float f = (float)(int)((unsigned)sum - ((unsigned)n << 24)) * 0x1p-24f;
-  float p = 1.5252734e-5f;
-  p = __builtin_fmaf(p, f, 1.5403530e-4f);
-  p = __builtin_fmaf(p, f, 1.3333558e-3f);
-  p = __builtin_fmaf(p, f, 9.6181291e-3f);
-  p = __builtin_fmaf(p, f, 5.5504109e-2f);
-  p = __builtin_fmaf(p, f, 2.4022651e-1f);
-  p = __builtin_fmaf(p, f, 6.9314718e-1f);
-  p = __builtin_fmaf(p, f, 1.f);
+  const float p = power_within(f);
   return float_of_bits(bits_of(p) + ((unsigned)n << 23));
 }
 

@@ -6,8 +6,8 @@
 // 1. A warp has a chunk. It loads SLAB dims of keys and queries at a time into shared memory; a lane has every eighth row and
 //    every fourth key of the products.
 // 2. T comes by substitution, with a column per lane: powers of A overflow if keys are alike.
-// 3. Sums of logarithms are f64. With a gate per dim the gates are applied to the rows: exp(G_i) q_i . exp(-G_j) k_j, which is
-//    valid while all sums are within 2^±100; a lane has a dim.
+// 3. Sums of logarithms are f64. With a gate per dim they are in units (run.cuh), and the gates are applied to the rows:
+//    exp(G_i) q_i . exp(-G_j) k_j, which is valid while all sums are within 2^±100; a lane has a dim.
 // 4. A chunk is marked if a sum exceeds 2^100 (with a gate per dim, in either direction), if a logarithm is -inf or NaN, or if
 //    a product is not finite.
 #pragma once
@@ -16,10 +16,10 @@
 #include "place.cuh"
 #include "product.cuh"
 #include "record.cuh"
+#include "run.cuh"
 
-// Largest gate of a run of tokens, and its logarithm.
+// Largest gate of a run of tokens.
 constexpr float MOST_GATE = 0x1p100f;
-constexpr double MOST_SUM = 69.;
 
 template <bool PER_DIM, bool DELTA> struct Prepare {
   enum {
@@ -97,25 +97,29 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   // Like bring, with a gate per dim and one dim per lane. Returns whether the sums of logarithms are within bounds.
   INLINE bool bring_gated(int x0) {
     const int x = x0 + lane;
-    double sum = 0.;
-    bool within = true;
-    NO_UNROLL for (int t = 0; t < CHUNK; t++) {
-      if (t < tokens && x < call.key_dim) sum += (double)element(row_at(gates, position + t), x, gates.dtype);
-      within = within && sum <= MOST_SUM && sum >= -MOST_SUM;
-      const float before = exp_of(sum), undone = exp_of(-sum);
-      const float k = at(t, x) * factor_of(t), q = at(CHUNK + t, x) * factor_of(CHUNK + t);
-      const SharedBytes to = sm + t * ROW_BYTES + lane * 4;
-      store_shared_f(to, k * before);
-      store_shared_f(to + CHUNK * ROW_BYTES, q * before);
-      store_shared_f(to + COLUMNS_AT, k * undone);
-      write_f32(tile_at(t, x), k * before);
-      write_f32(tile_at(CHUNK + t, x), q * before);
+    UnitSum sum;
+    NO_UNROLL for (int t0 = 0; t0 < CHUNK; t0 += 4) {
+      float g[4], k[4], q[4];
+      load_run(g, gates, position + t0, tokens - t0, x);
+      load_run(k, keys, position + t0, tokens - t0, x);
+      load_run(q, queries, position + t0, tokens - t0, x);
+      UNROLL for (int e = 0; e < 4; e++) {
+        const int t = t0 + e, units = sum.add(g[e]);
+        const float before = power_of_units(units), undone = power_of_units((int)-(unsigned)units);
+        const float key = k[e] * factor_of(t), query = q[e] * factor_of(CHUNK + t);
+        const SharedBytes to = sm + t * ROW_BYTES + lane * 4;
+        store_shared_f(to, key * before);
+        store_shared_f(to + CHUNK * ROW_BYTES, query * before);
+        store_shared_f(to + COLUMNS_AT, key * undone);
+        write_f32(tile_at(t, x), key * before);
+        write_f32(tile_at(CHUNK + t, x), query * before);
+      }
     }
-    const float end = exp_of(sum);
+    const float end = power_of_units((int)sum.units);
     NO_UNROLL for (int t = 0; t < CHUNK; t++)
       write_f32(tile_at(2 * CHUNK + t, x), load_shared_f(sm + COLUMNS_AT + t * ROW_BYTES + lane * 4) * end);
     write_f32(tile_at(3 * CHUNK, x), end);
-    return within;
+    return sum.good;
   }
 
   // Writes the tile of a marked chunk. Rows past the last dim are cleared, even after a change that was not finite.

@@ -1,5 +1,5 @@
-// What the launches for all chunks at once leave for each other under a delta rule or with a gate per dim; chunk_solve.cuh and
-// chunk_dims.cuh have the formulas.
+// Layout of the intermediate results of the launches for all chunks at once under a delta rule or with a gate per dim;
+// chunk_solve.cuh and chunk_dims.cuh have the formulas.
 #pragma once
 
 #include "chunks.cuh"
@@ -12,10 +12,6 @@ struct Long {
 static_assert(__builtin_offsetof(Long, written) == 504 && sizeof(Long) == 536, "");
 
 namespace chunks {
-
-// Bound on the sums of the logarithms of a run of tokens, with a gate per dim; e^69 < 2^100.
-constexpr float MOST_RUN = 69.f;
-constexpr int MOST_UNITS = (int)(69. * 1.4426950408889634 * 16777216.);
 
 // The places in `tiles`. Each state head and chunk has
 //

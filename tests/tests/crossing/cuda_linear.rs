@@ -272,6 +272,35 @@ pub(crate) fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     many
 }
 
+/// Varies everything but rule, tokens, dims and seed with `n`: heads, gates, direction, states, type, layout, norms, batch, packing.
+pub(crate) fn awkward(n: usize, plain: Params) -> Params {
+    let directions = [Direction::Forward, Direction::Reverse, Direction::Bidirectional];
+    let (tokens, both) = (plain.tokens, directions[n / 2 % 3] == Direction::Bidirectional);
+    let is_packed = n % 7 == 3;
+    Params {
+        heads: [[1, 1, 1], [4, 2, 2], [1, 1, 2], [2, 1, 1]][n / 3 % 4],
+        gates: [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n / 3 % 3],
+        direction: directions[n / 2 % 3],
+        past: !both && !n.is_multiple_of(5),
+        in_place: !both && n % 5 > 2,
+        dtype: [DType::F32, DType::F32, DType::F16, DType::Bf16][n / 5 % 4],
+        packing: [Packing::Heads, Packing::Tokens, Packing::Gaps][n / 5 % 3],
+        normalize: (n % 7 == 1).then_some(1e-6),
+        batch: if is_packed { 1 } else { 1 + n % 2 },
+        packed: is_packed.then(|| vec![0, 0, tokens as i64 / 3, tokens as i64]),
+        ..plain
+    }
+}
+
+/// Checks a case in long chunks that are all computed at once.
+pub(crate) fn check_long_chunks(engine: &Engine, case: &Case) {
+    let options = LinearPlanOptions::default().form(Form::Chunk);
+    let plan = engine.linear_plan(&case.problem, &options).unwrap();
+    let kernel = plan.kernel_of(Backend::Cuda);
+    assert!(kernel.starts_with("linear_long_answers"), "{kernel} {}", case.name);
+    case.check_on(engine, &options);
+}
+
 /// Returns the output bits of the tokens in `range` and the bits of the last state of sequence `index`, if the case returns
 /// states, for a case of one head.
 fn bits_of(found: &LinearOutputs, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {

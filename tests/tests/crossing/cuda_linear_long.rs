@@ -1,12 +1,12 @@
 //! Tests linear attention on the GPU back end in long chunks that are all computed at once: the form `chunk` without a
 //! delta rule and with at most one gate per head. `cuda_linear_marks` tests other rules.
 
-use crate::cuda_linear::repeated;
+use crate::cuda_linear::{awkward, check_long_chunks, repeated};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Case, GateKind, Packing, Params};
-use elsa_runtime::{Backend, Fallback, LinearPlanOptions};
+use elsa_oracle::linear::{Case, GateKind, Params};
+use elsa_runtime::{Fallback, LinearPlanOptions};
 
 fn chunk() -> LinearPlanOptions {
     LinearPlanOptions::default().form(Form::Chunk)
@@ -18,30 +18,12 @@ fn chunk() -> LinearPlanOptions {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn chunks_at_once_are_within_their_bounds() {
     let engine = gpu_engine(Fallback::Fail);
-    let directions = [Direction::Forward, Direction::Reverse, Direction::Bidirectional];
-    for n in 0..36 {
+    for n in 0..72 {
         let tokens = [1, 31, 32, 33, 63, 64, 65, 128, 150][n % 9];
         let dims = [[64, 64], [5, 130], [65, 7], [33, 66], [129, 36]][n % 5];
         let rule = [Rule::Gated, Rule::Linear, Rule::Gated][n % 3];
-        let mut params = Params { seed: n as u64, ..Params::plain(rule, tokens, dims) };
-        params.heads = [[1, 1, 1], [4, 2, 2], [1, 1, 2], [2, 1, 1]][n % 4];
-        params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n / 3 % 3];
-        params.direction = directions[n / 2 % 3];
-        let both = params.direction == Direction::Bidirectional;
-        (params.past, params.in_place) = (!both && n % 5 != 0, !both && n % 5 > 2);
-        params.dtype = [DType::F32, DType::F32, DType::F16, DType::Bf16][n / 2 % 4];
-        params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n / 5 % 3];
-        params.normalize = (n % 7 == 1).then_some(1e-6);
-        params.batch = 1 + n % 2;
-        if n % 4 == 3 {
-            params.batch = 1;
-            params.packed = Some(vec![0, 0, tokens as i64 / 3, tokens as i64]);
-        }
-        let case = params.build();
-        let plan = engine.linear_plan(&case.problem, &chunk()).unwrap();
-        let kernel = plan.kernel_of(Backend::Cuda);
-        assert!(kernel.starts_with("linear_long_answers"), "{kernel} {}", case.name);
-        case.check_on(&engine, &chunk());
+        let params = awkward(n, Params { seed: n as u64, ..Params::plain(rule, tokens, dims) });
+        check_long_chunks(&engine, &params.build());
     }
 }
 

@@ -1,12 +1,11 @@
 //! Tests delta rules and gates per dim on the GPU back end in long chunks that are all computed at once: the form `chunk` with at
 //! most 128 dims.
 
-use crate::cuda_linear::repeated;
-use elsa_core::dtype::DType;
-use elsa_core::linear::{Direction, Form, Rule};
+use crate::cuda_linear::{awkward, check_long_chunks, repeated};
+use elsa_core::linear::{Form, Rule};
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Case, GateKind, Packing, Params};
-use elsa_runtime::{Backend, Fallback, LinearPlanOptions};
+use elsa_oracle::linear::{Case, GateKind, Params};
+use elsa_runtime::{Fallback, LinearPlanOptions};
 
 /// Rules, and whether each dim has a gate.
 const RULES: [(Rule, bool); 4] =
@@ -27,31 +26,14 @@ fn chunk() -> LinearPlanOptions {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn chunks_at_once_are_within_their_bounds() {
     let engine = gpu_engine(Fallback::Fail);
-    let directions = [Direction::Forward, Direction::Reverse, Direction::Bidirectional];
     for n in 0..72 {
         let tokens = [1, 15, 16, 17, 63, 64, 65, 128, 150][n % 9];
         let dims = [[64, 64], [5, 130], [65, 7], [33, 66], [128, 36]][n % 5];
-        let mut params = params(n, tokens, dims);
-        params.heads = [[1, 1, 1], [4, 2, 2], [1, 1, 2], [2, 1, 1]][n / 3 % 4];
+        let mut params = awkward(n, params(n, tokens, dims));
         params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][[0, 0, 1, 0, 2][n / 4 % 5]];
-        params.direction = directions[n / 2 % 3];
-        let both = params.direction == Direction::Bidirectional;
-        (params.past, params.in_place) = (!both && n % 5 != 0, !both && n % 5 > 2);
-        params.dtype = [DType::F32, DType::F32, DType::F16, DType::Bf16][n / 5 % 4];
-        params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n / 5 % 3];
-        params.normalize = (n % 7 == 1).then_some(1e-6);
         params.equal_keys = n % 6 == 2;
         params.shared_beta = n % 8 == 3;
-        params.batch = 1 + n % 2;
-        if n % 7 == 3 {
-            params.batch = 1;
-            params.packed = Some(vec![0, 0, tokens as i64 / 3, tokens as i64]);
-        }
-        let case = params.build();
-        let plan = engine.linear_plan(&case.problem, &chunk()).unwrap();
-        let kernel = plan.kernel_of(Backend::Cuda);
-        assert!(kernel.starts_with("linear_long_answers"), "{kernel} {}", case.name);
-        case.check_on(&engine, &chunk());
+        check_long_chunks(&engine, &params.build());
     }
 }
 

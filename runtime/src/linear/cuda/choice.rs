@@ -227,9 +227,13 @@ impl LinearGpuChoice {
             form,
             chunk,
             part: if form == Form::Scan { self.part_chunks(tokens) * CHUNK } else { tokens.max(1) },
-            // With per-dim gates in long chunks, up to four exponentials take the place of two, with two more roundings. The
-            // sums of logarithms have nine roundings to half a unit of 2^-24.
-            exp_relative: if per_dim && chunk == LONG_CHUNK { 3.5 * EXP_RELATIVE } else { EXP_RELATIVE },
+            // The sums of per-dim logarithms in a chunk have roundings to half a unit of 2^-24: two in short chunks and nine in
+            // long ones. Long chunks also use up to four exponentials instead of two, with two more roundings.
+            exp_relative: match (per_dim, chunk) {
+                (true, LONG_CHUNK) => 3.5 * EXP_RELATIVE,
+                (true, CHUNK) => 1.2 * EXP_RELATIVE,
+                _ => EXP_RELATIVE,
+            },
             query_relative: key + 2.0 * unit,
             key_relative: key,
             // In the quadratic form, this includes the roundings of the norms of two rows.

@@ -231,8 +231,9 @@ impl Call<'_> {
     }
 
     /// Lists the launches that compute all chunks at once under a delta rule or with per-dim gates. The first launch computes the
-    /// terms of all chunks, or solves every chunk for any state. The second carries the states and computes what the tokens
-    /// write, and also the outputs of chunks that it must compute token by token. The third computes the other outputs.
+    /// terms of all chunks, or solves every chunk for any state. The second carries the states, computes the writes of the
+    /// tokens, and also computes the outputs of chunks that it must process token by token. The third computes the other
+    /// outputs.
     fn long_with_marks(
         &mut self,
         args: LinearArgs,
