@@ -74,6 +74,8 @@ mod modules {
     /// Folders of modules, each with its [`Target`] as a Rust expression.
     const FIRST: (&str, &str) = ("ptx/sm_53", "Target { capability: (5, 3), level: None }");
     const TENSOR: (&str, &str) = ("ptx/sm_80", "Target { capability: (8, 0), level: Some(1) }");
+    /// [`Target`] of modules of the second folder whose names end like this.
+    const HALVES: (&str, &str) = ("_halves", "Target { capability: (8, 0), level: None }");
 
     /// Writes the groups of compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
@@ -109,6 +111,9 @@ mod modules {
             dictionary.iter().zip(&paths).find(|(name, (path, _))| path.file_stem() != Some(name.as_ref()))
         {
             return Err(format!("{}: no PTX; allowed: names in {}", missing.0, FIRST.0));
+        }
+        for (_, target) in paths.iter_mut().filter(|(path, _)| stem_ends(path, HALVES.0)) {
+            *target = HALVES.1;
         }
         for (at, (path, target)) in paths.iter().enumerate() {
             let fault = |error| format!("{}: {error}", path.display());
@@ -148,6 +153,10 @@ mod modules {
         let path = out.join("modules.rs");
         fs::write(&path, format!("{{\n{groups}&[\n{table}]\n}}\n"))
             .map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn stem_ends(path: &Path, ending: &str) -> bool {
+        path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(ending))
     }
 
     /// Renumbers the registers of each class in the order of their first appearance.

@@ -523,7 +523,7 @@ _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
 _SCHEDULES = ["exact", "flash", "vfa", "vsa", "blasst"]
-_TENSOR_CORES = ["off", "allow", "always"]
+_TENSOR_CORES = ["off", "allow", "always", "f16"]
 _METHODS = [None, "direct", "fft"]
 # Most workers of a call.
 _MOST_WORKERS = 1024
@@ -1824,9 +1824,10 @@ def attention(
     half_scores   True lets a GPU sum short chains of products of float16 tensors in float16: faster, less accurate, and NaN if
               such a sum is beyond 65504. A CPU and calls of other types ignore it.
     tensor_cores   True or "allow" lets a GPU compute on Tensor Cores where they are faster and as exact as float32 products;
-              "always", where they are as exact. A guard decides for each block of rows, and the bits also depend on
-              whether rows are aligned to four elements. False is "off". A CPU ignores it. `refused_blocks` of a
-              Certificate counts the blocks that the guard refused.
+              "always", where they are as exact. "f16" takes one f16 product for each product of float32 tensors without
+              masks and biases: faster, with relative errors of about 1e-3, like those of TF32. A guard decides for each
+              block of rows, and the bits also depend on whether rows are aligned to four elements. False is "off". A CPU
+              ignores it. `refused_blocks` of a Certificate counts the blocks that the guard refused.
 
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.

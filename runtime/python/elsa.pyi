@@ -19,7 +19,7 @@ _WindowsLike = Union[Tuple[_Pair, _Pair], Tuple[_Pair, _Pair, _Pair]]
 _Sides = Tuple[Optional[int], Optional[int]]
 _Rule = Literal["linear", "gated", "delta", "gated_delta"]
 _Direction = Literal["forward", "reverse", "bidirectional", "non_causal"]
-_TensorCores = Literal["off", "allow", "always"]
+_TensorCores = Literal["off", "allow", "always", "f16"]
 _Schedule = Literal["exact", "flash", "vfa", "vsa", "blasst"]
 _Form = Literal["recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 

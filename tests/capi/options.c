@@ -217,7 +217,7 @@ static void tensor_cores(elsa_engine engine) {
     const int has = device != NULL && strcmp(device, "tensor") == 0;
     call c = make(engine);
     elsa_tensor_cores use;
-    for (use = ELSA_TENSOR_CORES_OFF; use <= ELSA_TENSOR_CORES_ALWAYS; use++) {
+    for (use = ELSA_TENSOR_CORES_OFF; use <= ELSA_TENSOR_CORES_F16; use++) {
         elsa_plan_options how;
         elsa_plan_info info;
         elsa_plan plan;
@@ -229,13 +229,14 @@ static void tensor_cores(elsa_engine engine) {
         OK(elsa_plan_create(engine, &c.problem, &how, &plan));
         OK(elsa_plan_describe(plan, &info));
         CHECK(info.tensor_cores == 0 || use != ELSA_TENSOR_CORES_OFF);
-        CHECK(info.tensor_cores != 0 || use != ELSA_TENSOR_CORES_ALWAYS || !has);
+        CHECK(info.tensor_cores != 0 || use < ELSA_TENSOR_CORES_ALWAYS || !has);
+        CHECK((info.tensor_cores == ELSA_TENSOR_CORES_F16) == (info.tensor_cores != 0 && use == ELSA_TENSOR_CORES_F16));
         OK(elsa_workspace_create(plan, &room));
         OK(elsa_workspace_refused_blocks(room, &refused, &blocks));
         CHECK(refused == 0 && blocks == 0);
         memset(out, 0xff, sizeof out);
         OK(elsa_run(plan, room, &c.in, &c.to, NULL));
-        CHECK(error() < 1e-5);
+        CHECK(error() < (info.tensor_cores == ELSA_TENSOR_CORES_F16 ? 5e-3 : 1e-5));
         OK(elsa_workspace_refused_blocks(room, &refused, &blocks));
         CHECK(refused == 0 && blocks == (info.tensor_cores != 0 ? H : 0));
         OK(elsa_workspace_destroy(room));

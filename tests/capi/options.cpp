@@ -102,29 +102,32 @@ void tensor_cores(const elsa::engine &engine) {
     in.k = k;
     std::vector<float> by_products(count), y(count, NAN);
     elsa::outputs<float> to;
-    for (const bool refuses : {false, true}) {
-        in.v = refuses ? v : plain;
-        to.out = by_products;
-        const elsa::plan<float> off = engine.plan(p).value();
-        const elsa::workspace room = off.workspace().value();
-        CHECK(off.describe()->tensor_cores == 0 && off.run(room, in, to).ok());
-        CHECK(room.refused_blocks().ok() && room.refused_blocks()->blocks == 0);
-        const elsa::plan<float> plan =
-            engine.plan(p, elsa::plan_options().with_tensor_cores(ELSA_TENSOR_CORES_ALWAYS)).value();
-        const elsa::workspace workspace = plan.workspace().value();
-        const bool on = plan.describe()->tensor_cores != 0;
-        const char *device = std::getenv("ELSA_STANDIN_DEVICE");
-        CHECK(on || device == nullptr || std::strcmp(device, "tensor") != 0);
-        CHECK(on == (std::strstr(plan.describe()->kernel, "_split") != nullptr));
-        to.out = y;
-        CHECK(plan.run(workspace, in, to).ok());
-        const elsa::result<elsa::refused_blocks> found = workspace.refused_blocks();
-        CHECK(found.ok() && (found->blocks > 0) == on && found->refused == (on && refuses ? found->blocks / heads : 0));
-        CHECK(on || std::memcmp(y.data(), by_products.data(), count * sizeof(float)) == 0);
-        for (std::size_t at = 0; at < count; at++) CHECK(std::fabs(y[at] - by_products[at]) < 1e-5f);
+    for (const elsa_tensor_cores use : {ELSA_TENSOR_CORES_ALWAYS, ELSA_TENSOR_CORES_F16}) {
+        for (const bool refuses : {false, true}) {
+            in.v = refuses ? v : plain;
+            to.out = by_products;
+            const elsa::plan<float> off = engine.plan(p).value();
+            const elsa::workspace room = off.workspace().value();
+            CHECK(off.describe()->tensor_cores == 0 && off.run(room, in, to).ok());
+            CHECK(room.refused_blocks().ok() && room.refused_blocks()->blocks == 0);
+            const elsa::plan<float> plan = engine.plan(p, elsa::plan_options().with_tensor_cores(use)).value();
+            const elsa::workspace workspace = plan.workspace().value();
+            const bool on = plan.describe()->tensor_cores != 0;
+            const char *device = std::getenv("ELSA_STANDIN_DEVICE");
+            CHECK(on || device == nullptr || std::strcmp(device, "tensor") != 0);
+            CHECK(on == (std::strstr(plan.describe()->kernel, "__sm80") != nullptr));
+            CHECK((plan.describe()->tensor_cores == ELSA_TENSOR_CORES_F16) == (on && use == ELSA_TENSOR_CORES_F16));
+            to.out = y;
+            CHECK(plan.run(workspace, in, to).ok());
+            const elsa::result<elsa::refused_blocks> found = workspace.refused_blocks();
+            CHECK(found.ok() && (found->blocks > 0) == on && found->refused == (on && refuses ? found->blocks / heads : 0));
+            CHECK(on || std::memcmp(y.data(), by_products.data(), count * sizeof(float)) == 0);
+            const float most = on && use == ELSA_TENSOR_CORES_F16 ? 5e-3f : 1e-5f;
+            for (std::size_t at = 0; at < count; at++) CHECK(std::fabs(y[at] - by_products[at]) < most);
+        }
     }
     elsa::plan_options wrong;
-    wrong.tensor_cores = 3;
+    wrong.tensor_cores = ELSA_TENSOR_CORES_F16 + 1;
     CHECK(engine.plan(p, wrong).message().find("tensor_cores") == 0);
     wrong.reserved = 1;
     wrong.tensor_cores = ELSA_TENSOR_CORES_OFF;

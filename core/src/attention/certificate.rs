@@ -56,6 +56,8 @@ pub struct Executed {
     pub order: Order,
     /// `true` if products are those of operands that are split into two f16 values each. A guard limits the error of the splits.
     pub split: bool,
+    /// `true` if each of those operands is one f16 value instead, to which it is rounded. Only with `split`.
+    pub one_product: bool,
 }
 
 /// The known order in which a run accumulates its sums. Bounds for a finished run track the partial sums in this order. A
@@ -153,7 +155,7 @@ impl Certificate {
         write!(out, r#""output_rounding":{:e},"#, self.output_rounding)?;
         write!(out, r#""executed":{{"block":{block},"segment_blocks":{segment_blocks},"#)?;
         write!(out, r#""merge_depth":{merge_depth},"additions":{additions},"half_chain":{half_chain},"#)?;
-        write!(out, r#""split":{},"#, e.split)?;
+        write!(out, r#""split":{},"one_product":{},"#, e.split, e.one_product)?;
         write!(out, r#""kernel":"{}","into_s":{},"into_w":{},"#, e.kernel, e.into_s, e.into_w)?;
         write!(out, r#""chain":{},"chain_depth":{},"fused":{},"#, e.chain, e.chain_depth, e.fused)?;
         write!(out, r#""exp2_relative":{:e}}},"#, e.exp2_relative)?;
@@ -186,6 +188,7 @@ mod tests {
         half_chain: 0,
         order: Order::ANY,
         split: false,
+        one_product: false,
     };
 
     #[test]

@@ -258,6 +258,7 @@ mod tests {
         exp2_relative: 1.7e-7,
         half_chain: 0,
         split: false,
+        one_product: false,
         order: Order::ANY,
     };
 

@@ -53,6 +53,7 @@ pub fn executed(problem: &Problem) -> Executed {
         exp2_relative: EXP2_RELATIVE,
         half_chain: 0,
         split: false,
+        one_product: false,
         order: Order {
             lanes: 1,
             values: SEGMENT,

@@ -61,6 +61,8 @@ pub enum Role {
     SplitPlanes {
         /// `true` if keys and values have a 16-bit type. They then become one plane each, and f32 elements become two.
         sixteen_bit: bool,
+        /// `true` if f32 elements become one plane each, for kernels with [`GpuKernelSpec::one_product`].
+        one_product: bool,
         /// Largest head size.
         head_dim: usize,
         /// Number of keys per tile.

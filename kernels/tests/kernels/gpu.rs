@@ -86,8 +86,10 @@ fn sums_are_those_of_the_sources() {
         let number = |i: usize| arguments[i].parse::<usize>().unwrap();
         if template == "ATTENTION_SPLIT" {
             // Arguments: name, blocks of an SM, D, keys, warps, products of 16 rows of a warp, ..
-            let (keys, rows) = (number(3), 16 * number(4) * number(5));
-            assert_eq!([spec.head_dim, spec.keys, spec.rows], [number(2), keys, rows], "{}", kernel.name);
+            let (d, keys, warps, products) = (number(2), number(3), number(4), number(5));
+            let parts = if arguments.len() > 12 { number(12) } else { 1 };
+            let rows = 16 * warps / parts * products;
+            assert_eq!([spec.head_dim, spec.keys, spec.rows], [d, keys, rows], "{}", kernel.name);
             assert_eq!(
                 spec.summation,
                 Summation::Tiles { columns: keys / 4, flush: keys },
@@ -95,13 +97,17 @@ fn sums_are_those_of_the_sources() {
                 kernel.name
             );
             // .., 16 keys computed together, queries in shared memory, own sums for small products, stages, changed,
-            // elements of 16 bits.
-            let of = |argument: &str, bytes: usize| if argument == "true" { bytes } else { 0 };
-            let size = if arguments[11] == "true" { 2 } else { 4 };
-            assert_eq!(spec.sixteen_bit, size == 2, "{}", kernel.name);
-            let queries = of(&arguments[7], size * rows * spec.head_dim);
-            let addends = of(&arguments[10], rows * 4 * (keys + 8));
-            let shared = number(9) * 2 * size * keys * spec.head_dim + queries + addends;
+            // elements of 16 bits, groups of warps, one product. Operands have one plane or two.
+            let is = |i: usize| arguments.get(i).is_some_and(|argument| argument == "true");
+            let size = if is(11) || is(13) { 2 } else { 4 };
+            assert_eq!([spec.sixteen_bit, spec.one_product], [is(11), is(13)], "{}", kernel.name);
+            let (tile, queries) = (2 * size * keys * d, size * 16 * warps * products * d);
+            let tiles = number(9) * parts * tile;
+            let beside = if is(7) { queries } else { 0 };
+            let addends = if is(10) { rows * 4 * (keys + 8) } else { 0 };
+            let before = if is(7) { tiles } else { number(9) * parts * tile / 2 };
+            let results = rows * 4 * (d + if parts > 1 { 8 } else { 0 });
+            let shared = (tiles + beside + addends).max(before + queries).max(results);
             assert_eq!(spec.resources.shared, shared, "{}", kernel.name);
             continue;
         }

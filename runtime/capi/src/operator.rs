@@ -48,9 +48,9 @@ pub(crate) trait Called: Operator {
         plan.workspace_bytes()
     }
 
-    /// Returns `true` if runs of a plan on its GPU compute on Tensor Cores.
-    fn on_tensor_cores(_plan: &Plan<Self>) -> bool {
-        false
+    /// Returns [`elsa_plan_info::tensor_cores`].
+    fn tensor_cores(_plan: &Plan<Self>) -> elsa_tensor_cores {
+        ELSA_TENSOR_CORES_OFF
     }
 
     /// Warms up a plan in a workspace.
@@ -119,7 +119,7 @@ impl<O: Called> AnyPlan for PlanOf<O> {
             kernel: text::name(plan.kernel()),
             state_workspace_bytes: O::state_workspace_bytes(plan),
             reason: reason.chars(),
-            tensor_cores: u32::from(O::on_tensor_cores(plan)),
+            tensor_cores: O::tensor_cores(plan),
             reserved: 0,
         }
     }

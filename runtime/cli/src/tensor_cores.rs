@@ -1,5 +1,6 @@
 //! Report of a run on Tensor Cores, as `elsa run` and `elsa verify` print it.
 
+use elsa_core::attention::certificate::Executed;
 use elsa_runtime::RefusedBlocks;
 use serde::Serialize;
 use std::fmt;
@@ -11,18 +12,22 @@ pub struct TensorCores {
     pub refused: usize,
     /// Number of blocks of rows.
     pub blocks: usize,
+    /// `true` if operands were rounded to one f16 value each.
+    pub one_product: bool,
 }
 
 impl TensorCores {
-    /// Returns the report of a run.
+    /// Returns the report of a run that executed `executed`.
     #[must_use]
-    pub fn of(RefusedBlocks { refused, blocks }: RefusedBlocks) -> TensorCores {
-        TensorCores { refused, blocks }
+    pub fn of(RefusedBlocks { refused, blocks }: RefusedBlocks, executed: &Executed) -> TensorCores {
+        TensorCores { refused, blocks, one_product: executed.one_product }
     }
 }
 
 impl fmt::Display for TensorCores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor Cores; f32 products for {} of {} blocks of rows", self.refused, self.blocks)
+        let TensorCores { refused, blocks, one_product } = *self;
+        let products = if one_product { ", one f16 product each" } else { "" };
+        write!(f, "Tensor Cores{products}; f32 products for {refused} of {blocks} blocks of rows")
     }
 }

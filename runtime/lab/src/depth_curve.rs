@@ -271,6 +271,7 @@ fn answer(
         exp2_relative: 2.0 * DType::F32.unit_roundoff(),
         half_chain: 0,
         split: false,
+        one_product: false,
         order: Order {
             lanes: 1,
             values: chain,

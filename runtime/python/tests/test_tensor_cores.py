@@ -18,13 +18,13 @@ class TensorCores(Case):
     def test_a_cpu_ignores_them(self):
         q, k, v = tensors()
         plain = elsa.attention(q, k, v, engine=SCALAR)
-        for use in (False, True, None, "off", "allow", "always"):
+        for use in (False, True, None, "off", "allow", "always", "f16"):
             for _ in range(2):
                 self.assertEqual(elsa.attention(q, k, v, tensor_cores=use, engine=SCALAR).tobytes(), plain.tobytes())
             found = elsa.attention(q, k, v, tensor_cores=use, certify=True, engine=SCALAR)[1]
             self.assertIsNone(found.refused_blocks)
         for use in ("on", 2, 1.5, ["allow"], b"allow"):
-            message = f"tensor_cores: {use!r}; allowed: 'off', 'allow', 'always'"
+            message = f"tensor_cores: {use!r}; allowed: 'off', 'allow', 'always', 'f16'"
             self.refused(elsa.ArgumentError, message, q, k, v, tensor_cores=use)
             with self.assertRaises(elsa.ArgumentError):
                 elsa.patch(tensor_cores=use)
@@ -38,7 +38,7 @@ class TensorCores(Case):
         scores = q.astype(np.float64) @ k.swapaxes(2, 3) / 8
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         wanted = weights @ v.astype(np.float64) / weights.sum(-1, keepdims=True)
-        for use in (False, "always", False):
+        for use in (False, "always", "f16", False):
             device = elsa.attention(*(Tensor(x) for x in (q, k, v)), tensor_cores=use).numpy()
             host, found = elsa.attention(q, k, v, tensor_cores=use, certify=True, engine=engine)
             # A patch passes its use on to the kernel of the operator, which compiled models call and which writes [batch,
@@ -51,8 +51,9 @@ class TensorCores(Case):
             for out in (device, host, patched.reshape(1, 70, 2, 64).swapaxes(1, 2)):
                 self.assertTrue(np.array_equal(out, host))
                 self.assertTrue((np.abs(out - wanted).max((0, 1, 2)) <= found.channels).all())
-            on = "_split" in found.kernel
-            self.assertLessEqual(on, use == "always")
+            on = "__sm80" in found.kernel
+            self.assertLessEqual(on, use is not False)
+            self.assertEqual(on and use == "f16", "__sm80_f16" in found.kernel)
             if on:
                 self.assertEqual(2 * found.refused_blocks[0], found.refused_blocks[1])
             else:

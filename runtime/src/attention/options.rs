@@ -32,7 +32,9 @@ pub struct PlanOptions {
     /// Inputs of other types are unaffected.
     pub half_scores: bool,
     /// Use of a GPU's Tensor Cores. With [`TensorCores::Allow`] a plan uses them where they are faster and as exact as f32
-    /// products. The bits of the output then also depend on whether rows can be read in pieces of 16 bytes. Ignored on the CPU.
+    /// products. The bits of the output then also depend on whether rows can be read in pieces of 16 bytes. Only with
+    /// [`TensorCores::F16`] are results less accurate, and the certificate states so as
+    /// [`one_product`](elsa_core::attention::certificate::Executed::one_product). Ignored on the CPU.
     pub tensor_cores: TensorCores,
     /// `true` if runs measure their tensors, so that [`Workspace::certificate`](crate::Workspace::certificate) can
     /// bound the error of the last output. The workspace is then slightly larger. The bits of the output do not change.

@@ -22,6 +22,7 @@ fn json_is_what_the_certificate_holds() {
         exp2_relative: 1.7e-7,
         half_chain: 16,
         split: true,
+        one_product: true,
         order: Order::ANY,
     };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
@@ -38,6 +39,7 @@ fn json_is_what_the_certificate_holds() {
             let of_executed = json!({
                 "kernel": "some_kernel", "block": 64, "segment_blocks": 8, "merge_depth": 7, "additions": 519,
                 "into_s": 500, "into_w": 519, "chain": 32, "chain_depth": 3, "fused": true, "half_chain": 16, "split": true,
+                "one_product": true,
             });
             for (found, wanted) in [(&json, exact), (&json["executed"], of_executed)] {
                 wanted.as_object().unwrap().iter().for_each(|(name, want)| assert_eq!(&found[name], want));

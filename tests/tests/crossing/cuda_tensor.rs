@@ -5,24 +5,100 @@ use elsa_core::attention::plan::TensorCores;
 use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_core::random::Random;
-use elsa_oracle::cases::{Buffers, Case, MaskData, MaskParams, Params, any_case, hard_cases};
+use elsa_core::view::View;
+use elsa_oracle::cases::{
+    BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, any_case, hard_cases,
+};
 use elsa_oracle::gpu_engine;
-use elsa_runtime::{Engine, Fallback, PlanOptions, RefusedBlocks};
+use elsa_runtime::{Engine, Fallback, Plan, PlanOptions, RefusedBlocks};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-/// Head sizes: of each kernel, and smaller ones.
-const DIMS: [usize; 5] = [64, 40, 128, 72, 256];
+mod one_product;
+
+/// Head sizes of the kernels.
+const KERNELS: [usize; 5] = [32, 64, 96, 128, 256];
+/// Those head sizes, and smaller ones.
+const DIMS: [usize; 9] = [64, 40, 32, 20, 96, 80, 128, 100, 256];
 
 fn options() -> PlanOptions {
     PlanOptions::default().tensor_cores(TensorCores::Always)
 }
 
+/// Plans a case on Tensor Cores.
+fn plan(engine: &Engine, case: &Case, options: &PlanOptions) -> Plan {
+    let plan = engine.plan(&case.problem(), options).unwrap();
+    let kernel = plan.kernel();
+    assert!(kernel.contains("__sm80_split"), "{kernel}");
+    // The smallest kernel for the head size computes, and plain scores have a kernel of their own.
+    let (spec, d) = (&case.spec, case.spec.key.dim().max(case.spec.value.dim()));
+    let size = KERNELS.into_iter().find(|size| *size >= d).unwrap();
+    assert!(kernel.contains(&format!("_d{size}_")), "{kernel} for {d}");
+    let shifted = spec.windows.is_some_and(|windows| windows.is_shifted());
+    let changed = spec.mask.is_some() || spec.bias.is_some() || spec.softcap.is_some() || shifted;
+    assert_eq!(kernel.ends_with("_added"), changed, "{kernel}");
+    plan
+}
+
 /// Runs a case on Tensor Cores.
 fn run(engine: &Engine, case: &Case) -> Buffers {
-    let kernel = engine.plan(&case.problem(), &options()).unwrap().kernel();
-    assert!(kernel.contains("__sm80_split"), "{kernel}");
-    case.run_on(engine, &options())
+    let plan = plan(engine, case, &options());
+    case.run(&plan, &mut plan.workspace().unwrap()).0
+}
+
+/// Runs a case, checks its answers against f64, and its errors against the bounds of its certificate. Returns the answers.
+fn check(engine: &Engine, case: &Case) -> Buffers {
+    let plan = plan(engine, case, &options().certify(true));
+    let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
+    let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+    bound.run().unwrap();
+    let certificate = bound.certificate().unwrap();
+    let (channels, claim) = (certificate.channels().to_vec(), certificate.claim().copied());
+    let (answer, additions) = (case.naive(), case.spec.key.tokens().max(64));
+    answer.check_all(&buffers, additions).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+    let view = &case.spec.output;
+    let [batch, heads, tokens, dim] = view.shape();
+    let rows =
+        (0..batch * heads * tokens).map(|i| view.row(i / tokens / heads, i / tokens % heads, i % tokens));
+    for (at, x) in rows.flat_map(|row| (0..dim).map(move |x| (row + x, x))) {
+        let Ok(claim) = &claim else { break };
+        let (error, value) =
+            ((f64::from(buffers.output.get(at)) - answer.y[at]).abs(), f64::from(channels[x]));
+        let most = claim.relative * answer.spread[at] + claim.lost * value + claim.tiny;
+        assert!(
+            error <= most.min(claim.absolute(value)),
+            "{case:?}: element {at} is off by {error:e}, beyond {most:e}"
+        );
+    }
+    buffers
+}
+
+/// Runs a case whose past and present tensors are the same memory, and returns the bits of the output.
+fn append(engine: &Engine, case: &Case) -> Vec<u32> {
+    let mut spec = case.spec.append(true);
+    let (k, v) = case.past.as_ref().unwrap();
+    let cache = |present: View, from: View, data: &Data| {
+        let [b, h, _, d] = present.shape();
+        let past = View::new("past", [b, h, from.tokens(), d], present.strides()).unwrap();
+        let mut memory = Data::filled(case.spec.dtype, present.extent(), f32::NAN);
+        for (head, token, x) in
+            (0..h).flat_map(|head| (0..from.tokens() * d).map(move |i| (head, i / d, i % d)))
+        {
+            memory.set(past.row(0, head, token) + x, data.get(from.row(0, head, token) + x));
+        }
+        (past, memory)
+    };
+    let (past_key, mut key) = cache(spec.present_key.unwrap(), spec.past_key.unwrap(), k);
+    let (past_value, mut value) = cache(spec.present_value.unwrap(), spec.past_value.unwrap(), v);
+    (spec.past_key, spec.past_value) = (Some(past_key), Some(past_value));
+    let plan = engine.plan(&spec.check().unwrap(), &options()).unwrap();
+    assert!(plan.kernel().contains("__sm80_split"), "{}", plan.kernel());
+    let (mut workspace, mut buffers, mut inputs) = (plan.workspace().unwrap(), case.buffers(), case.inputs());
+    (inputs.past_key, inputs.past_value) = (None, None);
+    let mut outputs = buffers.outputs();
+    (outputs.present_key, outputs.present_value) = (Some(key.elements_mut()), Some(value.elements_mut()));
+    plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+    bits(&buffers)
 }
 
 /// Runs a case with `options` and returns the blocks of rows that Tensor Cores refused.
@@ -57,14 +133,12 @@ fn results_are_those_of_f64() {
     for (d, dtype) in DIMS.into_iter().flat_map(|d| [DType::F32, DType::F16, DType::Bf16].map(|x| (d, x))) {
         let some = match (is_slow(&engine), dtype == DType::F32) {
             (true, true) => 2,
-            (true, false) => usize::from(d >= 64),
+            (true, false) => 1,
             _ => 4,
         };
         for (queries, keys) in shapes.into_iter().take(some) {
             let scale = (dtype != DType::F32).then_some(-0.2);
-            let case = Params { dtype, scale, ..params(queries, keys, d) }.build("tensor");
-            let what = format!("{dtype}, {queries} x {keys} x {d}");
-            case.naive().check_all(&run(&engine, &case), 64).unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&engine, &Params { dtype, scale, ..params(queries, keys, d) }.build("tensor"));
         }
     }
 }
@@ -77,20 +151,15 @@ fn rows_attend_their_own_keys() {
         for alignment in [Alignment::TopLeft, Alignment::BottomRight] {
             let mut case = params(queries, keys, 64).build("tensor");
             case.spec.causal = Some(alignment);
-            let what = format!("causal {alignment:?} {queries} x {keys}");
-            case.naive().check_all(&run(&engine, &case), 64).unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&engine, &case);
         }
         // Masked scores count as such even if the factor of all scores is zero.
         let causal = Some(Alignment::BottomRight);
-        let flat =
-            Params { dtype: DType::F16, scale: Some(0.0), causal, ..params(queries, keys, 64) }.build("flat");
-        flat.naive()
-            .check_all(&run(&engine, &flat), 64)
-            .unwrap_or_else(|e| panic!("{queries} x {keys}, flat: {e}"));
+        let flat = Params { dtype: DType::F16, scale: Some(0.0), causal, ..params(queries, keys, 64) };
+        check(&engine, &flat.build("flat"));
         let mut case = params(queries, keys, 64).build("tensor");
         case.spec.window = Window { left: Some(33), right: Some(20) };
-        let what = format!("window {queries} x {keys}");
-        case.naive().check_all(&run(&engine, &case), 64).unwrap_or_else(|e| panic!("{what}: {e}"));
+        check(&engine, &case);
     }
 }
 
@@ -102,21 +171,29 @@ fn masks_and_biases() {
     let f32 = MaskKind::Additive(DType::F32);
     let kinds = [MaskKind::Bool, f32, MaskKind::Additive(DType::F16), MaskKind::Additive(DType::Bf16)];
     let whole = !is_slow(&engine);
-    for (queries, keys, d) in [(70, 132, 64), (65, 96, 128), (33, 97, 256)] {
-        let base = || Params { batch: 2, ..params(queries, keys, d) };
-        for kind in kinds.into_iter().take(if whole || d == 64 { 4 } else { 1 }) {
+    let shapes = [(70, 132, 64), (65, 96, 128), (33, 97, 256), (40, 129, 32), (40, 66, 96)];
+    let dtypes = [DType::F32, DType::F16];
+    for (i, ((queries, keys, d), dtype)) in
+        shapes.into_iter().flat_map(|shape| dtypes.map(|dtype| (shape, dtype))).enumerate()
+    {
+        let base = || Params { batch: 2, dtype, ..params(queries, keys, d) };
+        let some = if whole || d == 64 { &kinds[..] } else { &kinds[i % 4..][..1] };
+        for &kind in some {
             let dims = [
                 vec![2, 2, queries, keys],
                 vec![2, 1, queries, keys],
                 vec![1, keys],
                 vec![queries, keys - 31],
             ];
-            for dims in dims.into_iter().take(if whole { 4 } else { 64 / d + 1 }) {
+            for dims in dims.into_iter().take(if whole {
+                4
+            } else if d == 64 {
+                2
+            } else {
+                1
+            }) {
                 let mask = Some(MaskParams { kind, dims, density: 0.6 });
-                let case = Params { mask: mask.clone(), ..base() }.build("mask");
-                case.naive()
-                    .check_all(&run(&engine, &case), keys)
-                    .unwrap_or_else(|e| panic!("{mask:?}: {e}"));
+                check(&engine, &Params { mask, ..base() }.build("mask"));
             }
         }
         // -f32::MAX is not a mask: rows that attend nothing else average all values.
@@ -129,7 +206,7 @@ fn masks_and_biases() {
         let Some(MaskData::Additive(mask)) = case.mask.as_mut() else { unreachable!() };
         let lowest = |i: usize| (i / keys).is_multiple_of(3) || i.is_multiple_of(2);
         (0..queries * keys).for_each(|i| mask.set(i, if lowest(i) { f32::MIN } else { 0.25 }));
-        case.naive().check_all(&run(&engine, &case), keys).unwrap_or_else(|e| panic!("lowest: {e}"));
+        check(&engine, &case);
     }
 }
 
@@ -187,10 +264,7 @@ fn a_refused_head_changes_no_other() {
     let (queries, keys, d) = (70, 130, 64);
     let plain = Params { heads: 3, kv_heads: 3, ..params(queries, keys, d) }.build("tensor");
     let mut planted = Params { heads: 3, kv_heads: 3, ..params(queries, keys, d) }.build("tensor");
-    for j in 0..keys {
-        let at = (keys + j) * d + 5;
-        planted.v.set(at, planted.v.get(at) * 1e-9);
-    }
+    plant(&mut planted.v, [1, keys, d], 0..keys);
     let [of_plain, of_planted] = [&plain, &planted].map(|case| refused(&engine, case, &options()).unwrap());
     assert_eq!(of_plain.refused, 0);
     assert_eq!(of_planted, RefusedBlocks { refused: of_plain.blocks / 3, blocks: of_plain.blocks });
@@ -201,6 +275,144 @@ fn a_refused_head_changes_no_other() {
     let head = queries * d;
     assert_eq!(before[..head], after[..head]);
     assert_eq!(before[2 * head..], after[2 * head..]);
+}
+
+/// Makes channel 5 of rows of values so small that the guard refuses their head: those of `tokens` of head `head` in a tensor with the
+/// axes `[heads, all, dim]`.
+fn plant(values: &mut Data, [head, all, dim]: [usize; 3], tokens: std::ops::Range<usize>) {
+    for token in tokens {
+        let at = (head * all + token) * dim + 5;
+        values.set(at, values.get(at) * 1e-9);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with Tensor Cores: cargo xtask test --only host"]
+fn past_and_present() {
+    let engine = gpu_engine(Fallback::Fail);
+    let causal = Some(Alignment::BottomRight);
+    let dtypes = [DType::F32, DType::Bf16];
+    for (past, queries, keys, d) in [(70, 65, 66, 64), (64, 3, 1, 32), (33, 40, 0, 96), (0, 5, 70, 128)] {
+        for (dtype, present) in dtypes.into_iter().flat_map(|dtype| [true, false].map(|x| (dtype, x))) {
+            let cached = Params { dtype, causal, past: Some(past), present, ..params(queries, keys, d) };
+            let mut case = cached.build("past");
+            let buffers = check(&engine, &case);
+            if let Some((k, v)) = case.naive_present() {
+                let present = buffers.present.as_ref().map(|(k, v)| (k.bits(), v.bits()));
+                assert_eq!(present, Some((k.bits(), v.bits())), "{case:?}");
+                assert_eq!(append(&engine, &case), bits(&buffers), "{case:?}");
+            }
+            // A past that the guard refuses refuses all blocks of its head.
+            if past > 40 {
+                assert_eq!(refused(&engine, &case, &options()).unwrap().refused, 0, "{case:?}");
+                plant(&mut case.past.as_mut().unwrap().1, [0, past, d], 0..past.min(64));
+                check(&engine, &case);
+                let found = refused(&engine, &case, &options()).unwrap();
+                assert_eq!(found.refused, found.blocks, "{case:?}");
+            }
+        }
+    }
+}
+
+/// Each packed sequence has the bits that it has alone, and only its own rows are refused.
+#[test]
+#[ignore = "needs a GPU with Tensor Cores: cargo xtask test --only host"]
+fn packed_sequences_are_alone() {
+    let engine = gpu_engine(Fallback::Fail);
+    let lens = vec![(70, 130), (0, 3), (5, 0), (1, 64), (140, 65), (33, 97), (0, 0), (3, 1)];
+    let causal = Some(Alignment::BottomRight);
+    for (d, dtype, causal, softcap) in
+        [(64, DType::F32, None, None), (32, DType::F32, causal, None), (96, DType::F16, causal, Some(3.0))]
+    {
+        let base = Params { dtype, causal, softcap, heads: 4, kv_heads: 2, ..Params::plain(0, 0, d, d) };
+        let of =
+            |lens: &[(usize, usize)]| Params { packed: Some(lens.to_vec()), ..base.clone() }.build("packed");
+        let mut whole = of(&lens);
+        let (queries, keys) = (whole.spec.query.tokens(), whole.spec.key.tokens());
+        let before = check(&engine, &whole);
+        let (mut q0, mut k0) = (0, 0);
+        for &(n, m) in &lens {
+            let mut alone = of(&[(n, m)]);
+            for (to, from, [heads, all, first, len]) in [
+                (&mut alone.q, &whole.q, [4, queries, q0, n]),
+                (&mut alone.k, &whole.k, [2, keys, k0, m]),
+                (&mut alone.v, &whole.v, [2, keys, k0, m]),
+            ] {
+                for (head, i) in (0..heads).flat_map(|head| (0..len * d).map(move |i| (head, i))) {
+                    to.set(head * len * d + i, from.get((head * all + first) * d + i));
+                }
+            }
+            let got = bits(&run(&engine, &alone));
+            let of_whole = bits(&before);
+            for head in 0..4 {
+                let at = (head * queries + q0) * d;
+                assert_eq!(
+                    got[head * n * d..][..n * d],
+                    of_whole[at..][..n * d],
+                    "{n} x {m} x {d}, {dtype}, {head}"
+                );
+            }
+            (q0, k0) = (q0 + n, k0 + m);
+        }
+        if dtype != DType::F32 {
+            continue;
+        }
+        // Two of four heads of one sequence are refused.
+        let plan = engine.plan(&whole.problem(), &options()).unwrap();
+        let rows = plan.gpu_choice().unwrap().split.unwrap().kernel.rows;
+        let blocks = 4 * lens.iter().map(|(n, _)| n.div_ceil(rows)).sum::<usize>();
+        assert_eq!(refused(&engine, &whole, &options()), Some(RefusedBlocks { refused: 0, blocks }));
+        plant(&mut whole.v, [1, keys, d], 198..262);
+        let after = check(&engine, &whole);
+        let own = 2 * 140usize.div_ceil(rows);
+        assert_eq!(refused(&engine, &whole, &options()), Some(RefusedBlocks { refused: own, blocks }));
+        let changed = bits(&before).into_iter().zip(bits(&after)).enumerate().filter(|(_, (a, b))| a != b);
+        for (i, _) in changed {
+            let (head, row) = (i / d / queries, i / d % queries);
+            assert!(head >= 2 && (76..216).contains(&row), "head {head}, row {row}");
+        }
+        // Rows that are not aligned to four elements are all refused.
+        let odd = Params { pad: 1, packed: Some(lens.clone()), ..base.clone() }.build("rows with gaps");
+        check(&engine, &odd);
+        assert_eq!(refused(&engine, &odd, &options()), Some(RefusedBlocks { refused: blocks, blocks }));
+    }
+    // The lengths decide nothing, so a short sequence is on Tensor Cores too.
+    let short = Params { packed: Some(vec![(1, 1)]), ..Params::plain(0, 0, 64, 64) }.build("short");
+    let plan =
+        engine.plan(&short.problem(), &PlanOptions::default().tensor_cores(TensorCores::Allow)).unwrap();
+    assert!(plan.kernel().contains("__sm80_split"), "{}", plan.kernel());
+}
+
+/// Soft caps, alone and with masks and biases, on both sides of the guard.
+#[test]
+#[ignore = "needs a GPU with Tensor Cores: cargo xtask test --only host"]
+fn soft_caps() {
+    let engine = gpu_engine(Fallback::Fail);
+    let kind = MaskKind::Additive(DType::F32);
+    let causal = Some(Alignment::TopLeft);
+    let dtypes = [DType::F32, DType::Bf16];
+    let (queries, keys) = (66, 131);
+    for (d, dtype) in [64, 32, 96, 128, 256].into_iter().flat_map(|d| dtypes.map(|dtype| (d, dtype))) {
+        // Some arguments of the tangent are in its linear part, and most scores are at the cap.
+        for (softcap, scale) in [(0.5, Some(-0.7)), (30.0, None)] {
+            let base = Params { dtype, scale, softcap: Some(softcap), gain: 8.0, ..params(queries, keys, d) };
+            if d == 64 {
+                let mask = Some(MaskParams { kind: MaskKind::Bool, dims: vec![queries, keys], density: 0.7 });
+                let bias =
+                    Some(BiasParams::Dense(MaskParams { kind, dims: vec![queries, keys], density: 1.0 }));
+                check(&engine, &Params { mask, causal, bias, ..base.clone() }.build("soft cap and mask"));
+            } else if is_slow(&engine) && scale.is_none() {
+                continue;
+            }
+            let mut capped = base.build("soft cap");
+            check(&engine, &capped);
+            assert_eq!(refused(&engine, &capped, &options()).unwrap().refused, 0, "{capped:?}");
+            plant(&mut capped.v, [0, keys, d], 0..keys);
+            check(&engine, &capped);
+            let found = refused(&engine, &capped, &options()).unwrap();
+            assert_eq!(found.refused, found.blocks, "{capped:?}");
+        }
+    }
 }
 
 /// Checks every case that Tensor Cores compute. Returns the number of such cases.

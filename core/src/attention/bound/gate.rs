@@ -69,6 +69,7 @@ mod tests {
             exp2_relative: 1.5e-7,
             half_chain: 0,
             split: false,
+            one_product: false,
             order: Order::ANY,
         },
     };

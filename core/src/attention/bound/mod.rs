@@ -46,8 +46,12 @@ const SPLIT_SCORE: f64 = 12.01;
 const SPLIT_VALUE: f64 = 32.01;
 /// Residual of a weight, 2^-22, and the product of second parts, at most 2^-22 of the product, in units of [`U`].
 const SPLIT_WEIGHT: f64 = 8.01;
-/// Residual of a weight that is tiny relative to the largest: half of the smallest f16 number, relative to 2^15.
-const SPLIT_FLOOR: f64 = 1.0 / (1u64 << 40) as f64;
+/// Residual of a weight that is tiny relative to the sum: half of the smallest f16 number, relative to 2^14, because a reference
+/// exceeds the largest score by less than one.
+const SPLIT_FLOOR: f64 = 1.0 / (1u64 << 39) as f64;
+/// Relative error of a product of two operands that are rounded to one f16 value each.
+const ONE_PRODUCT: f64 = (1.0 + ROUNDED) * (1.0 + ROUNDED) - 1.0;
+const ROUNDED: f64 = DType::F16.unit_roundoff();
 
 /// Number of roundings of a score in addition to those of its dot product. These are the roundings of the conversion
 /// factor to base-2 units, of the product of this factor and the query, of the soft cap, and of the addition of mask
@@ -143,6 +147,11 @@ impl Arithmetic {
         if split { longest } else { longest.min(self.head_dim) }
     }
 
+    /// Returns the relative error of a product of two operands, if they are rounded to one f16 value each; zero otherwise.
+    fn one_product(&self) -> f64 {
+        if self.executed.one_product { ONE_PRODUCT } else { 0.0 }
+    }
+
     /// Returns the error that splits add to a score, relative to `Σ_c |scale q_c| K_c`, where `K_c` is the largest magnitude of
     /// channel `c` of the keys. Zero if operands are not split.
     fn split_score(&self) -> f64 {
@@ -152,9 +161,11 @@ impl Arithmetic {
     /// Returns two errors that splits add to a weighted average of values. The first is relative to `Σ p |v|`, and the second to
     /// the largest magnitude of the channel of the values. Both are zero if operands are not split.
     fn split_values(&self, keys: f64) -> (f64, f64) {
-        match self.executed.split {
-            true => (SPLIT_WEIGHT * U, SPLIT_VALUE * U + keys * SPLIT_FLOOR),
-            false => (0.0, 0.0),
+        let of_values = SPLIT_VALUE * U + keys * SPLIT_FLOOR;
+        match self.executed {
+            Executed { one_product: true, .. } => (ONE_PRODUCT, of_values * (1.0 + ROUNDED)),
+            Executed { split: true, .. } => (SPLIT_WEIGHT * U, of_values),
+            _ => (0.0, 0.0),
         }
     }
 

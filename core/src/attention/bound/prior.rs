@@ -200,7 +200,10 @@ impl Arithmetic {
         let (halves, lost_in_halves) = self.in_halves();
         let underflow = f64::from(f32::MIN_POSITIVE) * (libm::sqrt(d) * key + 2.0 * d);
         // `Σ |q_c| K_c ≤ √d ‖q‖ max ‖k‖`.
-        let dots = gamma(steps) + halves * (1.0 + gamma(steps)) + self.split_score() * libm::sqrt(d);
+        let dots = gamma(steps)
+            + halves * (1.0 + gamma(steps))
+            + self.split_score() * libm::sqrt(d)
+            + self.one_product();
         let delta =
             dots * largest + tangent * capped + gamma(ADDED) * bias + gamma(1.0) * distance * (1.0 + 4.0 * U);
         let delta = (delta + lost_in_halves + underflow) * OUTWARD;
@@ -209,7 +212,9 @@ impl Arithmetic {
         let (into_s, into_w) = (gamma(e.into_s as f64), gamma(w_roundings));
         let (last, tiny_output) = self.output();
         let tiny = f64::from(f32::MIN_POSITIVE) + n * libm::exp2(-148.0) * reference.sum + tiny_output;
-        let average = (1.0 + (1.0 + into_w) / (1.0 - into_s) * (1.0 + last)) * OUTWARD;
+        let (of_weights, of_values) = self.split_values(n);
+        let weighted = (1.0 + into_w) * (1.0 + of_weights) + 2.0 * of_values;
+        let average = (1.0 + weighted / (1.0 - into_s) * (1.0 + last)) * OUTWARD;
         let range = f64::from(f32::MAX) / (1024.0 * (n + 1.0));
         let sums_hold = into_w < 0.5 && into_s < 0.5;
         if !sums_hold {
@@ -223,7 +228,6 @@ impl Arithmetic {
         if changed.is_nan() || changed > 0.5 {
             return nothing;
         }
-        let (of_weights, of_values) = self.split_values(n);
         let lost = 8.0 * n * reference.lost + of_values * 2.0;
         let sums = (2.0 * changed + (1.0 + weight) * (into_s + into_w + of_weights)) / (1.0 - changed);
         let relative = ((1.0 + last) * sums + last) * OUTWARD;
@@ -236,7 +240,7 @@ impl Arithmetic {
             + distance * distance
             + (lost_in_halves / U) * (lost_in_halves / U);
         let squares = 4.0 * score + w_roundings + (e.into_s as f64 + 2.0);
-        let splits = self.split_score() * libm::sqrt(d) * largest;
+        let splits = (self.split_score() * libm::sqrt(d) + self.one_product()) * largest;
         let systematic = 2.0 * (e.exp2_relative + tangent * capped + underflow + splits) + of_weights;
         let likely =
             (LAMBDA * U * libm::sqrt(squares) + systematic) / (1.0 - changed) * (1.0 + last) + self.rounded();
@@ -269,6 +273,7 @@ mod tests {
             exp2_relative: 2.5 * U,
             half_chain: 0,
             split: false,
+            one_product: false,
             order: Order::ANY,
         },
     };
@@ -318,7 +323,7 @@ mod tests {
     fn every_constant_widens_the_bound() {
         type Change<'a> = (&'a str, &'a dyn Fn(&mut Executed));
         let plain = PLAIN.prior(1024, &NORMS);
-        let wider: [Change<'_>; 7] = [
+        let wider: [Change<'_>; 9] = [
             ("the exponential", &|e| e.exp2_relative *= 2.0),
             ("shorter chains that are joined", &|e| (e.chain, e.chain_depth) = (32, 40)),
             ("additions into S", &|e| e.into_s *= 2),
@@ -326,6 +331,8 @@ mod tests {
             ("chains in f16", &|e| e.half_chain = 16),
             ("weights that are divided first", &|e| e.order.normalizes = true),
             ("products that round apart", &|e| e.fused = false),
+            ("operands of two f16 values", &|e| e.split = true),
+            ("operands of one f16 value", &|e| (e.split, e.one_product) = (true, true)),
         ];
         for (what, change) in wider {
             let mut arithmetic = Arithmetic { head_dim: 128, ..PLAIN };
@@ -335,6 +342,15 @@ mod tests {
             assert!(found.relative > plain.relative || what.starts_with("products"), "{what}: {found:?}");
             assert!(found.likely > plain.likely, "{what}: {found:?}");
         }
+        // Three roundings to 11 bits: of the weight, of the value, and, with their effect on numerator and sum, of the score.
+        let mut one = PLAIN;
+        (one.executed.split, one.executed.one_product) = (true, true);
+        let found = one.prior(1024, &NORMS);
+        let by_hand = (2.0 * 9.0 + 1.0) / 1024.0;
+        assert!(
+            (found.relative / by_hand - 1.0).abs() < 0.03 && found.average > 2.0 + 1.0 / 1024.0,
+            "{found:?}"
+        );
         let of = |arithmetic: Arithmetic, norms: Norms| arithmetic.prior(1024, &norms).relative;
         for dtype in [DType::F16, DType::Bf16] {
             assert!(of(Arithmetic { dtype, ..PLAIN }, NORMS) > plain.relative + 0.9 * dtype.unit_roundoff());

@@ -418,14 +418,17 @@ impl<'a> Row<'a> {
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
         let (of_weights, of_values) = a.split_values(self.keys as f64);
-        let splits = times(of_weights, c.magnitude + c.raised) + times(of_values, c.channel);
+        let of_values = times(of_values, c.channel);
+        let splits = times(of_weights, c.magnitude + c.raised) + of_values;
         let numerator = c.change + moved + sums_of_w + y * sums_of_s + splits;
         // If the errors of the weights are so large that the sum of the weights may vanish, the output is still an average
         // of values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;
-        let average = ((1.0 + of_w) * c.far + (of_w + of_s) * y + splits) / (1.0 - of_s) + 2.0 * c.lost;
+        let splits_of_average = of_weights * (c.far + y) + of_values;
+        let average =
+            ((1.0 + of_w) * c.far + (of_w + of_s) * y + splits_of_average) / (1.0 - of_s) + 2.0 * c.lost;
         let sums = if held && average < sums { average } else { sums };
         let worst = ((1.0 + last) * sums + last * y + tiny) * OUTWARD;
         let squares = c.squares + weighted.squares + y * y * (weights.squares + 3.0);

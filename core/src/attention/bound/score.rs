@@ -33,7 +33,7 @@ impl Score {
     /// channel `c` of all keys of the sequence. Has no effect if operands are not split.
     #[must_use]
     pub fn split(self, arithmetic: &Arithmetic, reach: f64) -> Score {
-        let missed = arithmetic.split_score() * reach;
+        let missed = arithmetic.split_score() * reach + arithmetic.one_product() * self.magnitude;
         Score { worst: self.worst + missed, systematic: self.systematic + missed, ..self }
     }
 }

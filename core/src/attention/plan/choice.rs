@@ -355,6 +355,7 @@ impl CpuChoice {
             exp2_relative,
             half_chain: 0,
             split: false,
+            one_product: false,
             order: self.order(),
         }
     }

@@ -110,6 +110,8 @@ pub struct GpuKernelSpec {
     pub exp2_relative: f64,
     /// Longest chain of f16 products that is summed in f16 before the sum continues in f32; zero if products are f32.
     pub half_chain: usize,
+    /// `true` if a kernel on Tensor Cores rounds f32 operands and weights to one f16 value each.
+    pub one_product: bool,
 }
 
 impl GpuKernelSpec {
@@ -190,6 +192,10 @@ pub enum TensorCores {
     Allow,
     /// Like `Allow`, even for problems that are so small that f32 products are faster.
     Always,
+    /// Like `Always`, but less accurate: f32 operands and weights are rounded to one f16 value each, with a scale for each
+    /// tile, so their significands have 11 bits, like those of TF32 products. 16-bit tensors, masks, biases and shifted windows
+    /// are computed as with `Always`.
+    F16,
 }
 
 /// Options of a plan for a GPU.
@@ -277,28 +283,43 @@ const STEP_ROUNDINGS: usize = DEPTH + 3;
 pub struct SplitChoice {
     /// The kernel that attends. Its shared memory is that of the launch.
     pub kernel: GpuKernelSpec,
-    /// Number of row blocks per sequence. Each decides for its own rows whether it refuses.
+    /// Number of row blocks per head. Each decides for its own rows whether it refuses. Packed sequences share the blocks of a
+    /// head, with one more for each sequence, because no block has rows of two sequences.
     pub row_blocks: usize,
-    /// Number of tiles of keys per key head.
+    /// Number of tiles of keys per key head. Packed sequences share them likewise.
     pub tiles: usize,
-    /// Number of key heads, summed over all sequences.
+    /// Number of key heads of a sequence.
     pub kv_heads: usize,
-    /// Number of query heads, summed over all sequences.
+    /// Number of query heads of a sequence.
     pub heads: usize,
+    /// Size of the batch, 1 if sequences are packed.
+    pub batch: usize,
+    /// Number of sequences.
+    pub sequences: usize,
+    /// `true` if sequences are packed.
+    pub packed: bool,
 }
 
 impl SplitChoice {
-    /// Size of a tile's planes in bytes: planes of f16 elements, of keys and of values. f32 elements have two planes each.
+    /// Size of a tile's planes in bytes: planes of f16 elements, of keys and of values. f32 elements have two planes each, unless
+    /// they are rounded to one f16 value.
     const fn tile_bytes(&self) -> usize {
-        (if self.kernel.sixteen_bit { 4 } else { 8 }) * self.kernel.keys * self.kernel.head_dim
+        let GpuKernelSpec { sixteen_bit, one_product, keys, head_dim, .. } = self.kernel;
+        (if sixteen_bit || one_product { 4 } else { 8 }) * keys * head_dim
+    }
+
+    /// Returns the number of tiles of all key heads; `None` on overflow.
+    fn all_tiles(&self) -> Option<usize> {
+        self.batch.checked_mul(self.kv_heads)?.checked_mul(self.tiles)
     }
 
     /// Returns the structure and the arithmetic of a run whose splits have `chunk` keys. They cover the rows of both kernels;
     /// `refused` describes those that Tensor Cores refuse.
     fn executed(&self, chunk: usize, refused: &Executed) -> Executed {
-        let GpuKernelSpec { name, keys: tile, head_dim, .. } = self.kernel;
+        let GpuKernelSpec { name, keys: tile, head_dim, one_product, .. } = self.kernel;
         let steps = |terms: usize| terms.div_ceil(DEPTH) * STEP_ROUNDINGS;
-        // Small products are a 2^-10th of the large ones. They and the sum of both are two roundings more.
+        // Small products are a 2^-10th of the large ones, and rounded operands make these larger by as much. They and the sum of
+        // both are two roundings more.
         let chain = steps(head_dim) + steps(2 * head_dim).div_ceil(1 << 10) + 2;
         let tiles = chunk.div_ceil(tile.max(1));
         let into_w = steps(3 * tile) + tiles + refused.merge_depth;
@@ -314,6 +335,7 @@ impl SplitChoice {
             chain: chain.max(refused.chain),
             order: Order { segment: refused.order.segment, ..Order::ANY },
             split: true,
+            one_product,
             ..*refused
         }
     }
@@ -322,7 +344,14 @@ impl SplitChoice {
     /// refusals.
     #[must_use]
     pub const fn words(&self) -> [usize; 2] {
-        [3 * self.kv_heads * self.kernel.head_dim, self.kv_heads + self.heads * self.row_blocks]
+        let key_heads = self.kv_heads * self.sequences;
+        [3 * key_heads * self.kernel.head_dim, key_heads + self.row_words()]
+    }
+
+    /// Returns the number of words for refused blocks of rows, which are the last of [`SplitChoice::words`].
+    #[must_use]
+    pub const fn row_words(&self) -> usize {
+        self.batch * self.heads * self.row_blocks
     }
 }
 
@@ -395,6 +424,7 @@ impl GpuChoice {
             half_chain,
             order: self.order(),
             split: false,
+            one_product: false,
         };
         self.split.map_or(by_products, |split| split.executed(self.chunk.min(self.keys), &by_products))
     }
@@ -491,7 +521,7 @@ impl GpuWorkspaceLayout {
         let left_out = take(finished.checked_mul(budget)?)?;
         let [mut planes, mut shifts, mut zeroed] = [ByteSpan::default(); 3];
         if let Some(split) = &choice.split {
-            let tiles = split.kv_heads.checked_mul(split.tiles)?;
+            let tiles = split.all_tiles()?;
             let [channels, refusals] = split.words();
             planes = take(tiles.checked_mul(split.tile_bytes())?)?;
             shifts = take(tiles.checked_mul(8)?)?;

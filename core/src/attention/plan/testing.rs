@@ -54,5 +54,6 @@ pub const fn kernel(
         chain: head_dim,
         exp2_relative: 2.4e-7,
         half_chain: 0,
+        one_product: false,
     }
 }

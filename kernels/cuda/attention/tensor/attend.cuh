@@ -18,53 +18,24 @@
 //  5. Before anything is computed, the block tests its queries with the guard (planes.cuh). If they do not pass, the block sets
 //     `refused` for its rows and returns; the launch that follows computes them with f32 products. All splits of the rows
 //     decide alike. A result depends on its own queries and its own key head alone.
-//  6. Instances that are CHANGED add biases and masks to the scores of every tile (added.cuh). If one f32 tensor is added and its
-//     keys are adjacent, a warp copies the addends of its rows to shared memory while the previous tile is computed. Bytes of a
-//     mask are read by the lanes that own the scores. Other addends are summed by the warp, eight rows at a time, in shared memory.
+//  6. Instances that are CHANGED apply a soft cap, and add biases and masks to the scores of every tile (added.cuh). If one f32
+//     tensor is added and its keys are adjacent, a warp copies the addends of its rows to shared memory while the previous tile is
+//     computed. Such bytes of a mask, and such 16-bit elements, are read by the lanes that own the scores. Other addends are summed
+//     by the warp, eight rows at a time, in shared memory.
 //     Addends may move a reference beyond the whole numbers that f32 holds, so the weights are scaled by 2^15 after the exponential,
 //     not in its argument.
+//  7. Instances of F16 take one product of f16 values for each product of operands, on request only: f32 operands and weights are
+//     rounded to 11 bits. The guard tests the losses beyond that.
 #pragma once
 
-#include "../../common/elements.cuh"
-#include "../../common/state.cuh"
 #include "../added.cuh"
-#include "planes.cuh"
-
-// D: head size; BN: keys of a tile; WARPS; ROWS: products of 16 rows that a warp owns; PAIRS: 16 keys whose scores are computed
-// together; IN_SHARED: queries in shared memory; APART: own sums for the small products; STAGES: tiles in shared memory; CHANGED:
-// biases and masks; B16: elements of 16 bits.
-template <int D_, int BN_, int WARPS_, int ROWS_, int PAIRS_, bool IN_SHARED_, bool APART_, int STAGES_, bool CHANGED_, bool B16_>
-struct Exact {
-  static constexpr int D = D_, BN = BN_, WARPS = WARPS_, ROWS = ROWS_, PAIRS = PAIRS_;
-  static constexpr bool IN_SHARED = IN_SHARED_, APART = APART_ && !B16_, CHANGED = CHANGED_, B16 = B16_;
-  static constexpr int STAGES = STAGES_;
-  static constexpr int BM = WARPS * ROWS * 16, NT = WARPS * 32, KD = D / 16, KN = BN / 16, TILES = BN / 8, DT = D / 8;
-  static constexpr int FRAGMENT = B16 ? 512 : 1024;  // bytes of 16 rows and 16 dims of queries
-  static constexpr int QUERIES = IN_SHARED ? BM * D / 256 * FRAGMENT : 0, TILE_BYTES = STAGES_ * Image<D, BN, B16>::BYTES;
-  // Addends of the rows of a warp. The padding keeps the lanes of a row in banks of their own.
-  static constexpr int ADDENDS = TILE_BYTES + QUERIES, ADDED_ROW = (BN + 8) * 4, ADDED = CHANGED_ ? ROWS * 16 * ADDED_ROW : 0;
-  static constexpr int SHARED_BYTES = ADDENDS + WARPS * ADDED;
-  static_assert(!CHANGED_ || STAGES_ == 1, "");
-  // Groups of copies that may be incomplete when the first of keys, addends and values is needed.
-  static constexpr int LATER = CHANGED_ ? 2 : 1;
-};
+#include "queries.cuh"
+#include "results.cuh"
 
 template <int BYTES, int NT, int AT = 0> INLINE void copy_image(SharedBytes to, Address from) {
   if constexpr (AT < BYTES) {
     copy16_async<AT>(to, from);
     copy_image<BYTES, NT, AT + NT * 16>(to, from);
-  }
-}
-
-// Two adjacent elements of a query row at address `row`; scaled, if they have 32 bits.
-template <bool B16> INLINE f2 load_query2(const Call& call, Address row, int c) {
-  f2 x = {0.f, 0.f};
-  if constexpr (B16) {
-    const unsigned y = c < call.head_dim ? bits_of(read_f32(row + c * 2)) : 0;
-    return f2{widen(y & 0xffff, call.dtype), widen(y >> 16, call.dtype)};
-  } else {
-    if (c < call.head_dim) x = read_f2(row + c * 4);
-    return x * call.query_factor;
   }
 }
 
@@ -90,7 +61,7 @@ template <class S> INLINE Straight straight_of(const Call& call, int tile) {
   s.last_row = seq.queries - 1;
   s.per_row = x.query * addend_size(s.kind);
   s.from = addend_base(x, seq, share.head) + tile * S::BN * addend_size(s.kind);
-  s.is = one && x.key == 1 && (s.kind == ADDEND_F32 || s.kind == ADDEND_BOOL) && (tile + 1) * S::BN <= seq.reach;
+  s.is = one && x.key == 1 && (tile + 1) * S::BN <= seq.reach;
   return s;
 }
 
@@ -115,37 +86,57 @@ template <class S> INLINE bool fetch_addends(SharedBytes sm, const Call& call, i
   return true;
 }
 
+// Applies the soft cap to four scores at a time, rotating the scores.
+template <class S> INLINE void cap_scores(const Call& call, float (&s)[S::ROWS][S::TILES][4]) {
+  constexpr int ROWS = S::ROWS, TILES = S::TILES;
+  NO_UNROLL for (int all = 0; all < ROWS * TILES; all++) {
+    float y[4];
+    UNROLL for (int e = 0; e < 4; e++) y[e] = soft_cap(call, s[0][0][e]);
+    UNROLL for (int n = 1; n < ROWS * TILES; n++) UNROLL for (int e = 0; e < 4; e++)
+      s[(n - 1) / TILES][(n - 1) % TILES][e] = s[n / TILES][n % TILES][e];
+    UNROLL for (int e = 0; e < 4; e++) s[ROWS - 1][TILES - 1][e] = y[e];
+  }
+}
+
 // Makes base-2 scores of the sums of a tile, plus their addends, which may have been `copied` to shared memory.
 template <class S>
-INLINE void add_addends(SharedBytes sm, const Call& call, float (&s)[S::ROWS][S::TILES][4], const float (&row_scale)[S::ROWS][2],
+INLINE void change_scores(SharedBytes sm, const Call& call, float (&s)[S::ROWS][S::TILES][4], const float (&row_scale)[S::ROWS][2],
                         float k_down, int tile, bool copied) {
   constexpr int BN = S::BN, ROWS = S::ROWS, TILES = S::TILES;
   const int at = opaque(thread_index()), lane = at & 31, g = lane >> 2, column = 2 * (at & 3);
   const SharedBytes area = sm + S::ADDENDS + (at >> 5) * S::ADDED;
-  if (copied) {
-    sync_warp();
-    UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
-      const SharedBytes from = area + ((i * 16 + 8 * r + g) * S::ADDED_ROW + column * 4);
-      const float to = row_scale[i][r] * k_down;
-      UNROLL for (int n = 0; n < TILES; n++) {
-        const f2 x = load_shared_f2(from + n * 32);
-        UNROLL for (int e = 0; e < 2; e++) s[i][n][2 * r + e] = changed(s[i][n][2 * r + e] * to, added(0.f, x[e]));
-      }
-    }
-    sync_warp();
-    return;
-  }
-  const bool straight = straight_of<S>(call, tile).is;
+  UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 4; e++)
+    s[i][n][e] *= row_scale[i][e >> 1] * k_down;
+  if (call.cap != 0.f) cap_scores<S>(call, s);
+  if (call.changes == 0) return;
+  const bool straight = !copied && straight_of<S>(call, tile).is;
+  if (copied) sync_warp();
   UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
     const int row = i * 16 + 8 * r + g;
     float x[TILES][2];
-    if (straight) {
+    if (copied) {
+      const SharedBytes from = area + (row * S::ADDED_ROW + column * 4);
+      UNROLL for (int n = 0; n < TILES; n++) {
+        const f2 y = load_shared_f2(from + n * 32);
+        UNROLL for (int e = 0; e < 2; e++) x[n][e] = limited(y[e]);
+      }
+    } else if (straight) {
       const Straight own = straight_of<S>(call, tile);
-      const Address from = own.from + min_of(own.row0 + row, own.last_row) * own.per_row + column;
-      const bool pairs = ((own.from | own.per_row) & 1) == 0;
+      const int size = addend_size(own.kind);
+      const Address from = own.from + min_of(own.row0 + row, own.last_row) * own.per_row + column * size;
+      const bool pairs = ((own.from | own.per_row) & (2 * size - 1)) == 0;
       unsigned raw[TILES];
-      UNROLL for (int n = 0; n < TILES; n++) raw[n] = pairs ? load_u16(from + n * 8) : load_u8(from + n * 8) | load_u8(from + n * 8 + 1) << 8;
-      UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = (raw[n] >> 8 * e & 0xff) != 0 ? 0.f : NEG_INF;
+      if (own.kind == ADDEND_BOOL) {
+        UNROLL for (int n = 0; n < TILES; n++) raw[n] = pairs ? load_u16(from + n * 8) : load_u8(from + n * 8) | load_u8(from + n * 8 + 1) << 8;
+        UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) x[n][e] = (raw[n] >> 8 * e & 0xff) != 0 ? 0.f : NEG_INF;
+      } else {
+        UNROLL for (int n = 0; n < TILES; n++)
+          raw[n] = pairs ? (unsigned)load_i32(from + n * 16) : load_u16(from + n * 16) | load_u16(from + n * 16 + 2) << 16;
+        UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++) {
+          const unsigned bits = raw[n] >> 16 * e & 0xffff;
+          x[n][e] = limited(own.kind == ADDEND_F16 ? f16_to_float(bits) : bf16_to_float(bits));
+        }
+      }
     } else {
       const Share share = share_of(call, opaque(block_index()));
       const Sequence& seq = share.sequence;
@@ -159,131 +150,91 @@ INLINE void add_addends(SharedBytes sm, const Call& call, float (&s)[S::ROWS][S:
         x[n][e] = load_shared_f(area + g * S::ADDED_ROW + (n * 8 + column + e) * 4);
       sync_warp();
     }
-    const float to = row_scale[i][r] * k_down;
     UNROLL for (int n = 0; n < TILES; n++) UNROLL for (int e = 0; e < 2; e++)
-      s[i][n][2 * r + e] = changed(s[i][n][2 * r + e] * to, x[n][e]);
+      s[i][n][2 * r + e] = changed(s[i][n][2 * r + e], x[n][e]);
   }
+  if (copied) sync_warp();
 }
 
 template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Planes& planes) {
-  typedef Image<S::D, S::BN, S::B16> I;
-  constexpr int D = S::D, BN = S::BN, ROWS = S::ROWS, KD = S::KD, KN = S::KN, TILES = S::TILES, DT = S::DT, P = S::PAIRS;
-  const int tid = thread_index(), lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  typedef Image<S::D, S::BN, S::ONE> I;
+  constexpr int BN = S::BN, ROWS = S::ROWS, KD = S::KD, KN = S::KN, TILES = S::TILES, DT = S::DT, P = S::PAIRS;
+  const int tid = thread_index(), lane = tid & 31, warp = (tid >> 5) % S::ABREAST;
+  const int own_part = S::PARTS == 1 ? 0 : (tid >> 5) / S::ABREAST;
   int first, last, plain_from, plain_to;
-  Address image, shifts;
+  int place;  // of the key head's first tile; launches have a block for each tile, so it fits
   {
     const Share share = share_of(call, block_index());
     const Sequence& seq = share.sequence;
     const int block0 = share.row_block * S::BM;
     if (block0 >= seq.queries) return;
-    const int of_kv = share.index * planes.kv_heads + quotient_of(share.head, call.by_group);
     const Range a = range_of(seq, block0), b = range_of(seq, min_of(block0 + S::BM, seq.queries) - 1);
     const int part = share.split * call.chunk, end = min_of(part + call.chunk, b.end);
     first = max_of(part, a.start) / BN;
     last = (end + BN - 1) / BN;
     plain_from = (max_of(b.start, part) + BN - 1) / BN;
     plain_to = min_of(a.end, end) / BN;
-    image = planes.images + (long long)of_kv * planes.tiles * I::BYTES + tid * 16;
-    shifts = planes.shifts + (long long)of_kv * planes.tiles * 8;
+    place = (int)first_tile<I>(planes, seq, share.index, quotient_of(share.head, call.by_group));
   }
-  auto fetch_keys = [&](int tile, int at) LAMBDA { copy_image<I::KEYS, S::NT>(sm + at + tid * 16, image + (long long)tile * I::BYTES); };
+  // TIGHT instances compute addresses anew rather than keep them.
+  const Address first_image = planes.images + (long long)place * I::BYTES + tid * 16;
+  auto image_of = [&](int tile) LAMBDA {
+    if constexpr (S::TIGHT) return planes.images + (long long)(place + tile) * I::BYTES + tid * 16;
+    return first_image + (long long)tile * I::BYTES;
+  };
+  auto shifts_of = [&](int tile) LAMBDA { return load_u2(planes.shifts + (place + tile) * 8ll); };
+  auto fetch_keys = [&](int tile, int at) LAMBDA { copy_image<I::KEYS, S::NT>(sm + at + tid * 16, image_of(tile)); };
   auto fetch_values = [&](int tile, int at) LAMBDA {
-    copy_image<I::KEYS, S::NT>(sm + at + I::KEYS + tid * 16, image + (long long)tile * I::BYTES + I::KEYS);
+    copy_image<I::KEYS, S::NT>(sm + at + I::KEYS + tid * 16, image_of(tile) + I::KEYS);
+  };
+  // Fetches the tiles that the parts compute next to stage `at`.
+  auto fetch_tiles = [&](int tile, int at) LAMBDA {
+    UNROLL for (int part = 0; part < S::PARTS; part++)
+      if (part == 0 || tile + part < last) {
+        fetch_keys(tile + part, at + part * I::BYTES);
+        fetch_values(tile + part, at + part * I::BYTES);
+      }
+    copies_end();
   };
   bool copied = false;  // whether the addends of the tile are copied to shared memory
   if (first < last) {
-    fetch_keys(first, 0);
-    if (S::STAGES == 1) copies_end();
-    if constexpr (S::CHANGED) {
-      copied = fetch_addends<S>(sm, call, first);
+    if constexpr (S::STAGES == 2) {
+      fetch_tiles(first, 0);
+    } else {
+      fetch_keys(first, 0);
       copies_end();
     }
-    fetch_values(first, 0);
   }
-  copies_end();
 
-  // Queries, and their guard.
   constexpr int QR = S::IN_SHARED ? 1 : ROWS, QK = S::IN_SHARED ? 1 : KD;
+  const SharedBytes queries = sm + (S::QUERIES_AT + (tid >> 5) * ROWS * KD * S::FRAGMENT + lane * 16);
   unsigned qh[QR][QK][4], ql[QR][QK][4];
   float row_scale[ROWS][2];
-  {
+  const bool refused = !split_queries<S>(queries, call, planes, warp, row_scale);
+  if constexpr (!S::IN_SHARED) {
+    UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int k = 0; k < KD; k++) {
+      load_words(qh[i][k], queries + (i * KD + k) * S::FRAGMENT);
+      if (!S::ONE) load_words(ql[i][k], queries + (i * KD + k) * S::FRAGMENT + 512);
+    }
+  }
+  if (any_of_block(refused)) {
     const Share share = share_of(call, opaque(block_index()));
-    const Sequence& seq = share.sequence;
-    const int row0 = share.row_block * S::BM + warp * ROWS * 16;
-    const int of_kv = share.index * planes.kv_heads + quotient_of(share.head, call.by_group);
-    bool refused = load_i32(planes.refused + of_kv * 4ll) != 0;
-    const Address channels = planes.channels + (long long)of_kv * 3 * D * 4;
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      Address rows[2];
-      float up[2], missed[2] = {}, size[2] = {};
-      UNROLL for (int r = 0; r < 2; r++) {
-        rows[r] = query_row(call, seq, share.head, min_of(row0 + i * 16 + g + 8 * r, seq.queries - 1), S::B16 ? 2 : 4);
-        unsigned most = 0;
-        UNROLL for (int c = 0; c < DT; c++) {
-          const f2 x = load_query2<S::B16>(call, rows[r], c * 8 + 2 * t);
-          most = larger(most, larger(magnitude(x[0]), magnitude(x[1])));
-        }
-        most = largest_of_lanes(most, 1, 2);
-        refused = refused || !is_ordinary(most);
-        const int shift = shift_for(most);
-        // A negative factor would turn the largest sum into the smallest score, so its sign goes to the queries.
-        up[r] = S::B16 && call.query_factor < 0.f ? -exact_power(shift) : exact_power(shift);
-        row_scale[i][r] = S::B16 ? exact_power(-shift) * __builtin_fabsf(call.query_factor) : exact_power(-shift);
-      }
-      auto load = [&](int k) LAMBDA {
-        const int again = opaque(0);  // the elements are loaded again, not kept
-        unsigned h[4], l[4];
-        UNROLL for (int half = 0; half < 2; half++) {
-          const int c = k * 16 + half * 8 + 2 * t;
-          const f2 most = read_f2(channels + c * 4), rest = read_f2(channels + (D + c) * 4), low = read_f2(channels + (2 * D + c) * 4);
-          UNROLL for (int r = 0; r < 2; r++) {
-            const f2 x = load_query2<S::B16>(call, rows[r] + again, c) * up[r];
-            const Split s = split_of<S::B16>(x[0], x[1]);
-            const Missed m = missed_by(x[0], x[1], s);
-            UNROLL for (int e = 0; e < 2; e++) {
-              const float a = __builtin_fabsf(x[e]);
-              size[r] += a * most[e];
-              missed[r] += a * rest[e] + m.residual[e] * most[e] + m.low[e] * low[e];
-            }
-            h[r + 2 * half] = s.hi;
-            l[r + 2 * half] = s.lo;
-          }
-        }
-        if constexpr (S::IN_SHARED) {
-          const SharedBytes to = sm + S::TILE_BYTES + ((warp * ROWS + i) * KD + k) * S::FRAGMENT + lane * 16;
-          store_shared(to, words4(h[0], h[1], h[2], h[3]));
-          if (!S::B16) store_shared(to + 512, words4(l[0], l[1], l[2], l[3]));
-        } else {
-          UNROLL for (int e = 0; e < 4; e++) {
-            qh[i][k][e] = h[e];
-            ql[i][k][e] = l[e];
-          }
-        }
-      };
-      if constexpr (S::IN_SHARED) {
-        NO_UNROLL for (int k = 0; k < KD; k++) load(k);
-      } else {
-        UNROLL for (int k = 0; k < KD; k++) load(k);
-      }
-      UNROLL for (int r = 0; r < 2; r++) {
-        UNROLL for (int mask = 1; mask <= 2; mask <<= 1) {
-          missed[r] += shuffle_xor(missed[r], mask);
-          size[r] += shuffle_xor(size[r], mask);
-        }
-        refused = refused || !(missed[r] <= size[r] * MOST_SCORE) || size[r] * row_scale[i][r] > MOST_REFERENCE;
-      }
+    const Address word = planes.refused + of_rows(call, planes, share, share.row_block * S::BM) * 4;
+    if (tid == 0) write_f32(word, 1.f);
+    copies_wait<0>();
+    return;
+  }
+  if constexpr (S::STAGES == 1) {
+    if (first < last) {
+      if constexpr (S::CHANGED) copied = fetch_addends<S>(sm, call, first);
+      if constexpr (S::CHANGED) copies_end();
+      fetch_values(first, 0);
     }
-    if (any_of_block(refused)) {
-      const Address word = planes.refused + of_rows(call, planes, share.index, share.head, share.row_block * S::BM) * 4;
-      if (tid == 0) write_f32(word, 1.f);
-      copies_wait<0>();
-      return;
-    }
+    copies_end();
   }
 
   // Where the lane's row of an 8 x 8 matrix begins; the low bits of a chunk's number are permuted by the row.
-  const int k_lane = ((lane & 7) + ((lane >> 4) & 1) * 8) * I::ROW, k_chunk = (((lane >> 3) & 1) ^ (lane & 7)) << 4;
-  const int v_lane = ((lane & 7) + ((lane >> 3) & 1) * 8) * I::ROW, v_chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+  const int k_lane = ((lane & 7) + ((lane >> 4) & 1) * 8) * I::ROW, k_chunk = (((lane >> 3) & 1) ^ I::permuted_by(lane & 7)) << 4;
 
   float o[ROWS][DT][4], reference[ROWS][2], sum[ROWS][2];
   UNROLL for (int i = 0; i < ROWS; i++) {
@@ -292,18 +243,16 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
   }
   int v_shift = 0, stage = 0;
 
-  NO_UNROLL for (int tile = first; tile < last; tile++) {
+  NO_UNROLL for (int next = first; next < last; next += S::PARTS) {
     copies_wait<S::STAGES == 1 ? S::LATER : 0>();
     sync_block();
-    const SharedBytes here = sm + stage;
+    const int tile = next + own_part;
+    const SharedBytes here = sm + (stage + own_part * I::BYTES);
     if constexpr (S::STAGES == 2) {
-      stage = I::BYTES - stage;
-      if (tile + 1 < last) {
-        fetch_keys(tile + 1, stage);
-        fetch_values(tile + 1, stage);
-        copies_end();
-      }
+      stage = S::PARTS * I::BYTES - stage;
+      if (next + S::PARTS < last) fetch_tiles(next + S::PARTS, stage);
     }
+    if (S::PARTS > 1 && tile >= last) continue;
 
     float s[ROWS][TILES][4];
     UNROLL for (int n = 0; n < KN; n += P) {
@@ -315,7 +264,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       auto load = [&](int k, bool small) LAMBDA {
         UNROLL for (int i = 0; i < ROWS; i++) {
           if constexpr (S::IN_SHARED) {
-            const SharedBytes from = sm + S::TILE_BYTES + ((warp * ROWS + i) * KD + k) * S::FRAGMENT + lane * 16;
+            const SharedBytes from = queries + (i * KD + k) * S::FRAGMENT;
             load_words(ah[i], from);
             if (small) load_words(al[i], from + 512);
           } else {
@@ -329,7 +278,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
         }
       };
       // First the small products, and the large ones if they are APART; then the large ones.
-      UNROLL for (int x = S::B16 ? KD : 0; x < (3 - A) * KD; x++) {
+      UNROLL for (int x = S::ONE ? KD : 0; x < (3 - A) * KD; x++) {
         const bool small = x < KD, large = S::APART || x >= KD;
         load(x % KD, small);
         UNROLL for (int p = 0; p < P; p++) {
@@ -353,7 +302,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
 
     if constexpr (S::CHANGED) {
       copies_wait<S::LATER>();
-      add_addends<S>(sm, call, s, row_scale, keys_down(load_u2(shifts + tile * 8)), tile, copied);
+      change_scores<S>(sm, call, s, row_scale, keys_down(shifts_of(tile)), tile, copied);
       copied = tile + 1 < last && fetch_addends<S>(sm, call, tile + 1);
       copies_end();
     }
@@ -361,7 +310,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       const Share share = share_of(call, opaque(block_index()));
       const Sequence& seq = share.sequence;
       const int part = share.split * call.chunk, at = opaque(thread_index());
-      const int column = tile * BN + 2 * (at & 3), row = share.row_block * S::BM + (at >> 5) * ROWS * 16 + ((at & 31) >> 2);
+      const int column = tile * BN + 2 * (at & 3), row = share.row_block * S::BM + (at >> 5) % S::ABREAST * ROWS * 16 + ((at & 31) >> 2);
       UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
         const Range x = range_of(seq, min_of(row + i * 16 + 8 * r, seq.queries - 1));
         const int from = max_of(x.start, part) - column, to = min_of(x.end, part + call.chunk) - column;
@@ -370,7 +319,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       }
     }
 
-    const u2 of_tile = load_u2(shifts + tile * 8);
+    const u2 of_tile = shifts_of(tile);
     const float k_down = keys_down(of_tile);
     const int v_now = (int)of_tile[1] == NO_SHIFT ? v_shift : (int)of_tile[1];
     const float v_change = exact_power(min_of(v_now - v_shift, 100));
@@ -396,7 +345,7 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
         change[i][r] *= v_change;
       }
       UNROLL for (int k = 0; k < KN; k++) UNROLL for (int e = 0; e < 4; e++) {
-        const Split x = split_of(s[i][2 * k + (e >> 1)][(e & 1) * 2], s[i][2 * k + (e >> 1)][(e & 1) * 2 + 1]);
+        const Split x = split_of<S::F16>(s[i][2 * k + (e >> 1)][(e & 1) * 2], s[i][2 * k + (e >> 1)][(e & 1) * 2 + 1]);
         ph[i][k][e] = x.hi;
         pl[i][k][e] = x.lo;
       }
@@ -406,22 +355,37 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
       sync_block();
     }
 
-    UNROLL for (int d = 0; d < DT / 2; d++) {
-      float c[ROWS][2][4];
-      UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++) UNROLL for (int e = 0; e < 4; e++) c[i][h][e] = 0.f;
+    const int reader = S::TIGHT ? opaque(lane) : lane, v_lane = ((reader & 7) + ((reader >> 3) & 1) * 8) * I::ROW;
+    const int v_chunk = ((reader >> 4) ^ I::permuted_by(reader & 7)) << 4;
+    constexpr int GROUP = S::GROUP, GROUPS = DT / 2 / GROUP, KEPT = S::LATE ? 2 : 1;
+    float c[KEPT][GROUP][ROWS][2][4];
+    auto add = [&](int group) LAMBDA {
+      UNROLL for (int j = 0; j < GROUP; j++) UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++)
+        UNROLL for (int e = 0; e < 4; e++)
+          scale_and_add(o[i][2 * (group * GROUP + j) + h][e], change[i][e >> 1], c[group % KEPT][j][i][h][e]);
+    };
+    UNROLL for (int group = 0; group < GROUPS; group++) {
+      auto& sums = c[group % KEPT];
+      UNROLL for (int j = 0; j < GROUP; j++) UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++)
+        UNROLL for (int e = 0; e < 4; e++) sums[j][i][h][e] = 0.f;
       UNROLL for (int k = 0; k < KN; k++) {
-        unsigned bh[4], bl[4];
-        const SharedBytes at = here + I::KEYS + (v_lane + k * 16 * I::ROW + (d >> 2) * 128 + (v_chunk ^ ((d & 3) << 5)));
-        load_matrices<true>(bh, at);
-        if constexpr (!S::B16) {
-          load_matrices<true>(bl, at + I::PLANE);
-          UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++) mma_f16(c[i][h], ph[i][k], bl[2 * h], bl[2 * h + 1]);
+        unsigned bh[GROUP][4], bl[GROUP][4];
+        auto multiply = [&](const unsigned (&p)[ROWS][KN][4], const unsigned (&b)[GROUP][4]) LAMBDA {
+          UNROLL for (int j = 0; j < GROUP; j++) UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++)
+            mma_f16(sums[j][i][h], p[i][k], b[j][2 * h], b[j][2 * h + 1]);
+        };
+        UNROLL for (int j = 0; j < GROUP; j++) {
+          const int d = group * GROUP + j;
+          const SharedBytes at = here + I::KEYS + (v_lane + k * 16 * I::ROW + (d >> 2) * 128 + (v_chunk ^ ((d & 3) << 5)));
+          load_matrices<true>(bh[j], at);
+          if constexpr (!S::ONE) load_matrices<true>(bl[j], at + I::PLANE);
         }
-        UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++) mma_f16(c[i][h], pl[i][k], bh[2 * h], bh[2 * h + 1]);
-        UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++) mma_f16(c[i][h], ph[i][k], bh[2 * h], bh[2 * h + 1]);
+        if constexpr (!S::ONE) multiply(ph, bl);
+        if constexpr (!S::F16) multiply(pl, bh);
+        multiply(ph, bh);
+        if (S::LATE && k == 0 && group > 0) add(group - 1);
       }
-      UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int h = 0; h < 2; h++) UNROLL for (int e = 0; e < 4; e++)
-        scale_and_add(o[i][2 * d + h][e], change[i][e >> 1], c[i][h][e]);
+      if (!S::LATE || group == GROUPS - 1) add(group);
     }
     if constexpr (S::STAGES == 1) {
       sync_block();
@@ -430,39 +394,11 @@ template <class S> INLINE void attend(SharedBytes sm, const Call& call, const Pl
     }
   }
 
-  const Share share = share_of(call, opaque(block_index()));
-  const Sequence& seq = share.sequence;
-  const int row0 = share.row_block * S::BM + warp * ROWS * 16;
-  // Sums are scaled by 2^15, W by the shift of the values too. A reference that may be large stays as it is.
-  constexpr float UNIT = S::CHANGED ? 0x1p-15f : 1.f, BELOW = S::CHANGED ? 0.f : 15.f;
-  const float down = exact_power(-v_shift);
-  UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int r = 0; r < 2; r++) {
-    UNROLL for (int mask = 1; mask <= 2; mask <<= 1) sum[i][r] += shuffle_xor(sum[i][r], mask);
-    const int row = row0 + i * 16 + g + 8 * r;
-    if (row >= seq.queries) continue;
-    const long long number = row_number(call, seq, share.head, row);
-    const bool empty = sum[i][r] == 0.f;
-    const float m = empty ? NEG_INF : reference[i][r] - BELOW, total = sum[i][r] * UNIT;
-    if (call.part_ms != 0) {
-      const long long at = number * call.splits + share.split;
-      if (t == 0) write_f2(call.part_ms + at * 8, f2{m, total});
-      const Address w = call.part_w + at * call.part_dim * 4;
-      UNROLL for (int n = 0; n < DT; n++)
-        if (n * 8 + 2 * t < call.part_dim)
-          write_f2(w + (n * 8 + 2 * t) * 4, f2{o[i][n][2 * r] * down * UNIT, o[i][n][2 * r + 1] * down * UNIT});
-      continue;
-    }
-    const Address out = output_row(call, seq.batch, share.head, seq.query0 + row);
-    UNROLL for (int n = 0; n < DT; n++) {
-      const int c = n * 8 + 2 * t;
-      f2 y;
-      UNROLL for (int e = 0; e < 2; e++) y[e] = empty ? 0.f : o[i][n][2 * r + e] * down / sum[i][r] + 0.f;
-      if (c >= call.value_dim) continue;
-      if constexpr (S::B16) write_f32(out + c * 2, float_of_bits(narrow(y[0], call.dtype) | narrow(y[1], call.dtype) << 16));
-      else write_f2(out + c * 4, y);
-    }
-    if (t == 0 && call.lse != 0) write_f32(call.lse + number * 4, log_sum_exp(m, total));
+  sync_block();
+  if constexpr (S::PARTS == 2) {
+    if (!join_parts<S>(sm, own_part, o, reference, sum, v_shift)) return;
   }
+  write_results<S>(sm, call, o, reference, sum, exact_power(-v_shift));
 }
 
 // Parameters: name, blocks per SM, those of Exact.

@@ -7,7 +7,7 @@
 template <class S> INLINE bool is_refused(const TensorCall& x) {
   const Share share = share_of(x.call, block_index());
   const int row = share.row_block * S::BM;
-  return row < share.sequence.queries && load_i32(x.planes.refused + of_rows(x.call, x.planes, share.index, share.head, row) * 4) != 0;
+  return row < share.sequence.queries && load_i32(x.planes.refused + of_rows(x.call, x.planes, share, row) * 4) != 0;
 }
 
 // Like ATTENTION. Blocks have at most as many rows as those of the kernel that refuses.

@@ -18,9 +18,9 @@ pub struct SplitArgs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Planes {
-    /// The planes, `[sequence][key head][tile]`: two of keys, two of values.
+    /// The planes, `[batch][key head][tile]`: two of keys, two of values.
     pub images: u64,
-    /// Exponents of the tiles, i32 `[sequence][key head][tile][2]`: of keys and of values.
+    /// Exponents of the tiles, i32 `[batch][key head][tile][2]`: of keys and of values.
     pub shifts: u64,
     /// Largest magnitude, residual and second part of each channel of the keys, f32 `[sequence][key head][3][dim]`, with the
     /// kernel's largest head size as `dim`. Zero before the first launch.
@@ -28,16 +28,20 @@ pub struct Planes {
     /// A word for each key head of each sequence, then one for each block of `rows` rows of each head. Tensor Cores refuse if it
     /// is not zero. Zero before the first launch.
     pub refused: u64,
-    /// Number of tiles of a key head.
+    /// Number of tiles of a key head. Packed sequences share them.
     pub tiles: i32,
+    /// Number of tiles of the longest sequence.
+    pub longest: i32,
     /// Number of key heads.
     pub kv_heads: i32,
     /// Number of rows that share a word of `refused`.
     pub rows: i32,
-    /// Number of such blocks of rows in the longest sequence.
+    /// Number of such words of a head. Packed sequences share them.
     pub row_blocks: i32,
-    /// Precomputed division by `tiles`.
-    pub by_tiles: Divisor,
+    /// Zero.
+    pub unused: i32,
+    /// Precomputed division by `longest`.
+    pub by_longest: Divisor,
     /// Precomputed division by `kv_heads`.
     pub by_kv_heads: Divisor,
 }
@@ -45,5 +49,5 @@ pub struct Planes {
 // The device twin asserts the same sizes and offsets.
 const _: () = {
     assert!(core::mem::offset_of!(SplitArgs, planes) == size_of::<AttentionArgs>());
-    assert!(size_of::<Planes>() == 64);
+    assert!(size_of::<Planes>() == 72);
 };

@@ -39,6 +39,7 @@ macro_rules! attention {
                 chain: $head_dim,
                 exp2_relative: EXP2_RELATIVE,
                 half_chain: 0,
+                one_product: false,
             }
         }))
     };
@@ -186,42 +187,69 @@ pub const KERNELS: &[GpuKernel] = &[
             chain: usize::MAX,
             exp2_relative: EXP2_RELATIVE,
             half_chain: 0,
+            one_product: false,
         })
     ),
 ];
 
-/// Defines a kernel on Tensor Cores: for plain problems, or for problems with a mask or a bias.
+/// Defines a kernel on Tensor Cores: for plain problems, or for problems with a soft cap, a mask or a bias.
 #[cfg(not(elsa_without = "sm80"))]
 macro_rules! split {
     ($name:literal, $sixteen_bit:literal, $most:expr, $most_plain:expr, $head_dim:literal, $threads:literal x $rows:literal, $keys:literal, $shared:literal,
-     $registers:literal, $pace:expr) => {
+     $registers:literal, $pace:expr $(, $field:ident: $value:expr)*) => {
         attention!(AttentionSplit, $name, $sixteen_bit, $head_dim, $most, $most_plain, $threads x $rows, $shared, $registers,
-            Summation::Tiles { columns: $keys / 4, flush: $keys }, keys: $keys, paces: exactly($pace, $pace))
+            Summation::Tiles { columns: $keys / 4, flush: $keys }, keys: $keys, paces: exactly($pace, $pace) $(, $field: $value)*)
     };
 }
 
 /// Kernels of attention on Tensor Cores. Their shared memory is that of the launch.
 #[cfg(not(elsa_without = "sm80"))]
 pub const TENSOR_KERNELS: &[GpuKernel] = &[
-    kernel!("split_f32_d64_k64__sm80", planes(false, 64, 64, 6208, 68)),
-    kernel!("split_f32_d128_k32__sm80", planes(false, 128, 32, 12352, 67)),
-    kernel!("split_f32_d256_k32__sm80", planes(false, 256, 32, 24640, 87)),
-    kernel!("split_b16_d64_k64__sm80", planes(true, 64, 64, 6208, 56)),
+    kernel!("split_f32_d32_k64__sm80", planes(false, 32, 64, 3136, 68)),
+    kernel!("split_f32_d64_k64__sm80", planes(false, 64, 64, 6208, 66)),
+    kernel!("split_f32_d96_k32__sm80", planes(false, 96, 32, 9280, 77)),
+    kernel!("split_f32_d128_k32__sm80", planes(false, 128, 32, 12352, 68)),
+    kernel!("split_f32_d256_k32__sm80", planes(false, 256, 32, 24640, 80)),
+    kernel!("split_b16_d32_k64__sm80", planes(true, 32, 64, 3136, 51)),
+    kernel!("split_b16_d64_k64__sm80", planes(true, 64, 64, 6208, 55)),
+    kernel!("split_b16_d96_k32__sm80", planes(true, 96, 32, 9280, 60)),
     kernel!("split_b16_d128_k32__sm80", planes(true, 128, 32, 12352, 56)),
-    kernel!("split_b16_d256_k32__sm80", planes(true, 256, 32, 24640, 79)),
+    kernel!("split_b16_d256_k32__sm80", planes(true, 256, 32, 24640, 72)),
+    split!("attention_f32_d32_q64k64__sm80_split", false, NONE, ANY, 32, 128 x 64, 64, 16384, 124, [75, 130]),
     split!("attention_f32_d64_q64k64__sm80_split", false, NONE, ANY, 64, 128 x 64, 64, 32768, 162, [117, 190]),
     split!("attention_f32_d64_q128k64__sm80_split", false, NONE, ANY, 64, 128 x 128, 64, 65536, 255, [207, 305]),
-    split!("attention_f32_d128_q64k32__sm80_split", false, NONE, ANY, 128, 128 x 64, 32, 32768, 244, [112, 185]),
-    split!("attention_f32_d128_q128k32__sm80_split", false, NONE, ANY, 128, 128 x 128, 32, 98304, 255, [213, 350]),
-    split!("attention_f32_d256_q64k32__sm80_split", false, NONE, ANY, 256, 128 x 64, 32, 131072, 255, [256, 400]),
-    split!("attention_f32_d256_q128k32__sm80_split", false, NONE, ANY, 256, 256 x 128, 32, 196608, 255, [513, 606]),
+    split!("attention_f32_d96_q64k32__sm80_split", false, NONE, ANY, 96, 128 x 64, 32, 36864, 200, [88, 150]),
+    split!("attention_f32_d128_q64k32__sm80_split", false, NONE, ANY, 128, 128 x 64, 32, 49152, 242, [112, 185]),
+    split!("attention_f32_d128_q128k32__sm80_split", false, NONE, ANY, 128, 128 x 128, 32, 98304, 248, [213, 350]),
+    split!("attention_f32_d256_q64k32__sm80_split", false, NONE, ANY, 256, 128 x 64, 32, 131072, 226, [256, 400]),
+    split!("attention_f32_d256_q128k32__sm80_split", false, NONE, ANY, 256, 256 x 128, 32, 196608, 226, [446, 446]),
+    split!("attention_f32_d64_q64k64__sm80_split_halves", false, NONE, ANY, 64, 256 x 64, 64, 131072, 229, [117, 117]),
+    split!("attention_f32_d128_q64k32__sm80_split_halves", false, NONE, ANY, 128, 256 x 64, 32, 131072, 255, [112, 112]),
+    split!("attention_b16_d64_q64k64__sm80_split_halves", true, NONE, ANY, 64, 256 x 64, 64, 65536, 206, [65, 65]),
+    split!("attention_b16_d128_q64k32__sm80_split_halves", true, NONE, ANY, 128, 256 x 64, 32, 65536, 254, [60, 60]),
+    split!("attention_f32_d32_q64k64__sm80_split_added", false, ANY, NONE, 32, 128 x 64, 64, 34816, 132, [85, 145]),
     split!("attention_f32_d64_q64k64__sm80_split_added", false, ANY, NONE, 64, 128 x 64, 64, 51200, 168, [130, 210]),
-    split!("attention_f32_d128_q64k32__sm80_split_added", false, ANY, NONE, 128, 128 x 64, 32, 43008, 253, [125, 205]),
-    split!("attention_f32_d256_q64k32__sm80_split_added", false, ANY, NONE, 256, 128 x 64, 32, 141312, 255, [270, 420]),
-    split!("attention_b16_d64_q64k64__sm80_split", true, NONE, ANY, 64, 128 x 64, 64, 32768, 163, [65, 105]),
-    split!("attention_b16_d64_q128k64__sm80_split", true, NONE, ANY, 64, 128 x 128, 64, 32768, 254, [115, 170]),
-    split!("attention_b16_d128_q128k32__sm80_split", true, NONE, ANY, 128, 128 x 128, 32, 65536, 255, [115, 190]),
-    split!("attention_b16_d256_q128k32__sm80_split", true, NONE, ANY, 256, 256 x 128, 32, 131072, 255, [280, 330]),
+    split!("attention_f32_d96_q64k32__sm80_split_added", false, ANY, NONE, 96, 128 x 64, 32, 36864, 196, [100, 165]),
+    split!("attention_f32_d128_q64k32__sm80_split_added", false, ANY, NONE, 128, 128 x 64, 32, 49152, 244, [125, 205]),
+    split!("attention_f32_d256_q64k32__sm80_split_added", false, ANY, NONE, 256, 128 x 64, 32, 141312, 222, [270, 420]),
+    split!("attention_b16_d32_q64k64__sm80_split", true, NONE, ANY, 32, 128 x 64, 64, 16384, 108, [50, 85]),
+    split!("attention_b16_d64_q64k64__sm80_split", true, NONE, ANY, 64, 128 x 64, 64, 32768, 152, [65, 105]),
+    split!("attention_b16_d64_q128k64__sm80_split", true, NONE, ANY, 64, 128 x 128, 64, 32768, 241, [115, 170]),
+    split!("attention_b16_d96_q64k32__sm80_split", true, NONE, ANY, 96, 128 x 64, 32, 24576, 160, [50, 85]),
+    split!("attention_b16_d128_q128k32__sm80_split", true, NONE, ANY, 128, 128 x 128, 32, 65536, 243, [115, 190]),
+    split!("attention_b16_d256_q128k32__sm80_split", true, NONE, ANY, 256, 256 x 128, 32, 131072, 227, [290, 290]),
+    split!("attention_b16_d32_q64k64__sm80_split_added", true, ANY, NONE, 32, 128 x 64, 64, 26624, 128, [60, 100]),
+    split!("attention_b16_d64_q64k64__sm80_split_added", true, ANY, NONE, 64, 128 x 64, 64, 34816, 157, [78, 125]),
+    split!("attention_b16_d96_q64k32__sm80_split_added", true, ANY, NONE, 96, 128 x 64, 32, 24576, 166, [60, 100]),
+    split!("attention_b16_d128_q64k32__sm80_split_added", true, ANY, NONE, 128, 128 x 64, 32, 32768, 186, [70, 115]),
+    split!("attention_b16_d256_q64k32__sm80_split_added", true, ANY, NONE, 256, 128 x 64, 32, 75776, 222, [155, 240]),
+    // The paces of kernels with one product are estimates: three quarters of those for 16-bit elements.
+    kernel!("split_f32_d64_k64__sm80_f16", one_plane(64, 64, 6208, 60)),
+    kernel!("split_f32_d128_k32__sm80_f16", one_plane(128, 32, 12352, 56)),
+    kernel!("split_f32_d256_k32__sm80_f16", one_plane(256, 32, 24640, 72)),
+    split!("attention_f32_d64_q128k64__sm80_f16", false, NONE, ANY, 64, 128 x 128, 64, 32768, 228, [86, 128], one_product: true),
+    split!("attention_f32_d128_q128k32__sm80_f16", false, NONE, ANY, 128, 128 x 128, 32, 65536, 241, [86, 143], one_product: true),
+    split!("attention_f32_d256_q128k32__sm80_f16", false, NONE, ANY, 256, 256 x 128, 32, 131072, 219, [210, 250], one_product: true),
     attention!(AttentionRefused, "attention_b16_d256_q32k64__sm80_refused", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
     attention!(AttentionRefused, "attention_f32_d64_q64k64__sm80_refused", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
     attention!(AttentionRefused, "attention_f32_d128_q64k64__sm80_refused", false, 128, ANY, ANY, 128 x 64, 49152, 252, tiles(4, 4)),
@@ -231,10 +259,22 @@ pub const TENSOR_KERNELS: &[GpuKernel] = &[
 /// Returns the role of a kernel that splits keys and values.
 #[cfg(not(elsa_without = "sm80"))]
 const fn planes(sixteen_bit: bool, head_dim: usize, keys: usize, shared: usize, registers: usize) -> Role {
-    Role::SplitPlanes {
-        sixteen_bit,
-        head_dim,
-        keys,
-        resources: GpuResources { threads: 256, shared, registers },
-    }
+    planes_of([sixteen_bit, false], [head_dim, keys], shared, registers)
+}
+
+/// Like [`planes`], for f32 elements that are rounded to one f16 value.
+#[cfg(not(elsa_without = "sm80"))]
+const fn one_plane(head_dim: usize, keys: usize, shared: usize, registers: usize) -> Role {
+    planes_of([false, true], [head_dim, keys], shared, registers)
+}
+
+#[cfg(not(elsa_without = "sm80"))]
+const fn planes_of(
+    [sixteen_bit, one_product]: [bool; 2],
+    [head_dim, keys]: [usize; 2],
+    shared: usize,
+    registers: usize,
+) -> Role {
+    let resources = GpuResources { threads: 256, shared, registers };
+    Role::SplitPlanes { sixteen_bit, one_product, head_dim, keys, resources }
 }

@@ -120,6 +120,6 @@ pub const KERNELS: &[GpuKernel] = &[
     long!("linear_long_answers_few__sm53", LinearLong::Answers, true, 256, 34560, 128),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
-    prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),
-    prepare!("linear_prepare_dim_delta__sm53", true, true, 28160, 112),
+    prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 128),
+    prepare!("linear_prepare_dim_delta__sm53", true, true, 28160, 128),
 ];

@@ -345,8 +345,8 @@ typedef struct {
    */
   char reason[ELSA_REASON_BYTES];
   /*
-   Non-zero if runs on the GPU compute on Tensor Cores; elsa_workspace_refused_blocks counts the blocks of rows
-   that they refuse.
+   Non-zero if runs on the GPU compute on Tensor Cores: ELSA_TENSOR_CORES_F16 if they take one f16 product for each product.
+   elsa_workspace_refused_blocks counts the blocks of rows that they refuse.
    */
   uint32_t tensor_cores;
   /*
@@ -750,6 +750,12 @@ typedef struct {
  Tensor Cores where they are as exact as f32 products, even if they are slower.
  */
 #define ELSA_TENSOR_CORES_ALWAYS 2
+
+/*
+ Like ELSA_TENSOR_CORES_ALWAYS, but f32 tensors without masks and biases take one f16 product for each product: relative errors
+ are about 1e-3, like those of TF32 products.
+ */
+#define ELSA_TENSOR_CORES_F16 3
 
 /*
  No mask.

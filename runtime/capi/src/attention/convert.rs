@@ -47,6 +47,7 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         ELSA_TENSOR_CORES_OFF => TensorCores::Off,
         ELSA_TENSOR_CORES_ALLOW => TensorCores::Allow,
         ELSA_TENSOR_CORES_ALWAYS => TensorCores::Always,
+        ELSA_TENSOR_CORES_F16 => TensorCores::F16,
         found => return unknown("tensor_cores", found, "one of ELSA_TENSOR_CORES_*"),
     };
     if o.reserved != 0 {

@@ -305,8 +305,13 @@ impl Called for Attention {
         plan.state_workspace_bytes()
     }
 
-    fn on_tensor_cores(plan: &Plan) -> bool {
-        plan.on_tensor_cores(plan.backend())
+    fn tensor_cores(plan: &Plan) -> elsa_tensor_cores {
+        let backend = plan.backend();
+        match (plan.on_tensor_cores(backend), plan.certificate_of(backend).executed.one_product) {
+            (false, _) => ELSA_TENSOR_CORES_OFF,
+            (true, false) => ELSA_TENSOR_CORES_ALWAYS,
+            (true, true) => ELSA_TENSOR_CORES_F16,
+        }
     }
 
     fn warm(plan: &Plan, workspace: &mut Workspace) -> Result<Report, RunError> {

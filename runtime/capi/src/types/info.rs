@@ -48,8 +48,8 @@ pub struct elsa_plan_info {
     pub state_workspace_bytes: usize,
     /// Reason of the fallback, truncated if too long; empty without a fallback.
     pub reason: [c_char; ELSA_REASON_BYTES],
-    /// Non-zero if runs on the GPU compute on Tensor Cores; elsa_workspace_refused_blocks counts the blocks of rows
-    /// that they refuse.
+    /// Non-zero if runs on the GPU compute on Tensor Cores: ELSA_TENSOR_CORES_F16 if they take one f16 product for each product.
+    /// elsa_workspace_refused_blocks counts the blocks of rows that they refuse.
     pub tensor_cores: u32,
     /// Zero.
     pub reserved: u32,

@@ -107,6 +107,9 @@ pub const ELSA_TENSOR_CORES_OFF: elsa_tensor_cores = 0;
 pub const ELSA_TENSOR_CORES_ALLOW: elsa_tensor_cores = 1;
 /// Tensor Cores where they are as exact as f32 products, even if they are slower.
 pub const ELSA_TENSOR_CORES_ALWAYS: elsa_tensor_cores = 2;
+/// Like ELSA_TENSOR_CORES_ALWAYS, but f32 tensors without masks and biases take one f16 product for each product: relative errors
+/// are about 1e-3, like those of TF32 products.
+pub const ELSA_TENSOR_CORES_F16: elsa_tensor_cores = 3;
 
 /// Schedule of a run: the order in which blocks of keys are visited, the references of rows, and the blocks that are
 /// skipped.

@@ -75,8 +75,8 @@ pub struct EngineArgs {
     /// much. Bits then also depend on the alignment of keys and values. A warning is printed if the flag has no effect
     #[arg(long)]
     pub half_scores: bool,
-    /// Use of a GPU's Tensor Cores: off, allow where they are faster and as exact as f32 products, or always where they are as
-    /// exact [default: off]
+    /// Use of a GPU's Tensor Cores: off, allow where they are faster and as exact as f32 products, always where they are as
+    /// exact, or f16: one f16 product for each product of f32 tensors, with errors of about 1e-3 [default: off]
     #[arg(long, value_name = "USE", value_parser = one_of(tensor_cores()))]
     pub tensor_cores: Option<TensorCores>,
     /// Use the decisions that elsa tune measured on this GPU or CPU: from FILE, else from the file in ELSA_TUNED, else
@@ -87,8 +87,13 @@ pub struct EngineArgs {
 }
 
 /// Returns the uses of Tensor Cores with their names.
-fn tensor_cores() -> [(&'static str, TensorCores); 3] {
-    [("off", TensorCores::Off), ("allow", TensorCores::Allow), ("always", TensorCores::Always)]
+fn tensor_cores() -> [(&'static str, TensorCores); 4] {
+    [
+        ("off", TensorCores::Off),
+        ("allow", TensorCores::Allow),
+        ("always", TensorCores::Always),
+        ("f16", TensorCores::F16),
+    ]
 }
 
 /// Iterates over the back ends with their names, the most portable first.
@@ -279,6 +284,14 @@ pub fn warn_without_effect(options: &PlanOptions, plan: &Plan) {
         OF_TENSOR_CORES.call_once(|| {
             log::warn!(
                 "--tensor-cores has no effect: f32 products are faster, or Tensor Cores cannot compute this"
+            );
+        });
+    } else if options.tensor_cores == TensorCores::F16
+        && !plan.certificate_of(Backend::Cuda).executed.one_product
+    {
+        OF_TENSOR_CORES.call_once(|| {
+            log::warn!(
+                "--tensor-cores f16 is computed as `always`: no kernel takes one f16 product for this"
             );
         });
     }

@@ -123,7 +123,8 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
         true => Some(Certified::of(&bound.certificate()?)),
         false => None,
     };
-    let tensor_cores = bound.refused_blocks()?.map(TensorCores::of);
+    let executed = plan.certificate_of(done.backend).executed;
+    let tensor_cores = bound.refused_blocks()?.map(|blocks| TensorCores::of(blocks, &executed));
     let left_out = match options.traverses() {
         true => Some(LeftOut::of(&bound.traversed()?, &problem, &job.inputs()?)),
         false => None,

@@ -62,6 +62,7 @@ fn any_order(problem: &Problem) -> Executed {
         exp2_relative: 8.0 * DType::F32.unit_roundoff(),
         half_chain: 0,
         split: false,
+        one_product: false,
         order: Order { normalizes: true, ..Order::ANY },
     }
 }
@@ -125,7 +126,7 @@ pub fn judge(
             case.fallback = report.fallback.as_ref().map(ToString::to_string);
             case.threads = engine.threads();
             case.certificate = Some(certificate);
-            case.tensor_cores = workspace.refused_blocks()?.map(TensorCores::of);
+            case.tensor_cores = workspace.refused_blocks()?.map(|blocks| TensorCores::of(blocks, &executed));
             let traversed = if options.traverses() { Some(workspace.traversed()?) } else { None };
             case.left_out = traversed.as_ref().map(|ran| LeftOut::of(ran, problem, &inputs));
             let bounded = Bounded { executed: &executed, shares: traversed.map(|ran| ran.share) };

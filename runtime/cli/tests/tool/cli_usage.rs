@@ -154,7 +154,7 @@ fn flags_that_nothing_heeds_are_refused() {
         let line = format!("bench {shape} {flag}");
         elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
     };
-    wrong_line(&format!("bench {shape} --tensor-cores yes"), "off|allow|always");
+    wrong_line(&format!("bench {shape} --tensor-cores yes"), "off|allow|always|f16");
     assert!(!said(&cpu("--tensor-cores off")).contains("has no effect"));
     for flag in ["--half-scores", "--tensor-cores always", "--device 0"] {
         let output = cpu(flag);

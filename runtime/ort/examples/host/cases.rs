@@ -422,7 +422,7 @@ pub fn refusals() -> Vec<Refusal> {
         inputs
     });
     add("error_budget: 1; allowed: 0 (off) or ", &[("error_budget", Float(1.0))], same(&four));
-    add("tensor_cores: 3; allowed: 0 (off), 1 (allow) or 2", &[("tensor_cores", Int(3))], same(&four));
+    add("tensor_cores: 4; allowed: 0 (off), 1 (allow), 2", &[("tensor_cores", Int(4))], same(&four));
     add("half_scores: 2; allowed: 0 or 1", &[("half_scores", Int(2))], same(&four));
     add("Type", &[], vec![("Q", zeros(&four)), ("K", half), ("V", zeros(&four))]);
     all

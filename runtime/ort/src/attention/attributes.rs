@@ -75,11 +75,12 @@ impl Attributes {
 
 /// Returns the use of Tensor Cores.
 fn tensor_cores(node: &impl Node) -> Result<TensorCores, OperatorError> {
-    let (name, allowed) = (c"tensor_cores", "0 (off), 1 (allow) or 2 (always)");
+    let (name, allowed) = (c"tensor_cores", "0 (off), 1 (allow), 2 (always) or 3 (f16)");
     match integer(node, name, allowed)? {
         None | Some(0) => Ok(TensorCores::Off),
         Some(1) => Ok(TensorCores::Allow),
         Some(2) => Ok(TensorCores::Always),
+        Some(3) => Ok(TensorCores::F16),
         Some(found) => Err(value(name, found, allowed)),
     }
 }
@@ -112,7 +113,7 @@ mod tests {
             (c"window", List(&[-1, 3])),
             (c"error_budget", Number(0.25)),
             (c"half_scores", Integer(1)),
-            (c"tensor_cores", Integer(2)),
+            (c"tensor_cores", Integer(3)),
         ]);
         let want = Attributes {
             num_heads: Some(4),
@@ -124,7 +125,7 @@ mod tests {
             window: Window { left: None, right: Some(3) },
             error_budget: Some(0.25),
             half_scores: true,
-            tensor_cores: TensorCores::Always,
+            tensor_cores: TensorCores::F16,
             ..Attributes::default()
         };
         assert_eq!(Attributes::of(&node), Ok(want));
@@ -151,7 +152,10 @@ mod tests {
             (&[(c"error_budget", Number(-0.5))], "error_budget: -0.5; allowed: 0 (off) or "),
             (&[(c"error_budget", Integer(0))], "error_budget: an attribute of another type; allowed: "),
             (&[(c"half_scores", Integer(2))], "half_scores: 2; allowed: 0 or 1"),
-            (&[(c"tensor_cores", Integer(3))], "tensor_cores: 3; allowed: 0 (off), 1 (allow) or 2 (always)"),
+            (
+                &[(c"tensor_cores", Integer(4))],
+                "tensor_cores: 4; allowed: 0 (off), 1 (allow), 2 (always) or 3 (f16)",
+            ),
             (&[(c"tensor_cores", Text)], "tensor_cores: an attribute of another type; allowed: 0 (off)"),
             (&[(c"packed", Integer(-1))], "packed: -1; allowed: 0 or 1"),
             (&[(c"window", List(&[1]))], "window: 1 values; allowed: two whole numbers"),

@@ -216,9 +216,10 @@ impl Attend<'_> {
         let threads = |kernel: &GpuKernel| kernel.resources().threads as u32;
         let mut blocks = self.tiles;
         if let (true, Some(kernels)) = (possible, &plan.split) {
-            let row_blocks = own.planes.row_blocks as usize;
-            blocks = choice.heads * plan.choice.splits * row_blocks;
-            let pieces = if blocks == 0 { 0 } else { 2 * choice.kv_heads * choice.tiles };
+            let row_blocks = own.call.row_blocks as usize;
+            blocks = choice.sequences * choice.heads * plan.choice.splits * row_blocks;
+            let of_heads = 2 * choice.sequences * choice.kv_heads;
+            let pieces = if blocks == 0 { 0 } else { of_heads * marshal::split_tiles(choice, sequences) };
             let parameter = list.store(&own)?;
             let shared = choice.kernel.resources.shared as u32;
             let grid = Grid { shared, ..Grid::new(blocks as u32, threads(kernels.attend)) };

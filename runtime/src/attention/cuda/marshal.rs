@@ -267,6 +267,11 @@ pub fn reads_four(call: &AttentionArgs) -> bool {
     call.flags & all == all
 }
 
+/// Returns the number of tiles into which the keys of the longest sequence are split.
+pub fn split_tiles(choice: &SplitChoice, sequences: &Sequences) -> usize {
+    sequences.most_keys.div_ceil(choice.kernel.keys.max(1))
+}
+
 /// Returns the parameters of the kernel for refused rows, and those of the kernels on Tensor Cores. `call` is the parameter of the
 /// attention kernel. The workspace is at address `scratch`.
 pub fn split(
@@ -280,6 +285,7 @@ pub fn split(
     let [channels, _] = choice.words();
     let zeroed = scratch + plan.layout.zeroed.start as u64;
     let row_blocks = sequences.longest.div_ceil(choice.kernel.rows.max(1));
+    let longest = int(split_tiles(choice, sequences));
     let planes = Planes {
         images: scratch + plan.layout.planes.start as u64,
         shifts: scratch + plan.layout.shifts.start as u64,
@@ -288,8 +294,10 @@ pub fn split(
         tiles: int(choice.tiles),
         kv_heads: int(problem.kv_heads()),
         rows: int(choice.kernel.rows),
-        row_blocks: int(row_blocks),
-        by_tiles: Divisor::new(int(choice.tiles)),
+        row_blocks: int(choice.row_blocks),
+        longest,
+        unused: 0,
+        by_longest: Divisor::new(longest),
         by_kv_heads: Divisor::new(int(problem.kv_heads())),
     };
     let columns = problem.heads() * problem.sequences();

@@ -95,9 +95,10 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
 fn splitting() -> impl Iterator<Item = (SplitKernels, Split, &'static GpuKernel)> {
     GPU_KERNELS.iter().filter_map(|attend| {
         let Role::AttentionSplit(spec) = attend.role else { return None };
-        let own = (spec.sixteen_bit, spec.head_dim, spec.keys);
+        let own = (spec.sixteen_bit, spec.one_product, spec.head_dim, spec.keys);
         let planes = GPU_KERNELS.iter().find(|k| {
-            matches!(k.role, Role::SplitPlanes { sixteen_bit, head_dim, keys, .. } if (sixteen_bit, head_dim, keys) == own)
+            matches!(k.role, Role::SplitPlanes { sixteen_bit, one_product, head_dim, keys, .. }
+                if (sixteen_bit, one_product, head_dim, keys) == own)
         })?;
         let slow = GPU_KERNELS.iter().filter_map(|k| match k.role {
             Role::AttentionRefused(slow)
@@ -167,7 +168,7 @@ impl GpuPlan {
     /// problem, or not as fast as f32 products.
     ///
     /// # Errors
-    /// Returns an error if a count exceeds 32 bits on the device, or if the device fails.
+    /// Returns an error if the device fails.
     pub fn on_tensor_cores(
         gpu: &Arc<Gpu>,
         problem: &Problem,
@@ -178,7 +179,7 @@ impl GpuPlan {
         }
         let kernels: Vec<_> = splitting().collect();
         let specs = kernels.iter().map(|(specs, ..)| specs);
-        let Some(choice) = choose_gpu_split(problem, gpu.profile(), specs, options)? else { return Ok(None) };
+        let Some(choice) = choose_gpu_split(problem, gpu.profile(), specs, options) else { return Ok(None) };
         let (_, split, refused) = kernels.get(choice.candidate).ok_or(ChooseError::NoKernel)?;
         let (major, minor) = gpu.profile().capability;
         if !MEASURED.contains(&(major, minor)) {

@@ -6,7 +6,7 @@ Every cell is a call captured as a CUDA graph of several calls and replayed. Our
 slowdown of the machine affects all of them. A call that cannot be captured is timed by events around it, and its cell
 records that. The ratio is the median over the rounds of peer's time / ours. FP32 peers run with allow_tf32 off.
 PyTorch's kernel `efficient` nevertheless uses Tensor Cores: it computes each FP32 product as three TF32 products. Ours uses them
-only in the cells "tensor cores", which also have our time with f32 products.
+only in the cells "tensor cores", which also have our times with f32 products and, for f32, with one f16 product.
 The peak memory of a call is what PyTorch's allocator holds at most, without inputs and output. Our workspace counts.
 Prints a JSON line for each cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
 """
@@ -31,8 +31,8 @@ torch.backends.cudnn.allow_tf32 = False
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
-# Our method without Tensor Cores.
-PRODUCTS = "elsa, f32 products"
+# Our method without Tensor Cores, and with one f16 product.
+PRODUCTS, ONE = "elsa, f32 products", "elsa, one f16 product"
 
 
 class Cell:
@@ -49,7 +49,7 @@ class Cell:
         """Returns the options of our call."""
         options = {"causal": self.causal, "bias": self.bias if torch.is_tensor(self.bias) else None}
         if self.cores:
-            options["tensor_cores"] = True
+            options["tensor_cores"] = "always"
         return dict(options, **more)
 
     def flops(self):
@@ -87,6 +87,8 @@ def cells():
         for d in (64, 128, 256):
             for n in (1024, 4096, 16384):
                 yield Cell(name, 1, 8, n, d, dtype=dtype, cores=True)
+    for d in (32, 80, 96):
+        yield Cell(name, 1, 8, 4096, d, cores=True)
     yield Cell(name + ", causal", 1, 8, 4096, 64, causal=True, cores=True)
     yield Cell(name + ", ViT-B/16", 1, 12, 197, 64, cores=True)
     yield Cell(name + ", ViT-B/16", 8, 12, 197, 64, cores=True)
@@ -140,6 +142,8 @@ def methods(cell, q, k, v):
     found = {"elsa": lambda: elsa.attention(q, k, v, out=out, **cell.ours())}
     if cell.cores:
         found[PRODUCTS] = lambda: elsa.attention(q, k, v, out=out, **cell.ours(tensor_cores=False))
+        if cell.dtype is torch.float32 and not torch.is_tensor(cell.bias) and cell.dim in (64, 128, 256):
+            found[ONE] = lambda: elsa.attention(q, k, v, out=out, **cell.ours(tensor_cores="f16"))
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:
@@ -265,7 +269,7 @@ def measure(cell, seconds):
                 "by": "graph" if timers[name].graph is not None else "events", "peak_bytes": peaks[name],
             }  # fmt: skip
     peers = found["peers"]
-    others = [name for name in peers if name != PRODUCTS]
+    others = [name for name in peers if name not in (PRODUCTS, ONE)]
     found["best"] = min(others, key=lambda name: peers[name]["ms"]) if others else None
     if not found["rel_l2"] <= 1e-2:
         raise SystemExit(f"{cell.name}: {found['rel_l2']} from the truth")
@@ -284,13 +288,13 @@ def line(found):
     peer = "| |" if best is None else (
         f"{found['best']} {1e3 * best['ms']:.1f} | **{best['ratio'][1]:.2f}** ({best['ratio'][0]:.2f} to {best['ratio'][2]:.2f})"
     )
-    own = found["peers"].get(PRODUCTS)
+    own, one = (found["peers"].get(name) for name in (PRODUCTS, ONE))
     low, middle, high = (1e3 * x for x in found["ms"])
     memory = f"{found['peak_bytes'] / 1e6:.2f}" + ("" if best is None else f", {best['peak_bytes'] / 1e6:.2f}")
     return (
         f"| {kind} | {shape} | {middle:.1f} ({low:.1f} to {high:.1f}) | {speed} | {peer} | {memory} "
         f"| {found['rel_l2']:.1e}{'' if best is None else ', %.1e' % best['rel_l2']} "
-        f"| {'%.2f' % own['ratio'][1] if own else ''} |"
+        f"| {'%.2f' % own['ratio'][1] if own else ''} | {'%.2f, %.1e' % (one['ratio'][1], one['rel_l2']) if one else ''} |"
     )
 
 
@@ -312,8 +316,8 @@ def main():
         f"{device}, {today}, PyTorch {torch.__version__}, elsa {elsa.version()}; medians and quartiles in µs",
         "",
         "| cell | batch, heads, tokens, d | µs | speed | best peer, µs | peer / elsa | peak MB: elsa, peer | error: elsa, peer "
-        "| f32 products / elsa |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| f32 products / elsa | one f16 product: time / elsa, error |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines = []
     for cell in cells():

@@ -187,7 +187,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     norm_gate: u.ratio(1, 8)?.into(),
                     lambda: *u.choose(&[0.0, 0.0, 0.0, 1e-3, 0.5, 1.0, f32::NAN])?,
                     rescale_threshold: *u.choose(&[0.0, 0.0, 0.0, 4.0, 8.0, 9.0, f32::NAN])?,
-                    tensor_cores: if u.ratio(1, 4)? { u.int_in_range(0..=3)? } else { 0 },
+                    tensor_cores: if u.ratio(1, 4)? { u.int_in_range(0..=4)? } else { 0 },
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;

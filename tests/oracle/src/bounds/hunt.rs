@@ -35,8 +35,9 @@ pub fn hunters() -> Vec<Hunter> {
             vec![("64", plain), ("128", plain.block(128)), ("Math", plain.method(Method::Math))]
         } else {
             let tensor_cores = engine().device().is_some_and(|x| x.profile.capability >= (8, 0));
-            let own = plain.tensor_cores(TensorCores::Always);
-            let more = tensor_cores.then_some(("Tensor Cores", own));
+            let [own, one] = [TensorCores::Always, TensorCores::F16].map(|cores| plain.tensor_cores(cores));
+            let more = [("Tensor Cores", own), ("Tensor Cores f16", one)];
+            let more = more.into_iter().filter(|_| tensor_cores);
             [("f32", plain), ("half", plain.half_scores(true))].into_iter().chain(more).collect()
         };
         for (method, options) in methods {
@@ -65,7 +66,13 @@ impl Hunter {
             return Some((output, scalar::executed(problem)));
         };
         let plan = engine.plan(problem, &self.options).ok()?;
-        if self.options.tensor_cores != TensorCores::Off && !plan.certificate().executed.split {
+        let planned = plan.certificate().executed;
+        let as_asked = match self.options.tensor_cores {
+            TensorCores::Off => true,
+            TensorCores::F16 => planned.one_product,
+            TensorCores::Allow | TensorCores::Always => planned.split,
+        };
+        if !as_asked {
             return None;
         }
         let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));

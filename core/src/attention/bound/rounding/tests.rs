@@ -27,6 +27,7 @@ const PLAIN: Arithmetic = Arithmetic {
         exp2_relative: 2.5 * U,
         half_chain: 0,
         split: false,
+        one_product: false,
         order: Order { lanes: 1, values: 8, weights: 8, segment: 16, references: 8, normalizes: false },
     },
 };

@@ -1,0 +1,3 @@
+#include "tensor/attend.cuh"
+
+ATTENTION_SPLIT(attention_b16_d64_q64k64__sm80_split_added, 3, 64, 64, 4, 1, 2, false, false, 1, true, true)

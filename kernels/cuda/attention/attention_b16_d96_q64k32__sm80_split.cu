@@ -1,0 +1,3 @@
+#include "tensor/attend.cuh"
+
+ATTENTION_SPLIT(attention_b16_d96_q64k32__sm80_split, 3, 96, 32, 4, 1, 2, false, false, 2, false, true)

@@ -1,0 +1,3 @@
+#include "tensor/attend.cuh"
+
+ATTENTION_SPLIT(attention_f32_d32_q64k64__sm80_split, 3, 32, 64, 4, 1, 2, false, false, 1, false, false)

@@ -1,0 +1,3 @@
+#include "tensor/prepare.cuh"
+
+SPLIT_F16(split_f32_d256_k32__sm80_f16, 256, 32)
