@@ -35,8 +35,8 @@
 //! | `stream-figures` | streamed runs: peaks within budgets, speed compared with in-memory runs, a large file, the cost model |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA; with `--calls` also of a call through C |
 //!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and the modules of the example `cpp-camera`. It derives the table of
-//! kernel costs on a Jetson TX2 from machine code, and prints both; `ptx --costs` writes only the table.
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and the modules of the example `cpp-camera`. It derives the tables of
+//! kernel costs on a Jetson TX2 from machine code, and prints both; `ptx --costs` writes only the tables.
 //!
 //! Add a fuzz target as a file in `tests/fuzz/src/bin`, and a bare-metal case as a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`. Cargo finds new tests; a new test file is a module of the crate's

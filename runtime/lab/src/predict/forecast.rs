@@ -58,6 +58,30 @@ pub enum ForecastError {
 /// Oldest compute capability that can load the kernels.
 const OLDEST: (u32, u32) = (5, 3);
 
+impl GpuMachine {
+    /// Checks that the properties that predictions need are known.
+    ///
+    /// # Errors
+    /// Returns an error if one is not known, or if the GPU cannot load the kernels.
+    pub(super) fn check(&self) -> Result<(), ForecastError> {
+        let profile = &self.profile;
+        let known = [
+            ("number of multiprocessors", profile.sms > 0),
+            ("clock", profile.mhz > 0),
+            ("memory bandwidth", self.bandwidth_gbs > 0.0),
+            ("launch", self.launch_us >= 0.0),
+            ("efficiency", self.efficiency > 0.0),
+        ];
+        if profile.capability < OLDEST {
+            return Err(ForecastError::Capability { found: profile.capability });
+        }
+        match known.into_iter().find(|(_, known)| !known) {
+            Some((fact, _)) => Err(ForecastError::Unknown { fact }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Predicts the latency of a call whose tensors are in the memory of `machine`. If `half_scores` is set, the plan may
 /// sum short chains of f16 products in f16.
 ///
@@ -68,20 +92,8 @@ pub fn forecast(
     machine: &GpuMachine,
     half_scores: bool,
 ) -> Result<Forecast, ForecastError> {
+    machine.check()?;
     let (s, profile) = (problem.spec(), &machine.profile);
-    let known = [
-        ("number of multiprocessors", profile.sms > 0),
-        ("clock", profile.mhz > 0),
-        ("memory bandwidth", machine.bandwidth_gbs > 0.0),
-        ("launch", machine.launch_us >= 0.0),
-        ("efficiency", machine.efficiency > 0.0),
-    ];
-    if profile.capability < OLDEST {
-        return Err(ForecastError::Capability { found: profile.capability });
-    }
-    if let Some((fact, _)) = known.into_iter().find(|(_, known)| !known) {
-        return Err(ForecastError::Unknown { fact });
-    }
     let past = s.has_past();
     let changes = [
         ("mask", s.mask.is_some()),
@@ -138,4 +150,4 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

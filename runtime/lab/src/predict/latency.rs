@@ -157,7 +157,7 @@ impl GpuPart {
 }
 
 /// Returns `Σ x^4` to the power of 1/4.
-fn norm(terms: [f64; 3]) -> f64 {
+pub(super) fn norm(terms: [f64; 3]) -> f64 {
     let sum: f64 = terms.iter().map(|x| x * x * (x * x)).sum();
     libm::sqrt(libm::sqrt(sum))
 }
@@ -171,7 +171,7 @@ fn causal_share(longest_first: bool, most: usize) -> f64 {
 }
 
 /// Parts of a kernel, each with the number of times that a block executes it.
-type Work<'a> = [(&'a GpuPart, f64); 5];
+pub(super) type Work<'a> = [(&'a GpuPart, f64); 5];
 
 /// Returns the cycles that `blocks` concurrent blocks of `warps` warps take on one multiprocessor.
 fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
@@ -188,7 +188,7 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
 
 /// Predicts a launch of `blocks` blocks that move `bytes` bytes to and from memory; `live` is the share of warps with
 /// rows.
-fn launch(
+pub(super) fn launch(
     work: &Work<'_>,
     resources: &GpuResources,
     blocks: usize,

@@ -6,10 +6,12 @@
 //! | `latency` | the time of a plan, from counts of instructions |
 //! | `costs` | these counts for each kernel, generated from the kernels' machine code |
 //! | `forecast` | the plan of a call, and its time |
+//! | `linear` | the same for linear attention |
 
 mod costs;
 mod forecast;
 mod latency;
+mod linear;
 
 use clap::Args;
 use elsa_cli::args::values::{dtype, one_of, positive};
@@ -21,6 +23,7 @@ use elsa_targets::{Board, NAMES};
 use forecast::{Forecast, ForecastError, forecast};
 use latency::GpuMachine;
 use serde_json::json;
+use std::fmt::Display;
 use std::io::Write;
 
 /// Returns the help text below the flags.
@@ -37,8 +40,12 @@ Workloads, which --shape takes by name, too:
 No GPU is needed: a prediction takes the plan that the board's chooser would make, and counts the instructions that its
 multiprocessors would issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
 among the issue slots of a warp for a tile of keys. A prediction is no measurement, and every line says so. Masks, biases,
-windows and packed sequences are not predicted.",
-        shape::HELP
+windows and packed sequences are not predicted.
+With --linear: one sequence in f32, for tokens {} and head sizes {}. \"In order\" is the
+choice among the forms that pass over the tokens in order, and \"chosen\" the plan's choice.",
+        shape::HELP,
+        linear::TOKENS.map(|tokens| tokens.to_string()).join(" "),
+        linear::DIMS.map(|dim| dim.to_string()).join(" ")
     )
 }
 
@@ -62,6 +69,10 @@ pub struct PredictArgs {
     /// The shapes of a model; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<Workload>,
+    /// Linear attention of one sequence with this rule, instead of softmax attention; may be repeated
+    #[arg(long, value_name = "RULE", value_parser = one_of(linear::RULES.map(|rule| (rule, rule))),
+        conflicts_with_all = ["shape", "workload", "dtype", "half_scores"])]
+    linear: Vec<&'static str>,
     /// Let the GPU sum short chains of products of f16 inputs in f16
     #[arg(long)]
     half_scores: bool,
@@ -103,7 +114,7 @@ pub fn paper(board: &str, shape: &Shape, dtype: DType) -> Option<[f64; 2]> {
 }
 
 /// Builds the error for a case that cannot be predicted on a board.
-fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
+fn refused(board: &str, shape: &impl Display, error: &ForecastError) -> Error {
     let text = error.to_string();
     let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));
     Error::Argument {
@@ -148,6 +159,17 @@ pub fn milliseconds(
     Some(forecast(&problem, &machine, half_scores).ok()?.prediction.us() / 1e3)
 }
 
+/// Writes the line above a table of predictions.
+fn heading(out: &mut impl Write, board: &Board, machine: &GpuMachine) -> Result<(), Error> {
+    let profile = machine.profile;
+    writeln!(
+        out,
+        "prediction, not measured: {}, {} multiprocessors at {} MHz, {} GB/s; assumed: {} us a launch, {} of the issue slots",
+        board.title, profile.sms, profile.mhz, machine.bandwidth_gbs, machine.launch_us, machine.efficiency
+    )?;
+    Ok(())
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -162,11 +184,21 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     };
     let board = Board::named(name).map_err(known)?;
     let machine = machine(&board);
+    let out = &mut elsa_cli::foreign::stdout();
+    if !args.linear.is_empty() {
+        let call = format!("linear attention of {} heads", args.heads);
+        let all = linear::report::all(&args.linear, args.heads, &machine);
+        let all = all.map_err(|error| refused(name, &call, &error))?;
+        if args.json {
+            return linear::report::json_lines(out, name, &all);
+        }
+        heading(out, &board, &machine)?;
+        return linear::report::table(out, &all);
+    }
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let named = !args.shape.is_empty() || !args.workload.is_empty();
     // The cost of masks is not predicted, so shapes of the default grid with masks are left out.
     let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
-    let out = &mut elsa_cli::foreign::stdout();
     let of = |case: &Case, dtype: DType| -> Result<Forecast, Error> {
         let problem = case.shape.problem(dtype)?;
         forecast(&problem, &machine, args.half_scores).map_err(|error| refused(name, &case.shape, &error))
@@ -175,18 +207,8 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     let both = |case| -> Result<_, Error> { Ok((case, of(case, case.dtype)?, of(case, DType::F32)?)) };
     let rows = cases.iter().map(both).collect::<Result<Vec<_>, Error>>()?;
     let width = rows.iter().map(|(case, ..)| case.shape.to_string().len()).max().unwrap_or(0).max(5);
-    let profile = machine.profile;
     if !args.json {
-        writeln!(
-            out,
-            "prediction, not measured: {}, {} multiprocessors at {} MHz, {} GB/s; assumed: {} us a launch, {} of the issue slots",
-            board.title,
-            profile.sms,
-            profile.mhz,
-            machine.bandwidth_gbs,
-            machine.launch_us,
-            machine.efficiency
-        )?;
+        heading(out, &board, &machine)?;
         writeln!(
             out,
             "{:<width$}  dtype  predicted ms  paper: ELSA ms  PyTorch ms  f32 / it  FMA of slots  splits  blocks  waves  kernel",

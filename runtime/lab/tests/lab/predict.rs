@@ -61,11 +61,33 @@ fn the_text_says_that_nothing_was_measured() {
 }
 
 #[test]
+fn linear_attention_has_the_time_of_each_form() {
+    let rows = predicted("jetson-tx2 --heads 8 --linear gated --linear delta");
+    assert_eq!(rows.len(), 12);
+    for row in &rows {
+        let of = |key: &str| row[key].as_f64().unwrap();
+        assert_eq!((row["measured"].as_bool(), row["heads"].as_u64()), (Some(false), Some(8)));
+        assert!(of("recurrent_ms") > of("fused_chunk_ms") && of("chunk_ms") > 0.01, "{row}");
+        assert_eq!(
+            (row["chosen"].as_str(), of("chosen_ms")),
+            (Some("fused-chunk"), of("fused_chunk_ms")),
+            "{row}"
+        );
+    }
+    let text = Desk::new().ok("predict --board jetson-tx2 --heads 8 --linear linear");
+    assert!(text.starts_with("prediction, not measured: NVIDIA Jetson TX2"), "{text}");
+    assert!(text.lines().count() == 8 && text.contains("fused-chunk ms"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_predicted_is_refused() {
-    let cases: [(&str, &[&str]); 5] = [
+    let cases: [(&str, &[&str]); 8] = [
         ("jetson-tx3", &["jetson-tx3", "jetson-tx2", "jetson-nano", "jetson-tx1", "jetson-orin"]),
         ("jetson-orin", &["jetson-orin", "not known"]),
         ("jetson-tx2 --shape 1,1,64,64,64,mask=float", &["mask", "allowed"]),
+        ("jetson-orin --linear gated", &["jetson-orin", "not known"]),
+        ("jetson-tx2 --linear tanh", &["tanh", "gated-dim"]),
+        ("jetson-tx2 --linear gated --dtype f16", &["--linear", "--dtype"]),
         ("jetson-tx2 --shape 1,1,64,64,1024", &["1024", "allowed"]),
         (
             "jetson-tx2 --csv x.csv",

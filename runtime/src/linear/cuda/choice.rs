@@ -166,6 +166,13 @@ impl LinearGpuChoice {
         (has_long_chunks(problem, Form::Chunk) && few).then_some(at_once.tokens)
     }
 
+    /// Returns whether a launch of `blocks` blocks has few of them for a device with `sms` SMs. Some kernels have a twin for such
+    /// launches.
+    #[must_use]
+    pub const fn is_few(blocks: usize, sms: usize) -> bool {
+        blocks <= 2 * sms
+    }
+
     /// Returns whether all chunks are computed at once. Chunks are then long.
     pub(super) fn is_long(&self) -> bool {
         self.form == Form::Chunk && self.chunk == LONG_CHUNK

@@ -16,14 +16,14 @@
 //! updates the states of the short sequences. If the form computes all chunks at once, sequences that are too short for
 //! this have launches of their own, which pass over short chunks in order.
 
-use super::choice::{has_marks, is_quadratic};
+use super::choice::{LinearGpuChoice, has_marks, is_quadratic};
 use super::layout::{gates, holds, padded, sums};
 use super::marshal::{
     self, Sequences, common, copy, dense, long_states, past_and_present, with_answers, with_columns,
     with_one_reader, with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step,
     with_steps,
 };
-use super::plan::{GpuPlan, Kernels, Loaded, Long, is_few};
+use super::plan::{GpuPlan, Kernels, Loaded, Long};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::marshal::{dtype, tensor};
@@ -211,7 +211,7 @@ impl Call<'_> {
         let tiles = tiled.columns as usize;
         let answering = walk_blocks(tiles, chunks, heads, 1);
         let longest = (self.sequences.longest * CHUNK).div_ceil(LONG_CHUNK);
-        let folds = last.data == 0 && longest <= LONG_FOLDED && is_few(answering, sms);
+        let folds = last.data == 0 && longest <= LONG_FOLDED && LinearGpuChoice::is_few(answering, sms);
         if folds {
             tiled.flags |= FOLD;
         }

@@ -8,6 +8,7 @@ use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
+use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{LinearLong, LinearQuadratic};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
@@ -75,13 +76,8 @@ impl<K> BySize<K> {
     /// Returns the kernel for a launch of `blocks` blocks on a device with `sms` SMs. Measured on an H200 (132 SMs): with 256
     /// blocks the kernels for few are faster, with 512 those for many.
     pub fn of(self, blocks: usize, sms: usize) -> K {
-        if is_few(blocks, sms) { self.few } else { self.many }
+        if LinearGpuChoice::is_few(blocks, sms) { self.few } else { self.many }
     }
-}
-
-/// Returns whether a launch of `blocks` blocks has few of them for a device with `sms` SMs.
-pub const fn is_few(blocks: usize, sms: usize) -> bool {
-    blocks <= 2 * sms
 }
 
 /// A kernel of a plan, loaded in a context.
@@ -114,6 +110,21 @@ fn long(wanted: LinearLong, of_few: bool) -> Result<&'static GpuKernel, DeviceEr
         |role: &Role| matches!(role, Role::LinearLong { step, few, .. } if (*step, *few) == (wanted, of_few));
     let found = GPU_KERNELS.iter().find(|kernel| own(&kernel.role));
     found.ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
+}
+
+impl LinearGpuChoice {
+    /// Returns the chooser's decisions for `problem` on a device with `sms` SMs and `memory` bytes of memory.
+    ///
+    /// # Errors
+    /// Returns an error if the kernels of this build do not support the problem or the options.
+    pub fn of(
+        problem: &Problem,
+        sms: usize,
+        memory: usize,
+        options: &LinearPlanOptions,
+    ) -> Result<LinearGpuChoice, ChooseError> {
+        Ok(choose(problem, Device { sms, memory }, walks(), options)?.0)
+    }
 }
 
 impl GpuPlan {

@@ -200,8 +200,10 @@ pub fn write_costs(tree: &Tree) -> Result<(), String> {
     };
     let costs = side_by_side(modules, of).into_iter().collect::<Result<Vec<_>, String>>()?;
     let costs: Vec<_> = costs.into_iter().flatten().collect();
-    std::fs::write(tree.root.join(sass::TABLE), sass::table(&costs))
-        .map_err(|error| format!("{}: {error}", sass::TABLE))
+    for (path, text) in sass::tables(&costs) {
+        std::fs::write(tree.root.join(path), text).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Returns the number of threads per block, from the launch bounds in a module's text.
@@ -321,7 +323,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     });
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())? + "\n";
     made.files.push((MANIFEST.to_owned(), text));
-    made.files.push((sass::TABLE.to_owned(), sass::table(&costs)));
+    made.files.extend(sass::tables(&costs).map(|(path, text)| (path.to_owned(), text)));
     Ok(made)
 }
 

@@ -8,7 +8,7 @@ use elsa_core::view::{Layout, View};
 /// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, from its data sheet. `efficiency` corrects for the
 /// difference between the code for compute capability 9.0 and the code for 6.2. It was fitted to the rows `1,8,4096,64`
 /// to `1,8,16384,64`. `launch_us` was fitted to the row `1,1,64,64`. All other rows test these two values.
-const H200: GpuMachine = GpuMachine {
+pub const H200: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (9, 0),
         sms: 132,
@@ -25,7 +25,7 @@ const H200: GpuMachine = GpuMachine {
 };
 
 /// The board of table 6 of the paper.
-const TX2: GpuMachine = GpuMachine {
+pub const TX2: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (6, 2),
         sms: 2,

@@ -63,6 +63,8 @@ pub struct Instruction {
     /// Predicate register that decides whether the instruction has an effect; a negation of the predicate is not
     /// included. `None` for an unconditional instruction.
     pub guard: Option<String>,
+    /// `true` if the instruction has an effect when this predicate is false.
+    pub inverted: bool,
     /// For a jump, the address to which it jumps. For an instruction that begins a divergent region, the address at
     /// which the region's threads meet again.
     pub target: Option<usize>,
@@ -128,6 +130,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
         let Some(word) = word.filter(|_| at == next && at % BUNDLE != 0) else {
             return Err(fault("an instruction out of place", line));
         };
+        let inverted = text.starts_with("@!");
         let (guard, text) = match text.strip_prefix('@').and_then(|rest| rest.split_once(char::is_whitespace))
         {
             Some((guard, text)) => (Some(guard.trim_start_matches('!').to_owned()), text.trim()),
@@ -138,7 +141,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
             names.push((code.len(), label.0));
         }
         let control = Control::of(word, at % BUNDLE / 8 - 1);
-        code.push(Instruction { at, name, text: text.to_owned(), guard, target: None, control });
+        code.push(Instruction { at, name, text: text.to_owned(), guard, inverted, target: None, control });
         next = at + 8;
     }
     if code.is_empty() {

@@ -5,12 +5,20 @@
 //! A kernel that iterates over tiles has five parts: the code before the first tile, a plain tile, a tile at the end of
 //! the keys, the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp
 //! through each part. [`code`] decodes the scheduling information of each instruction.
+//!
+//! The path through a kernel of linear attention depends on the rule. [`linear`] lists the calls, and [`thread`] executes
+//! the code.
 
 mod code;
+pub mod linear;
 mod paths;
+mod thread;
 
+use crate::files;
 use crate::shell::{Run, Tree};
 use code::Instruction;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection};
 use paths::{Loop, Rare, counted, is_exp, is_fma, loops, repeated, trips, walk};
 use std::path::Path;
 
@@ -49,15 +57,20 @@ const FIELDS: [&str; 13] = [
 type Part = [usize; FIELDS.len()];
 
 /// Counts for the five parts of a kernel, and the number of keys per tile. The parts are: before the first tile, a
-/// plain tile, a tile at the end of the keys, the addition to memory, and after the last tile.
+/// plain tile, a tile at the end of the keys, the addition to memory, and after the last tile. A kernel of linear attention
+/// has a row for each call instead.
 pub struct Cost {
     parts: [Part; 5],
     keys: usize,
+    rows: Vec<linear::Row>,
 }
 
 impl Cost {
     /// Summarizes the cost of a tile in one line of text.
     pub fn line(&self) -> String {
+        if !self.rows.is_empty() {
+            return format!("{} calls", self.rows.len());
+        }
         let [instructions, pairs, fma, .., alone] = self.parts[1];
         let slots = instructions - pairs;
         if slots == 0 {
@@ -72,8 +85,14 @@ impl Cost {
     }
 }
 
-/// Renders the costs of kernels, with their names, as the Rust source of the table.
-pub fn table(costs: &[(String, Cost)]) -> String {
+/// Renders the costs of kernels, with their names, as the Rust sources of the two tables. Returns each with its file.
+pub fn tables(costs: &[(String, Cost)]) -> [(&'static str, String); 2] {
+    let (calls, parts): (Vec<_>, Vec<_>) = costs.iter().partition(|(_, cost)| !cost.rows.is_empty());
+    let rows = calls.iter().map(|(name, cost)| (name.as_str(), &cost.rows[..]));
+    [(TABLE, table(&parts)), (linear::TABLE, linear::table(rows))]
+}
+
+fn table(costs: &[&(String, Cost)]) -> String {
     let mut text = String::from(
         "//! Costs of the kernels on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
          use super::latency::{GpuCost, GpuPart};\n\n",
@@ -104,12 +123,12 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// Suffixes of the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
 /// bias and is not predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
-/// Prefixes in the names of kernels that have no predicted time: linear attention, series, and the example of a camera.
-const UNPREDICTED: [&str; 3] = ["linear_", "series_", "camera_"];
+/// Prefixes in the names of kernels that have no predicted time: series, and the example of a camera.
+const UNPREDICTED: [&str; 2] = ["series_", "camera_"];
 
 /// Returns the cost of a kernel that ptxas has assembled, with `threads` threads in a block. Returns `None` for kernels
-/// whose time is not predicted. These are kernels of linear attention, series and the example of a camera, kernels for
-/// problems with masks or biases, and kernels with loops that cannot be decoded. For a kernel with such a loop, also
+/// whose time is not predicted. These are some kernels of linear attention, those of series and of the example of a camera,
+/// kernels for problems with masks or biases, and kernels with loops that cannot be decoded. For a kernel with such a loop, also
 /// prints a line with the reason.
 ///
 /// # Errors
@@ -131,8 +150,24 @@ pub fn cost(
         return Err(format!("{kernel}: nvdisasm: {}\n{}", run.how, run.stderr));
     }
     let code = code::parse(&run.stdout, kernel)?;
+    if kernel.starts_with(linear::PREFIX) {
+        let rows = linear::rows(&code, &literals(cubin, kernel)?, kernel, threads, |way| {
+            count(&code, way).to_vec()
+        })?;
+        let cost = Cost { parts: [Part::default(); 5], keys: 0, rows };
+        return Ok(Some(cost).filter(|cost| !cost.rows.is_empty()));
+    }
     let parts = parts(&code, Shape::named(kernel), threads);
     Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
+}
+
+/// Returns the constants of a kernel's code, which are in a section of its own; empty if there are none.
+fn literals(cubin: &Path, kernel: &str) -> Result<Vec<u8>, String> {
+    let bytes = files::bytes(cubin)?;
+    let fault = |error: object::Error| format!("{}: {error}", cubin.display());
+    let file = ElfFile64::<Endianness>::parse(&*bytes).map_err(fault)?;
+    let section = file.section_by_name(&format!(".nv.constant2.{kernel}"));
+    section.map_or(Ok(Vec::new()), |section| section.data().map(<[u8]>::to_vec).map_err(fault))
 }
 
 /// Number of rows and keys per tile, and the head size. These numbers are parsed from a kernel's name.
@@ -182,7 +217,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
             .collect::<Vec<_>>();
         let mut parts = [Part::default(); 5];
         parts[0] = count(code, &repeated(&way, &inner));
-        return Ok(Cost { parts, keys: 0 });
+        return Ok(Cost { parts, keys: 0, rows: Vec::new() });
     };
     let around: Vec<&Loop> =
         all.iter().filter(|x| x.first <= plain.first && plain.last <= x.last && *x != plain).collect();
@@ -235,7 +270,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     let fence = code.iter().position(|x| x.name == "MEMBAR" && x.has("GL"));
     let after = once(outer.last + 1, fence.map_or(end, |at| at - 1));
     let keys = if shape.rows > FEW { shape.keys } else { paths::step(code, plain).unwrap_or(shape.keys) };
-    Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
+    Ok(Cost { parts: [before, plain_part, edge, flush, after], keys, rows: Vec::new() })
 }
 
 /// Returns the counts for the instructions on the path `way`.

@@ -297,6 +297,7 @@ mod tests {
             name: text.split(['.', ' ']).next().unwrap().to_owned(),
             text: (*text).to_owned(),
             guard: (!guard.is_empty()).then(|| (*guard).to_owned()),
+            inverted: false,
             target: (*to > 0 || text.starts_with("BRA")).then_some(to * 8),
             control: super::super::code::Control::of(0x7f1, 0),
         };

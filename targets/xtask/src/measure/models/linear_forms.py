@@ -1,10 +1,11 @@
 """Compares the form that a plan of linear attention chooses on a GPU with the fastest form: two tables in Markdown.
 
-`linear_forms.py [--all]` needs elsa.py on PYTHONPATH.
+`linear_forms.py [--all] [--rules RULE ...] [--heads N ...] [--tokens N ...]` needs elsa.py on PYTHONPATH.
 
 The first table has sequences of one batch: five rules, 1 to 128 heads, 32 to 1,048,576 tokens, 64 and 128 dims. It lists the
 problems for which another form is more than 1.1 times as fast as the choice, or with `--all` every problem. The second one has
-batches of 1 to 16, whose form must not depend on the batch. Times are medians of 7 replays of a CUDA graph in turn, in
+batches of 1 to 16, whose form must not depend on the batch. `--rules`, `--heads` and `--tokens` replace the values of the first
+table; `--rules` restricts the second, too. Times are medians of 7 replays of a CUDA graph in turn, in
 microseconds; a graph repeats the call up to 20 times. Queries, keys and values are f32 [1, tokens, heads, dims], read where they
 lie.
 
@@ -96,26 +97,31 @@ def row(name, times):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--all", action="store_true", help="list every problem")
-    every = parser.parse_args().all
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
+    parser.add_argument("--heads", nargs="+", type=int, metavar="N", default=(1, 8, 32, 128))
+    parser.add_argument(
+        "--tokens", nargs="+", type=int, metavar="N", default=(32, 64, 128, 512, 2048, 16384, 131072, 1048576)
+    )
+    given = parser.parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}\n\n| rule, heads x tokens x dims | choice | fastest | ratio | forms |\n|---|---|---|---|---|", flush=True)
     ratios = []
-    for rule in RULES:
+    for rule in given.rules:
         for dims in (64, 128):
-            for heads in (1, 8, 32, 128):
-                for tokens in (32, 64, 128, 512, 2048, 16384, 131072, 1048576):
+            for heads in given.heads:
+                for tokens in given.tokens:
                     if heads * tokens > MOST:
                         continue
                     line, ratio = row(f"{rule}, {heads} x {tokens} x {dims}", measure(rule, 1, heads, tokens, dims))
                     ratios.append(ratio)
-                    if every or ratio > 1.1:
+                    if given.all or ratio > 1.1:
                         print(line, flush=True)
                     torch.cuda.empty_cache()
     within = sum(ratio <= 1.1 for ratio in ratios)
     mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
     print(f"\n{len(ratios)} problems: {within} within 1.1 of the fastest form, largest ratio {max(ratios):.2f}, geometric mean {mean:.3f}\n")
     print("| rule, batch x heads x tokens x dims | choice | fastest | ratio | forms |\n|---|---|---|---|---|", flush=True)
-    for rule in RULES:
+    for rule in given.rules:
         for batch in (1, 2, 4, 8, 16):
             print(row(f"{rule}, {batch} x 8 x 2048 x 64", measure(rule, batch, 8, 2048, 64))[0], flush=True)
 
