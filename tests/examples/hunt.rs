@@ -1,13 +1,17 @@
 //! Hunts for a violation of an error bound on every back end of the machine.
 //!
-//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--only NAME] [--schedules]`
+//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--only NAME] [--threads N]
+//! [--schedules]`
 //!
 //! Every problem is designed to be hard. Every row of every output is judged against the bound that is computed along
 //! with the exact values, and against the bound that is computed from norms of the inputs. The scalar code of
 //! `elsa-core` also runs inexact schedules, which freeze references, skip blocks within an error budget, or skip
 //! weights below a threshold λ. Their outputs are judged against separate bounds. With `--schedules`, only these
-//! schedules run. With `--only NAME`, only the back ends run whose names contain NAME. The hunt ends after `--seconds` (60 by default), or after `--rows` rows over all back ends, and
-//! prints a line of findings per back end. A violation is a failure.
+//! schedules run. With `--only NAME`, only the back ends run whose names contain NAME, such as `--only "Tensor Cores"`.
+//! If all of them are on Tensor Cores, every problem has a shape that these multiply, and most problems have outliers.
+//! `--threads` problems are judged at a time, by default one for each processor. The hunt ends after `--seconds` (60 by
+//! default), or after `--rows` rows over all back ends, and prints a line of findings per back end. A violation is a
+//! failure.
 //!
 //! `--tightness` prints the ratio of bounds to errors instead, on Gaussian rows of head size 64.
 
@@ -15,10 +19,12 @@
 
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::scalar;
-use elsa_oracle::bounds::{Drawn, Findings, hunters};
+use elsa_oracle::bounds::{Drawn, Findings, Hunter, hunters};
 use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
 use std::hint::black_box;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Upper limit of the number of keys in most problems.
@@ -89,25 +95,58 @@ fn main() -> Result<ExitCode, String> {
     if let Some(name) = text("--only") {
         hunters.retain(|hunter| hunter.name.contains(&name));
         rules.retain(|rule| rule.name().contains(&name));
+        if hunters.is_empty() && rules.is_empty() {
+            return Err(format!("--only: {name:?} is in no name of a back end on this machine"));
+        }
     }
-    let mut all: Vec<Findings> = vec![Findings::default(); hunters.len() + rules.len()];
-    let mut tallies = vec![Tally::default(); rules.len()];
-    let (start, mut shown) = (Instant::now(), Instant::now());
-    let sum = |all: &[Findings], of: fn(&Findings) -> u64| all.iter().map(of).sum::<u64>();
-    let mut seed = seed.unwrap_or(0);
-    while start.elapsed().as_secs() < seconds && sum(&all, |x| x.rows) < rows {
-        for (hunter, found) in hunters.iter().zip(&mut all) {
-            hunter.hunt(seed, KEYS, found);
+    let threads = match number("--threads")? {
+        Some(threads) => threads.max(1),
+        None => std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+    };
+    let cores_only = rules.is_empty() && hunters.iter().all(Hunter::on_tensor_cores);
+    let empty =
+        || (vec![Findings::default(); hunters.len() + rules.len()], vec![Tally::default(); rules.len()]);
+    let first = seed.unwrap_or(0);
+    let (next, judged, start) = (AtomicU64::new(first), AtomicU64::new(0), Instant::now());
+    let shown = Mutex::new(Instant::now());
+    // Every thread takes the next seed until the hunt ends.
+    let work = || {
+        let (mut all, mut tallies) = empty();
+        let rows_of = |all: &[Findings]| all.iter().map(|x| x.rows).sum::<u64>();
+        while start.elapsed().as_secs() < seconds && judged.load(Ordering::Relaxed) < rows {
+            let (seed, before) = (next.fetch_add(1, Ordering::Relaxed), rows_of(&all));
+            for (hunter, found) in hunters.iter().zip(&mut all) {
+                match cores_only {
+                    true => {
+                        let drawn = Drawn::for_tensor_cores(seed, KEYS);
+                        hunter.judge(&drawn, &format!("seed {seed} for Tensor Cores"), found);
+                    }
+                    false => hunter.hunt(seed, KEYS, found),
+                }
+            }
+            for ((&rule, found), tally) in rules.iter().zip(&mut all[hunters.len()..]).zip(&mut tallies) {
+                hunt(rule, seed, found, tally);
+            }
+            let new = rows_of(&all) - before;
+            let rows = judged.fetch_add(new, Ordering::Relaxed) + new;
+            if let Ok(mut shown) = shown.try_lock()
+                && shown.elapsed() >= PACE
+            {
+                *shown = Instant::now();
+                eprintln!("{:4} s  {rows} rows", start.elapsed().as_secs());
+            }
         }
-        for ((&rule, found), tally) in rules.iter().zip(&mut all[hunters.len()..]).zip(&mut tallies) {
-            hunt(rule, seed, found, tally);
-        }
-        seed += 1;
-        if shown.elapsed() >= PACE {
-            shown = Instant::now();
-            let (rows, bad) = (sum(&all, |x| x.rows), sum(&all, |x| x.violations));
-            eprintln!("{:4} s  {rows} rows, {bad} violations", start.elapsed().as_secs());
-        }
+        (all, tallies)
+    };
+    let (mut all, mut tallies) = empty();
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().map(|thread| thread.join()).collect()
+    });
+    for part in parts {
+        let (findings, counts) = part.map_err(|_| "a thread panicked")?;
+        all.iter_mut().zip(&findings).for_each(|(all, found)| all.merge(found));
+        tallies.iter_mut().zip(&counts).for_each(|(tally, more)| tally.merge(more));
     }
     println!(
         "{:24} {:>10} {:>11} {:>10} {:>8} {:>9} {:>9} {:>9}  closest to worst; to prior",
@@ -132,9 +171,23 @@ fn main() -> Result<ExitCode, String> {
         );
     }
     println!(
-        "{} seeds; the bound from norms claims something in {} of {} rows",
-        seed, total.claimed, total.rows
+        "{} seeds in {} s; the bound from norms claims something in {} of {} rows",
+        next.into_inner() - first,
+        start.elapsed().as_secs(),
+        total.claimed,
+        total.rows
     );
+    for (hunter, found) in hunters.iter().zip(&all) {
+        let Findings { rows, outliers, cancelling, with_refusals, .. } = found;
+        print!(
+            "{}: {outliers} of {rows} rows have outliers, {cancelling} have terms that cancel",
+            hunter.name
+        );
+        match hunter.on_tensor_cores() {
+            true => println!("; {with_refusals} are in problems with refused blocks of rows"),
+            false => println!(),
+        }
+    }
     for (rule, Tally { recomputed, row_blocks: [of, out] }) in rules.iter().zip(&tallies) {
         println!("{}: {recomputed} rows computed again; {out} of {of} rows of blocks left out", rule.name());
     }

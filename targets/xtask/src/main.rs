@@ -104,7 +104,8 @@ enum Command {
     },
     /// Search for errors beyond their bounds, on all back ends of this machine.
     Hunt {
-        /// Options of the search: `--seconds N`, `--rows N`, `--seed N`, `--schedules`, `--tightness`.
+        /// Options of the search: `--seconds N`, `--rows N`, `--seed N`, `--only NAME`, `--threads N`, `--schedules`,
+        /// `--tightness`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

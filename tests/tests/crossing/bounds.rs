@@ -29,6 +29,25 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
+/// Checks that problems for Tensor Cores have their shapes, and that the findings count outliers and cancellation.
+#[test]
+fn problems_for_tensor_cores_have_outliers_and_cancel() {
+    let core = &hunters()[0];
+    let (mut found, mut rows) = (Findings::default(), [0; 2]);
+    for seed in 0..if cfg!(miri) { 8 } else { 40 } {
+        let drawn = Drawn::for_tensor_cores(seed, 20);
+        assert_eq!([drawn.problem.head_dim() % 4, drawn.problem.value_dim() % 4], [0; 2], "{seed}");
+        let before = found.rows;
+        core.judge(&drawn, "seed", &mut found);
+        rows[0] += if drawn.has_outliers() { found.rows - before } else { 0 };
+        rows[1] += if drawn.cancels() { found.rows - before } else { 0 };
+    }
+    assert!(found.which.is_empty(), "{:#?}", found.which);
+    assert_eq!([found.outliers, found.cancelling], rows);
+    assert!(rows[0] * 2 > found.rows && rows[1] > 0 && rows[1] < found.rows, "{rows:?} of {}", found.rows);
+    assert_eq!(found.with_refusals, 0);
+}
+
 /// Checks, for every kernel that plans choose, that the bound of a run uses the name of this kernel and the constants
 /// that the table lists for it.
 #[test]

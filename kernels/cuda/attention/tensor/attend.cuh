@@ -26,6 +26,8 @@
 //     not in its argument.
 //  7. Instances of F16 take one product of f16 values for each product of operands, on request only: f32 operands and weights are
 //     rounded to 11 bits. The guard tests the losses beyond that.
+//  8. Two groups of warps of a block may divide the tiles of the keys (PARTS in exact.cuh). After the loop, the second group
+//     leaves its state in shared memory, and the first one merges it with its own.
 #pragma once
 
 #include "../added.cuh"

@@ -19,7 +19,8 @@ struct Exact {
   static constexpr int BM = ABREAST * ROWS * 16, NT = WARPS * 32, KD = D / 16, KN = BN / 16, TILES = BN / 8, DT = D / 8;
   static constexpr int FRAGMENT = ONE ? 512 : 1024;  // bytes of 16 rows and 16 dims of queries
   static constexpr int TILE = Image<D, BN, ONE>::BYTES, TILE_BYTES = STAGES_ * PARTS_ * TILE;
-  // Queries as fragments of each warp: beside the tiles, or before the loop only, where its second tile or its first values will be.
+  // Queries as fragments of each warp: next to the tiles, or, before the loop only, where its second tile or its first values
+  // will be.
   static constexpr int ALL_QUERIES = WARPS * ROWS * KD * FRAGMENT, QUERIES = IN_SHARED ? ALL_QUERIES : 0;
   static constexpr int QUERIES_AT = IN_SHARED ? TILE_BYTES : STAGES_ == 2 ? TILE_BYTES / 2 : TILE / 2;
   // Addends of the rows of a warp. The padding keeps the lanes of a row in banks of their own.

@@ -30,7 +30,7 @@ struct Planes {
   int tiles;         // of a key head; packed sequences share them
   int longest;       // tiles of the longest sequence
   int kv_heads, rows, row_blocks;  // `row_blocks`: words of a head; packed sequences share them
-  int unused;
+  int unused;  // zero; fills the struct to a multiple of eight bytes
   Divisor by_longest, by_kv_heads;
 };
 

@@ -15,8 +15,9 @@ const BUILT: [(&str, &str); 4] = [
     ("bin/elsa", "elsa"),
 ];
 /// Names and texts of the scripts.
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 4] = [
     ("gpu_bench.py", include_str!("gpu_bench.py")),
+    ("gpu_errors.py", include_str!("gpu_errors.py")),
     ("gpu_ring.py", include_str!("gpu_ring.py")),
     ("run.sh", include_str!("gpu_bench.sh")),
 ];

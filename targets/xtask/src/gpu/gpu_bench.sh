@@ -2,7 +2,8 @@
 # Measures attention on this machine's GPU. With PyTorch for Python 3: run.sh [--only TEXT] [--seconds X] [--out FOLDER], see
 # gpu_bench.py. Without: the tool's own table of the same shapes, with device times by events and no peer. With run.sh series
 # [FLAGS]: recurrences, selective scans and convolutions, see elsa-lab bench-series --help. With run.sh ring [--processes P]
-# [--out FOLDER]: attention over the tokens of several GPUs, see gpu_ring.py.
+# [--out FOLDER]: attention over the tokens of several GPUs, see gpu_ring.py. With run.sh errors [--out FOLDER]: errors by case,
+# and a picture of them, see gpu_errors.py.
 cd "$(dirname "$0")" || exit 2
 if [ "$1" = series ]; then
   shift
@@ -11,6 +12,10 @@ fi
 if [ "$1" = ring ]; then
   shift
   exec python3 -B gpu_ring.py "$@"
+fi
+if [ "$1" = errors ]; then
+  shift
+  exec python3 -B gpu_errors.py "$@"
 fi
 if python3 -c 'import torch' 2>/dev/null; then
   exec python3 -B gpu_bench.py "$@"

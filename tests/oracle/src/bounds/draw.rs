@@ -46,6 +46,17 @@ pub const HARD: [Hard; 10] = [
     Hard::Rising,
 ];
 
+/// Property of the values of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// No property that makes sums hard.
+    Plain,
+    /// Every second value is the negative of the one before it, so that their weighted sums cancel.
+    Cancelling,
+    /// Some values are drawn much larger than others.
+    Outliers,
+}
+
 /// A problem with its data.
 #[derive(Clone, Debug)]
 pub struct Drawn {
@@ -53,11 +64,30 @@ pub struct Drawn {
     pub problem: Problem,
     /// Property of the scores that makes the problem hard.
     pub hard: Hard,
+    /// Property of the values.
+    pub values: Values,
+    /// Whether a few elements of a tensor were made larger.
+    enlarged: bool,
     query: Data,
     key: Data,
     value: Data,
     mask: Option<Data>,
 }
+
+/// Numbers of queries, and head sizes of keys and of values, that a problem is drawn from.
+struct Shapes {
+    queries: [usize; 7],
+    dims: [&'static [usize]; 2],
+}
+
+const ANY: Shapes = Shapes {
+    queries: [1, 2, 3, 8, 17, 48, 64],
+    dims: [&[1, 3, 4, 8, 8, 16, 20, 64, 67, 130], &[1, 4, 4, 5, 8, 13]],
+};
+const FOR_TENSOR_CORES: Shapes = Shapes {
+    queries: [1, 8, 17, 64, 100, 128, 200],
+    dims: [&[4, 8, 8, 16, 20, 32, 64, 64, 80, 132], &[4, 4, 8, 8, 12, 20]],
+};
 
 impl Drawn {
     /// Returns the tensors of a call.
@@ -89,7 +119,16 @@ impl Drawn {
         let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
         let [query, key, value] =
             [queries, keys, keys].map(|rows| Data::F32((0..rows * d).map(|_| r.normal()).collect()));
-        Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
+        Drawn {
+            problem,
+            hard: Hard::Gaussian,
+            values: Values::Plain,
+            enlarged: false,
+            query,
+            key,
+            value,
+            mask: None,
+        }
     }
 
     /// Draws a problem as [`Drawn::gaussian`] does, but with pairs of equal keys, whose values cancel to within a
@@ -99,7 +138,7 @@ impl Drawn {
     /// Panics if the problem is refused.
     #[must_use]
     pub fn cancelling(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
-        let mut drawn = Drawn::gaussian(seed, queries, keys, d);
+        let mut drawn = Drawn { values: Values::Cancelling, ..Drawn::gaussian(seed, queries, keys, d) };
         for i in d..keys * d {
             if i / d % 2 == 1 {
                 let (key, value) = (drawn.key.get(i - d), drawn.value.get(i - d));
@@ -151,7 +190,16 @@ impl Drawn {
             )),
             None => None,
         };
-        Some(Drawn { problem, hard: Hard::Wide, query, key, value, mask })
+        Some(Drawn {
+            problem,
+            hard: Hard::Wide,
+            values: Values::Plain,
+            enlarged: false,
+            query,
+            key,
+            value,
+            mask,
+        })
     }
 
     /// Draws the problem of a seed. Most problems have at most `keys` keys; a few have up to twenty times as many.
@@ -160,16 +208,42 @@ impl Drawn {
     /// Panics if the problem is refused.
     #[must_use]
     pub fn new(seed: u64, keys: usize) -> Drawn {
+        Drawn::of_shapes(seed, keys, &ANY, 0)
+    }
+
+    /// Draws a problem as [`Drawn::new`] does, of a shape that Tensor Cores multiply. In two of three problems, a few elements of
+    /// one of the tensors are 1e4, 1e6 or 1e7 times as large.
+    ///
+    /// # Panics
+    /// Panics if the problem is refused.
+    #[must_use]
+    pub fn for_tensor_cores(seed: u64, keys: usize) -> Drawn {
+        Drawn::of_shapes(seed, keys, &FOR_TENSOR_CORES, 6)
+    }
+
+    /// Returns `true` if some queries, keys or values are drawn much larger than others.
+    #[must_use]
+    pub fn has_outliers(&self) -> bool {
+        matches!(self.hard, Hard::OneHot | Hard::Wide) || self.values == Values::Outliers || self.enlarged
+    }
+
+    /// Returns `true` if terms of the scores, or of the weighted sums of values, cancel.
+    #[must_use]
+    pub fn cancels(&self) -> bool {
+        self.hard == Hard::Cancelling || self.values == Values::Cancelling
+    }
+
+    /// Draws a problem of `shapes`, in which a tensor has outliers if a number below `outliers` is less than 4.
+    fn of_shapes(seed: u64, keys: usize, shapes: &Shapes, outliers: usize) -> Drawn {
         let mut r = seeded(seed);
         let hard = HARD[r.below(HARD.len())];
         let dtype = [DType::F32, DType::F32, DType::F32, DType::F16, DType::Bf16][r.below(5)];
         let heads = 1 + r.below(3);
-        let queries = [1, 2, 3, 8, 17, 48, 64][r.below(7)];
+        let queries = shapes.queries[r.below(shapes.queries.len())];
         // A few problems have many keys, so that their chains, segments and merge trees are long, too.
         let most = if r.below(40) == 0 { 20 * keys } else { keys };
         let keys = 1 + r.below(most.max(1));
-        let d = [1, 3, 4, 8, 8, 16, 20, 64, 67, 130][r.below(10)];
-        let dv = [1, 4, 4, 5, 8, 13][r.below(6)];
+        let [d, dv] = shapes.dims.map(|dims| dims[r.below(dims.len())]);
         let of = |rows: usize, dim: usize| {
             View::dense("x", Layout::Bhnd, &[1, heads, rows, dim], None).unwrap_or_else(|e| panic!("{e}"))
         };
@@ -187,10 +261,14 @@ impl Drawn {
             .map(|view| view.unwrap_or_else(|e| panic!("{e}")));
         let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
         let [query, key] = scores_of(&mut r, hard, &problem, [heads * queries, heads * keys]);
-        let value = values_of(&mut r, heads * keys, dv);
-        let as_data = |x: &[f32]| data_of(dtype, x);
-        let [query, key, value] = [as_data(&query), as_data(&key), as_data(&value)];
-        Drawn { problem, hard, query, key, value, mask: mask.map(Data::F32) }
+        let (value, values) = values_of(&mut r, heads * keys, dv);
+        let mut tensors = [query, key, value];
+        let enlarged = outliers > 0 && r.below(outliers) < 4;
+        if enlarged {
+            enlarge(&mut r, &mut tensors);
+        }
+        let [query, key, value] = tensors.map(|x| data_of(dtype, &x));
+        Drawn { problem, hard, values, enlarged, query, key, value, mask: mask.map(Data::F32) }
     }
 }
 
@@ -299,10 +377,20 @@ fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) ->
     [q, k]
 }
 
+/// Makes about one element in fifty of one of the tensors 1e4, 1e6 or 1e7 times as large.
+fn enlarge(r: &mut Random, tensors: &mut [Vec<f32>; 3]) {
+    let (x, by) = (&mut tensors[r.below(3)], [1e4, 1e6, 1e7][r.below(3)]);
+    for _ in 0..=x.len() / 50 {
+        let at = r.below(x.len());
+        x[at] *= by;
+    }
+}
+
 /// Draws values, `[keys, dv]`.
-fn values_of(r: &mut Random, keys: usize, dv: usize) -> Vec<f32> {
+fn values_of(r: &mut Random, keys: usize, dv: usize) -> (Vec<f32>, Values) {
     let mut v: Vec<f32> = (0..keys * dv).map(|_| r.normal()).collect();
-    match r.below(8) {
+    let which = r.below(8);
+    match which {
         0 => {
             // Every second value is the negative of the one before it, so that they cancel.
             for i in dv..v.len() {
@@ -321,5 +409,10 @@ fn values_of(r: &mut Random, keys: usize, dv: usize) -> Vec<f32> {
         }
         _ => {}
     }
-    v
+    let values = match which {
+        0 => Values::Cancelling,
+        2 | 5 => Values::Outliers,
+        _ => Values::Plain,
+    };
+    (v, values)
 }

@@ -7,7 +7,7 @@ use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::TensorCores;
 use elsa_core::attention::{Outputs, scalar};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions, RefusedBlocks};
 
 /// A back end with plan options, whose outputs are judged.
 #[derive(Debug)]
@@ -56,6 +56,12 @@ impl Hunter {
     /// Panics if a call fails although the back end has planned it.
     #[must_use]
     pub fn answer(&self, drawn: &Drawn) -> Option<(Data, Executed)> {
+        self.answer_and_refusals(drawn).map(|(output, executed, _)| (output, executed))
+    }
+
+    /// Computes the output of a problem as [`Hunter::answer`] does; also returns the blocks of rows that a run on Tensor Cores
+    /// refused.
+    fn answer_and_refusals(&self, drawn: &Drawn) -> Option<(Data, Executed, Option<RefusedBlocks>)> {
         let mut output = drawn.output();
         let problem = &drawn.problem;
         let Some(engine) = &self.engine else {
@@ -63,7 +69,7 @@ impl Hunter {
             let mut outputs = Outputs::new(output.elements_mut());
             let done = scalar::run(problem, &drawn.inputs(), &mut outputs, &mut scratch);
             done.unwrap_or_else(|e| panic!("{e}"));
-            return Some((output, scalar::executed(problem)));
+            return Some((output, scalar::executed(problem), None));
         };
         let plan = engine.plan(problem, &self.options).ok()?;
         let planned = plan.certificate().executed;
@@ -79,7 +85,14 @@ impl Hunter {
         let bound = plan.bind(drawn.inputs(), Outputs::new(output.elements_mut()), &mut workspace);
         let report = bound.unwrap_or_else(|e| panic!("{e}")).run().unwrap_or_else(|e| panic!("{e}"));
         let executed = plan.certificate_of(report.backend).executed;
-        Some((output, executed))
+        let refused = workspace.refused_blocks().unwrap_or_else(|e| panic!("{e}"));
+        Some((output, executed, refused))
+    }
+
+    /// Returns `true` if the plans of this hunter are on Tensor Cores.
+    #[must_use]
+    pub fn on_tensor_cores(&self) -> bool {
+        self.options.tensor_cores != TensorCores::Off
     }
 
     /// Computes the problem of a seed, drawn by [`Drawn::new`], and judges every row.
@@ -89,7 +102,8 @@ impl Hunter {
 
     /// Computes a problem, named `which` in messages, and judges every row.
     pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Findings) {
-        let Some((answer, executed)) = self.answer(drawn) else { return };
+        let Some((answer, executed, refused)) = self.answer_and_refusals(drawn) else { return };
+        let before = found.rows;
         let mut judge = Judge::new(drawn, executed);
         let spec = drawn.problem.spec();
         let (queries, single) = (spec.query.tokens(), spec.dtype == DType::F32);
@@ -101,6 +115,12 @@ impl Hunter {
                     found.row(&judge.judged, single, what);
                 }
             }
+        }
+        let rows = found.rows - before;
+        found.outliers += if drawn.has_outliers() { rows } else { 0 };
+        found.cancelling += if drawn.cancels() { rows } else { 0 };
+        if let Some(RefusedBlocks { refused, .. }) = refused {
+            found.with_refusals += if refused > 0 { rows } else { 0 };
         }
     }
 }
@@ -148,6 +168,13 @@ impl Hunter {
 pub struct Findings {
     /// Number of rows judged.
     pub rows: u64,
+    /// Number of these rows whose problem has outliers; see [`Drawn::has_outliers`].
+    pub outliers: u64,
+    /// Number of these rows whose problem has terms that cancel; see [`Drawn::cancels`].
+    pub cancelling: u64,
+    /// Number of these rows whose problem has a block of rows that Tensor Cores refused. All other rows of a hunter on Tensor
+    /// Cores were computed by them.
+    pub with_refusals: u64,
     /// Number of components judged.
     pub components: u64,
     /// Number of components whose error exceeds the worst-case bound or the bound from norms.
@@ -173,6 +200,9 @@ impl Findings {
     /// Adds the findings of another hunt.
     pub fn merge(&mut self, other: &Findings) {
         self.rows += other.rows;
+        self.outliers += other.outliers;
+        self.cancelling += other.cancelling;
+        self.with_refusals += other.with_refusals;
         self.components += other.components;
         self.violations += other.violations;
         self.unlikely += other.unlikely;

@@ -41,6 +41,8 @@ pub struct Judge<'a> {
     key: Vec<f32>,
     /// Largest magnitude of each channel of the keys, and of the values, for a run with split operands.
     channels: [Vec<f64>; 2],
+    /// Head that `channels` belong to.
+    of_head: Option<usize>,
     /// Components of the row that was judged last.
     pub judged: Vec<Judged>,
 }
@@ -79,6 +81,7 @@ impl<'a> Judge<'a> {
             terms: Vec::new(),
             key: vec![0.0; d],
             channels: [vec![0.0; d], vec![0.0; problem.value_dim()]],
+            of_head: None,
             judged: Vec::new(),
         }
     }
@@ -106,7 +109,10 @@ impl<'a> Judge<'a> {
         self.components.extend(y.iter().map(|&y| Component::new(arithmetic, y)));
         let [keys, values] = &mut self.channels;
         if arithmetic.executed.split {
-            split::channels(problem, &inputs, (0, head), keys, values);
+            if self.of_head != Some(head) {
+                split::channels(problem, &inputs, (0, head), keys, values);
+                self.of_head = Some(head);
+            }
             self.components.iter_mut().zip(values).for_each(|(component, x)| component.within_channel(*x));
         }
         let reach = split::reach(arithmetic.scale, &q, keys);

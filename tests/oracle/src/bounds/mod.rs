@@ -5,6 +5,6 @@ pub mod draw;
 pub mod hunt;
 pub mod judge;
 
-pub use draw::{Drawn, HARD, Hard};
+pub use draw::{Drawn, HARD, Hard, Values};
 pub use hunt::{Findings, Hunter, Tightness, hunters};
 pub use judge::{Judge, Judged};

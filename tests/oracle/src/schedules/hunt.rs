@@ -212,6 +212,12 @@ pub fn hunt(rule: Rule, seed: u64, found: &mut Findings, tally: &mut Tally) {
 }
 
 impl Tally {
+    /// Adds the numbers of another hunt.
+    pub fn merge(&mut self, other: &Tally) {
+        self.recomputed += other.recomputed;
+        self.row_blocks.iter_mut().zip(other.row_blocks).for_each(|(sum, more)| *sum += more);
+    }
+
     fn add(&mut self, report: &TraversalReport) {
         self.recomputed += report.recomputed;
         self.row_blocks[0] += report.row_blocks;

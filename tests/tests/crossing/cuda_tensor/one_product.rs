@@ -5,7 +5,7 @@ use super::{DIMS, bits, is_slow, params, refused};
 use elsa_core::attention::MaskKind;
 use elsa_core::attention::plan::TensorCores;
 use elsa_core::dtype::DType;
-use elsa_oracle::bounds::{Findings, hunters};
+use elsa_oracle::bounds::{Drawn, Findings, Hunter, hunters};
 use elsa_oracle::cases::{Case, MaskParams, Params};
 use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions, RefusedBlocks};
@@ -71,6 +71,24 @@ fn hard_problems_keep_their_bounds() {
     );
     assert!(found.which.is_empty(), "{:#?}", found.which);
     assert!(rows > 50 && (violations, unlikely) == (0, 0), "{rows} rows, {violations}, {unlikely}");
+}
+
+/// Rows of problems with outliers keep their bounds with one product and with three. Tensor Cores refuse some of these rows, and
+/// compute others.
+#[test]
+#[ignore = "needs a GPU with Tensor Cores: cargo xtask test --only host"]
+fn problems_with_outliers_keep_their_bounds() {
+    let problems = if is_slow(&gpu_engine(Fallback::Fail)) { 30 } else { 1000 };
+    let mut found = Findings::default();
+    for hunter in hunters().into_iter().filter(Hunter::on_tensor_cores) {
+        (0..problems).for_each(|seed| {
+            hunter.judge(&Drawn::for_tensor_cores(seed, 100), &format!("seed {seed}"), &mut found);
+        });
+    }
+    assert!(found.which.is_empty(), "{:#?}", found.which);
+    let Findings { rows, outliers, cancelling, with_refusals, .. } = found;
+    let counts = format!("{rows}, {outliers}, {cancelling}, {with_refusals}");
+    assert!(outliers > 0 && cancelling > 0 && (1..rows).contains(&with_refusals), "{counts}");
 }
 
 /// No other use of Tensor Cores takes one product. Problems without such a kernel have the bits of `Always`.

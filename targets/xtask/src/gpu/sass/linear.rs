@@ -64,7 +64,7 @@ struct Call {
 /// Counts of one warp, on average over the warps of the blocks: those of a part, then the instructions of f64.
 type Counts = Vec<usize>;
 
-/// Cost of a kernel in a call: what a block costs without its chunks, and what each chunk costs.
+/// Cost of a kernel in a call: the cost of a block without its chunks, and that of each chunk.
 pub struct Row {
     of: &'static str,
     dim: usize,
@@ -193,7 +193,7 @@ fn parameters(kernel: &str, call: &Call, tokens: usize) -> HashMap<usize, u32> {
         tensor!(offset_of!(LongArgs, written), strides);
     }
     if !call.passes {
-        // Without a last state, the last chunk would need no terms.
+        // The last chunk needs no terms if the call has no last state.
         tensor!(offset_of!(LinearArgs, last), [dim * dim, dim * dim, 0, dim]);
     }
     set!(records, 256);
@@ -227,7 +227,7 @@ pub fn rows(
     count: impl Fn(&[usize]) -> Vec<usize>,
 ) -> Result<Vec<Row>, String> {
     let program = Program::new(code);
-    // Of the first and the last lane, the one with more instructions tells the way of the warp.
+    // The lane with more instructions, the first or the last, takes the way of the warp.
     let warp = |parameters: &HashMap<usize, u32>, block: usize, warp: usize| -> Result<Counts, String> {
         let lane = |lane: usize| {
             let thread = (warp * WARP + lane) as u32;

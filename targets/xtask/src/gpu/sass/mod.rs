@@ -161,7 +161,7 @@ pub fn cost(
     Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
 }
 
-/// Returns the constants of a kernel's code, which are in a section of its own; empty if there are none.
+/// Returns the constants of a kernel's code, which are in a section of its own; empty for a kernel without constants.
 fn literals(cubin: &Path, kernel: &str) -> Result<Vec<u8>, String> {
     let bytes = files::bytes(cubin)?;
     let fault = |error: object::Error| format!("{}: {error}", cubin.display());

@@ -1,4 +1,4 @@
-//! The registers of a thread, and what an instruction does to them.
+//! The registers of a thread, and the effect of each instruction on them.
 
 use super::step::{CodeOperand, Place, Step, TRUE, ZERO};
 use std::cmp::Ordering;
@@ -261,7 +261,7 @@ impl<'a> ThreadState<'a> {
             }
             "ISCADD" | "LEA" => {
                 let by = |x: &CodeOperand| self.raw(x) & 31;
-                // The upper form shifts two words, of which the fourth operand is the upper.
+                // The upper form shifts two words; the fourth operand is the upper one.
                 let (shifted, by) = if step.has("HI") {
                     let wide = u64::from(self.integer(of(3)?)) << 32 | u64::from(self.integer(of(1)?));
                     ((wide >> (32 - by(of(4)?))) as u32, 0)

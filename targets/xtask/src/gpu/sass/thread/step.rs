@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 pub const ZERO: usize = 255;
 pub const TRUE: usize = 7;
 
-/// What an operand refers to.
+/// The place to which an operand refers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
     Register(usize),
@@ -46,7 +46,7 @@ impl CodeOperand {
             name => name.strip_prefix('R')?.parse().ok(),
         };
         let hex = |text: &str| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok();
-        // A register and an offset, either of which may be absent.
+        // A register and an offset; either may be absent.
         let sum = |text: &str| {
             let pieces = || text.trim_matches(['[', ']', ' ']).split('+');
             let offset = |piece: &str| match piece.strip_prefix('-') {
