@@ -13,7 +13,6 @@ use crate::stream;
 use clap::Args;
 use elsa_board::{Root, describe};
 use elsa_core::dtype::DType;
-use elsa_core::linear::Gates;
 use elsa_core::linear::plan::Crossovers;
 use elsa_runtime::{
     DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, Present, TunedFile, backends,
@@ -96,7 +95,7 @@ impl Gpu {
             driver: format!("CUDA {}.{}", device.driver.0, device.driver.1),
             capability: format!("{}.{}", profile.capability.0, profile.capability.1),
             sms: profile.sms,
-            linear: [1, 32].map(|blocks| LinearGpuChoice::crossover(Gates::PerHead, profile.sms, blocks)),
+            linear: [1, 32].map(|blocks| LinearGpuChoice::crossover(profile.sms, blocks)),
             memory_bytes: device.memory,
             integrated: profile.integrated,
             mhz: profile.mhz,

@@ -18,14 +18,9 @@ const BY_PAIRS: usize = 11;
 
 /// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
 /// sequence at once. At this number, chunks save exactly the time that their additional launch costs; this launch
-/// prepares the chunks. Measured on an H200, d 64 and 128: between 22 (delta) and 25 (gated), and between 58 and 72 with a
-/// gate per dim.
-const fn pays_from(gates: Gates) -> usize {
-    match gates {
-        Gates::PerDim => 60,
-        _ => 24,
-    }
-}
+/// prepares the chunks. Measured on an H200, d 64 and 128: between 22 (delta) and 25 (gated); with a gate per dim between 18 and 21,
+/// where the second chunk of 16 begins.
+const PAYS_FROM: usize = 24;
 
 /// Number of blocks that an SM runs at once, for a kernel that updates states. A block has 128 threads with up to
 /// 255 registers each.
@@ -64,9 +59,9 @@ const fn at_once(delta: bool, per_dim: bool, dims: usize) -> AtOnce {
         (false, false, true) => (4, 208),
         (true, false, false) => (2, 176),
         (true, false, true) => (1, 320),
-        (false, true, _) => (16, 40),
-        (true, true, false) => (8, 48),
-        (true, true, true) => (6, 44),
+        (false, true, false) => (8, 120),
+        (false, true, true) => (4, 120),
+        (true, true, _) => (4, 160),
     };
     AtOnce { eighths, tokens }
 }
@@ -149,8 +144,8 @@ impl LinearGpuChoice {
     /// more time per token with every wave, while the cost of their additional launch stays the same. The result is at
     /// least 16, since a chunk of 16 tokens is always computed completely.
     #[must_use]
-    pub fn crossover(gates: Gates, sms: usize, blocks: usize) -> usize {
-        (pays_from(gates) / turns(sms, blocks)).max(CHUNK)
+    pub fn crossover(sms: usize, blocks: usize) -> usize {
+        (PAYS_FROM / turns(sms, blocks)).max(CHUNK)
     }
 
     /// Returns the smallest number of tokens for which a sequence is computed in long chunks, all of them at once, on a

@@ -115,7 +115,7 @@ pub fn choose(
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
     let blocks = columns.saturating_mul(heads);
     let long_from = LinearGpuChoice::long_from(problem, blocks, device.sms);
-    let chunks_from = LinearGpuChoice::crossover(problem.gates(), device.sms, blocks);
+    let chunks_from = LinearGpuChoice::crossover(device.sms, blocks);
     let from = long_from.unwrap_or(chunks_from).min(chunks_from);
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,

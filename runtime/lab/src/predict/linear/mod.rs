@@ -180,7 +180,7 @@ impl Call {
         machine.check()?;
         let (problem, sms) = (self.problem()?, machine.profile.sms);
         let choice = LinearGpuChoice::of(&problem, sms, usize::MAX, &LinearPlanOptions::default())?;
-        let from = LinearGpuChoice::crossover(problem.gates(), sms, choice.columns * self.heads);
+        let from = LinearGpuChoice::crossover(sms, choice.columns * self.heads);
         let mut ms = [0.0; FORMS.len()];
         for (ms, form) in ms.iter_mut().zip(FORMS) {
             for launch in self.launches(form, choice.pairs, sms) {

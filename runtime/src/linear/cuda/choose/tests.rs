@@ -5,7 +5,7 @@ use crate::linear::cuda::choice::LinearGpuChoice;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
-use elsa_core::linear::{Form, Gates, Problem, Rule, Spec};
+use elsa_core::linear::{Form, Problem, Rule, Spec};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::linear::LinearWalk;
@@ -58,11 +58,11 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!(form(NANO, [1, 1, 20, 32]), Form::Recurrent);
     let mut last = usize::MAX;
     for blocks in [0, 1, 2, 3, 4, 8, 100, usize::MAX] {
-        let found = LinearGpuChoice::crossover(Gates::None, 1, blocks);
+        let found = LinearGpuChoice::crossover(1, blocks);
         assert!((16..=24).contains(&found) && found <= last);
         last = found;
     }
-    let of = |(sms, blocks)| LinearGpuChoice::crossover(Gates::None, sms, blocks);
+    let of = |(sms, blocks)| LinearGpuChoice::crossover(sms, blocks);
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [24, 24, 16]);
 }
 
@@ -125,10 +125,10 @@ fn long_chunks_are_for_few_heads() {
     }
 }
 
-/// Checks from which length on problems with a gate per dim are computed all chunks at once, and token by token before. A board
-/// with few SMs uses short chunks.
+/// Checks from which length on problems with a gate per dim are computed all chunks at once. A board with few SMs does so for one
+/// head of 64 dims only.
 #[test]
-fn gates_per_dim_need_long_chunks_early() {
+fn gates_per_dim_need_long_chunks_for_few_heads() {
     let per_dim = WALKS.map(|(name, walk)| (name, LinearWalk { per_dim: true, ..walk }));
     let form = |rule, device, shape: [usize; 4]| {
         let view = |d| View::dense("x", Layout::Bhnd, &[shape[0], shape[1], shape[2], d], None).unwrap();
@@ -138,17 +138,21 @@ fn gates_per_dim_need_long_chunks_early() {
         choose(&problem, device, per_dim.into_iter(), &LinearPlanOptions::default()).unwrap().0.form
     };
     use Form::{Chunk, FusedChunk, Recurrent};
+    // Measured on an H200.
     for (rule, heads, dims, from) in [
-        (Rule::Gated, 132, 64, 40),
-        (Rule::Gated, 66, 128, 40),
-        (Rule::GatedDelta, 66, 64, 48),
-        (Rule::GatedDelta, 24, 128, 44),
+        (Rule::Gated, 66, 64, 120),
+        (Rule::Gated, 16, 128, 120),
+        (Rule::GatedDelta, 33, 64, 160),
+        (Rule::GatedDelta, 16, 128, 160),
     ] {
-        let of = |heads, tokens| form(rule, H200, [2, heads, tokens, dims]);
-        assert_eq!([of(heads, from - 1), of(heads, from)], [Recurrent, Chunk], "{rule:?} {dims}");
-        assert_eq!([of(1, from - 1), of(1, from)], [Recurrent, Chunk], "{rule:?} {dims}");
-        assert_ne!(of(heads + 1, 4096), Chunk, "{rule:?} {dims}");
+        for few in [1, heads] {
+            let of = |tokens| form(rule, H200, [2, few, tokens, dims]);
+            let found = [23, 24, from - 1, from].map(of);
+            assert_eq!(found, [Recurrent, FusedChunk, FusedChunk, Chunk], "{rule:?} {dims}");
+        }
+        assert_eq!(form(rule, H200, [2, heads + 1, 4096, dims]), FusedChunk, "{rule:?} {dims}");
     }
+    assert_eq!(form(Rule::Gated, NANO, [1, 1, 4096, 64]), FusedChunk);
     assert_eq!(
         [15, 16, 4096].map(|tokens| form(Rule::Gated, NANO, [1, 8, tokens, 64])),
         [Recurrent, FusedChunk, FusedChunk]
