@@ -86,7 +86,7 @@ const OF_TENSOR_CORES: &str = "Tensor Cores";
 /// Largest number of processor seconds that ptxas should take for a module. On a slow machine, [`MOST_SECONDS`] are
 /// allowed. If a module takes longer, the measurement is repeated, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
-const MOST_SECONDS: f64 = 3.0;
+const MOST_SECONDS: f64 = 5.0;
 const TIMES: usize = 5;
 
 /// Returns the version of the newest PTX ISA that the driver of a board loads, multiplied by ten. `gpu` is the compute capability
